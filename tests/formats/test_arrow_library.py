@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.errors import UsageError
-from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.arrow_types import arrow_library
 
 
 @pytest.mark.parametrize("version", ["17.0.0", "9.0", "17.0.0.dev1"])

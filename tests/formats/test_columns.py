@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from shoal.errors import ShardError
 from shoal.formats.shard_format import ColumnRecords, Format, Records, Span
 from shoal.formats.tables.arrow import Arrow
-from shoal.formats.tables.arrow_columns import value_in
+from shoal.formats.tables.arrow_values import value_in
 from shoal.formats.tables.parquet import Parquet
-from shoal.formats.tables.rows import partition_fields
+from shoal.formats.tables.table_rows import partition_fields
 from shoal.index.shard_scan import ShardScan
 from shoal.testing.known_shards import same
 

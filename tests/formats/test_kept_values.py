@@ -70,7 +70,7 @@ def test_what_would_be_cut_off_is_refused(kind: Any, value: Any, why: str) -> No
     for before in ([], [None, None, None]):
         with pytest.raises(RowRefusedError, match=why) as caught:
             table_of([*before, value], kind)
-        assert caught.value.place == len(before)
+        assert caught.value.number == len(before)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_is_kept_is_not_refused(kind: Any, value: Any) -> None:
 def test_values_of_two_kinds_do_not_become_one(values: list[Any]) -> None:
     with pytest.raises(RowRefusedError) as caught:
         table_of(values, None)
-    assert caught.value.place == 1
+    assert caught.value.number == 1
 
 
 @pytest.mark.parametrize("name", ["parquet", "arrow"])

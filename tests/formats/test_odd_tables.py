@@ -13,7 +13,7 @@ import pytest
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.tables.rows import partition_fields
+from shoal.formats.tables.table_rows import partition_fields
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -16,7 +16,7 @@ from tests.formats.writers import COMPRESS, tar_of
 from shoal.errors import ShardError
 from shoal.formats.known_formats import format_named
 from shoal.formats.shard_format import Span, SpillingFormat
-from shoal.formats.tables import spilled_tables
+from shoal.formats.tables import table_rows
 from shoal.index.shard_scan import Buffer
 
 pa = pytest.importorskip("pyarrow")
@@ -146,7 +146,7 @@ def arrow_of(table: Any, rows: int, compression: str | None = None) -> bytes:
 def test_tables(rows: list[dict[str, Any]], group: int, part: int) -> None:
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spilled_tables, "rows_of_part", lambda *_: part)
+        patch.setattr(table_rows, "rows_of_part", lambda *_: part)
         for module in ("parquet", "arrow"):
             patch.setattr(f"shoal.formats.tables.{module}.rows_of_part", lambda *_: part)
         expected = sum(-(-min(group, len(rows) - first) // part) for first in range(0, len(rows), group))

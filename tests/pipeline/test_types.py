@@ -16,7 +16,7 @@ import pytest
 from tests.formats import writers
 
 import shoal
-from shoal.formats.tables.values import python_values
+from shoal.formats.tables.arrow_values import python_values
 from shoal.pipeline.collate import collate, nested
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

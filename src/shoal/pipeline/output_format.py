@@ -10,10 +10,9 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.field_columns import Kind, bytes_of_rows
-from shoal.formats.tables.arrow_columns import arrow_array, arrow_table, is_number, numpy_cells, plain_cells
-from shoal.formats.tables.pyarrow_library import arrow_library
-from shoal.formats.tables.typed_arrays import is_time, typed_array
-from shoal.formats.tables.values import python_values
+from shoal.formats.tables.arrow_columns import arrow_array, arrow_table
+from shoal.formats.tables.arrow_types import is_number, is_numpy_time
+from shoal.formats.tables.arrow_values import numpy_cells, plain_cells, python_values, typed_array
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.collate import collate, column_of
@@ -102,7 +101,7 @@ class Formatting:
         if kind.how == "cells":
             if self.name == "python":
                 return python_values(array)
-            if self.name is None and not is_number(arrow_library("Arrow"), kind.arrow):
+            if self.name is None and not is_number(kind.arrow):
                 return column_of(plain_cells(array))
             values = numpy_cells(array)
             return column_of(values) if isinstance(values, list) else values
@@ -113,7 +112,7 @@ class Formatting:
 
 def _numpy_times(values: Any, kind: Any) -> Any:
     """Convert a field of times to a numpy array if no value is missing; return any other as it is."""
-    if not isinstance(values, list) or not is_time(kind) or any(value is None for value in values):
+    if not isinstance(values, list) or not is_numpy_time(kind) or any(value is None for value in values):
         return values
     array = typed_array(values, kind)
     return values if array is None else numpy_cells(array)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.formats.shard_format import SchemaFormat
-from shoal.formats.tables.rows import partition_fields
-from shoal.formats.tables.typed_arrays import types_of
+from shoal.formats.tables.arrow_types import plain_type
+from shoal.formats.tables.table_rows import partition_fields
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple
 
@@ -25,7 +25,9 @@ def stored_types(opened: Opened, stages: Sequence[Stage]) -> StoredTypes:
         return {}
     shard = min(heads)
     constants = dict.fromkeys(partition_fields(opened.index.shard_names[shard]))
-    types: StoredTypes = constants | types_of(opened.format.schema(heads[shard]))
+    types: StoredTypes = constants | {
+        field.name: plain_type(field.type) for field in opened.format.schema(heads[shard])
+    }
     for stage in stages:
         if isinstance(types, tuple):
             break

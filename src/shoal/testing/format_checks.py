@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, Span, ViewingFormat, reading_alone
-from shoal.formats.tables.arrow_columns import value_in
+from shoal.formats.tables.arrow_values import value_in
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.testing.format_damage import DamageCount, check_damage
 from shoal.testing.known_shards import KnownShard, measured, require, same

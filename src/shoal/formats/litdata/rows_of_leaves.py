@@ -15,8 +15,8 @@ from shoal.errors import ShardError
 from shoal.formats.packed_heads import unusable
 from shoal.formats.shard_format import ReadBytes, Span
 from shoal.formats.tables.arrow import Arrow, scan_messages
-from shoal.formats.tables.rows import TableRecords
-from shoal.formats.tables.values import python_value
+from shoal.formats.tables.arrow_values import python_value
+from shoal.formats.tables.table_rows import TableRecords
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _MAGIC = b"LDARW01\0"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,9 +20,16 @@ from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import packed, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_columns import check_values
-from shoal.formats.tables.pyarrow_library import arrow_library
-from shoal.formats.tables.rows import TableRecords, check_names, partition_fields
-from shoal.formats.tables.spilled_tables import rows_of_part, spilled_rows, table_of_part
+from shoal.formats.tables.arrow_types import arrow_library
+from shoal.formats.tables.table_rows import (
+    OTHER_FILE,
+    TableRecords,
+    check_column_names,
+    partition_fields,
+    rows_of_part,
+    spilled_rows,
+    table_of_part,
+)
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _FILE_MAGIC = b"ARROW1\0\0"
@@ -33,7 +40,6 @@ _PREFIX = "prefix"  # kept in the head: schema and dictionaries
 _AT_ONCE_BYTES = 4 << 10  # most heads of messages are smaller
 _HEAD_LIMIT_BYTES = 64 << 20
 _NO_SHARD = "this is no Arrow IPC shard, or a damaged one"
-_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 _NAMES = {_SCHEMA: "a schema", _DICTIONARY: "a dictionary", _BATCH: "a record batch"}
 
 
@@ -118,30 +124,27 @@ class Arrow:
         def read(first: int, end: int, /) -> Buffer:
             return view[first - first_byte : end - first_byte]
 
-        is_old = bool(span.head.get("old"))
-        found = list(_messages(read, first_byte, first_byte + len(view), shard, is_old=is_old))
+        messages = _messages(read, first_byte, first_byte + len(view), shard, is_old=bool(span.head.get("old")))
+        found = list(messages)
         if span.head.get("late"):  # dictionaries between these batches, which the head already has
             found = [message for message in found if message.kind != _DICTIONARY]
             view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in found))
-        batches = [message for message in found if message.num_rows]
-        num_rows = sum(message.num_rows for message in batches)
+        num_rows = sum(message.num_rows for message in found)
         if num_rows != span.num_samples or any(message.kind != _BATCH for message in found):
             msg = f"the index says {span.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
-            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE)
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=OTHER_FILE)
         stream = unpacked(span.head, _PREFIX, shard=shard) + view + _END
+        where = ""
         try:
             with pa.ipc.open_stream(stream, options=self._options(pa, stream, shard)) as reader:
                 table = reader.read_all()
-        except (pa.ArrowException, OSError, ValueError) as error:
-            msg = f"its record batches cannot be read: {error}"
-            raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            try:
+            for name, column in zip(table.column_names, table.columns, strict=True):
+                where = f"column {name!r}: "
                 check_values(column)
-            except (pa.ArrowException, ValueError) as error:
-                msg = f"its record batches cannot be read: column {name!r}: {error}"
-                raise ShardError(msg, shard=shard, byte=first_byte, hint=_OTHER_FILE) from None
-        return table, [batch.crc for batch in batches]
+        except (pa.ArrowException, OSError, ValueError) as error:
+            msg = f"its record batches cannot be read: {where}{error}"
+            raise ShardError(msg, shard=shard, byte=first_byte, hint=OTHER_FILE) from None
+        return table, [message.crc for message in found if message.num_rows]
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the Hugging Face ``datasets`` features in the schema of a shard."""
@@ -161,19 +164,13 @@ class Arrow:
             return None
         wanted = [name for name in self._wanted if name not in partition_fields(shard)]
         known = pa.ipc.open_stream(stream).schema.names
-        check_names(known, shard)
+        check_column_names(known, shard)
         chosen = wanted_of(known, wanted)
         return pa.ipc.IpcReadOptions(included_fields=[known.index(name) for name in chosen])
 
 
 def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str) -> ShardScan:
-    """Scan a file or stream that lies at ``[first_byte, end_byte)`` of a shard, as `Arrow.scan`.
-
-    Raises
-    ------
-    ShardError
-        As `Arrow.scan` does.
-    """
+    """Scan a file or stream that lies at ``[first_byte, end_byte)`` of a shard; returns and raises as `Arrow.scan`."""
     batches: list[_Message] = []
     late: list[_Message] = []  # dictionaries after the first record batch, which a file may have
     is_file, schema = bytes(read(first_byte, min(first_byte + 8, end_byte))) == _FILE_MAGIC, b""
@@ -222,28 +219,14 @@ def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -
     pa = arrow_library("Arrow")
     try:
         schema = pa.ipc.open_file(pa.py_buffer(_FILE_MAGIC + footer)).schema.serialize().to_pybytes()
-        places = [place for field in (2, 3) for place in _blocks(footer, field)]
+        blocks = [block for number in (2, 3) for (block,) in _structs(footer, _root(footer), number, "<q16x")]
+        begin = min((first_byte + block for block in blocks), default=num_bytes)
+        if not first_byte + len(_FILE_MAGIC) <= begin <= num_bytes:
+            _refuse(f"a message would begin at byte {begin} of {num_bytes}")
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         msg = f"the footer of {size} bytes cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD) from None
-    begin = min((first_byte + place for place in places), default=num_bytes)
-    if not first_byte + len(_FILE_MAGIC) <= begin <= num_bytes:
-        msg = f"by the footer a message begins at byte {begin} of {num_bytes}"
-        raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD)
     return schema, begin
-
-
-def _blocks(footer: bytes, number: int) -> list[int]:
-    """Return where the messages begin that a field of a footer lists: a vector of structs of 24 bytes."""
-    place = _place(footer, struct.unpack_from("<I", footer)[0], number)
-    if not place:
-        return []
-    place += struct.unpack_from("<I", footer, place)[0]
-    count = struct.unpack_from("<I", footer, place)[0]
-    if 24 * count > len(footer):
-        msg = f"{count} blocks"
-        raise ValueError(msg)
-    return [struct.unpack_from("<q", footer, place + 4 + 24 * block)[0] for block in range(count)]
 
 
 def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
@@ -269,26 +252,26 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
         size = int.from_bytes(head[len(mark) : front_bytes], "little")
         if head[:front_bytes] == mark + bytes(4):
             return
-        end = position + front_bytes + size
-        if not head.startswith(mark) or end > num_bytes or size > _HEAD_LIMIT_BYTES:
-            msg = f"no message begins here: {head[:8]!r}"
-            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
-        if front_bytes + size > len(head):
+        end, hint = position + front_bytes + size, _NO_SHARD
+        fits = head.startswith(mark) and end <= num_bytes and size <= _HEAD_LIMIT_BYTES
+        if fits and front_bytes + size > len(head):
             head = bytes(read(position, end))
         try:
+            if not fits:
+                _refuse(f"no message begins here: {head[:8]!r}")
             kind, num_rows, body_bytes, buffers = _about(head[front_bytes : front_bytes + size])
+            body_end = end + body_bytes
+            if body_end > num_bytes:
+                hint = "an unfinished copy? copy the shard again"
+                _refuse(f"{_NAMES[kind]} would end at byte {body_end}, and there are {num_bytes}")
+            packed = [(end + first, length) for first, length in buffers if length]
+            if any(not end <= first <= first + length <= body_end for first, length in packed):
+                _refuse("the buffers of this record batch lead out of it")
         except (struct.error, ValueError) as error:
-            msg = f"the head of this message cannot be read: {error}"
-            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD) from None
-        if end + body_bytes > num_bytes:
-            msg = f"{_NAMES[kind]} would end at byte {end + body_bytes}, and there are {num_bytes}"
-            raise ShardError(msg, shard=shard, byte=position, hint="an unfinished copy? copy the shard again")
-        packed = [(end + first, length) for first, length in buffers if length]
-        if any(not end <= first <= first + length <= end + body_bytes for first, length in packed):
-            msg = "the buffers of this record batch lead out of it"
-            raise ShardError(msg, shard=shard, byte=position, hint=_NO_SHARD)
-        yield _Message(kind, position, end + body_bytes, num_rows, zlib.crc32(head[: front_bytes + size]), packed)
-        position = end + body_bytes
+            msg = f"this message cannot be read: {error}"
+            raise ShardError(msg, shard=shard, byte=position, hint=hint) from None
+        yield _Message(kind, position, body_end, num_rows, zlib.crc32(head[: front_bytes + size]), packed)
+        position = body_end
 
 
 def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
@@ -311,50 +294,55 @@ def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
     A table begins with the distance back to its list of fields, which holds for each the distance from the start of the
     table, or 0. See https://flatbuffers.dev/internals.
     """
-    table = struct.unpack_from("<I", head)[0]
-    kind = _field(head, table, 1, "<B")
-    body_bytes = _field(head, table, 3, "<q")
+    table = _root(head)
+    kind, body_bytes = _number(head, table, 1, "<B"), _number(head, table, 3, "<q")
     if kind not in _NAMES or body_bytes < 0:
-        msg = f"kind {kind}, {body_bytes} bytes"
-        raise ValueError(msg)
-    num_rows, buffers = 0, []
-    if kind == _BATCH:
-        place = _place(head, table, 2)
-        batch = place + struct.unpack_from("<I", head, place)[0]
-        num_rows = _field(head, batch, 0, "<q") if place else -1
-        if num_rows < 0:
-            msg = f"{num_rows} rows"
-            raise ValueError(msg)
-        if _place(head, batch, 3):  # compressed
-            buffers = _pairs(head, _place(head, batch, 2))
-    return kind, num_rows, body_bytes, buffers
+        _refuse(f"kind {kind}, {body_bytes} bytes")
+    if kind != _BATCH:
+        return kind, 0, body_bytes, []
+    field = _field(head, table, 2)
+    batch = field + _root(head, field)
+    num_rows = _number(head, batch, 0, "<q") if field else -1
+    if num_rows < 0:
+        _refuse(f"{num_rows} rows")
+    is_compressed = _field(head, batch, 3)
+    return kind, num_rows, body_bytes, _structs(head, batch, 2, "<2q") if is_compressed else []
 
 
-def _pairs(head: bytes, place: int) -> list[tuple[int, int]]:
-    """Read a vector of structs of two numbers each; empty for place 0."""
-    if not place:
+def _root(data: bytes, at: int = 0) -> int:
+    """Return the distance from a reference to what it refers to."""
+    distance: int = struct.unpack_from("<I", data, at)[0]
+    return distance
+
+
+def _structs(data: bytes, table: int, number: int, layout: str) -> list[Any]:
+    """Return the vector of structs in a table's field; empty if that is left out."""
+    field = _field(data, table, number)
+    if not field:
         return []
-    place += struct.unpack_from("<I", head, place)[0]
-    count = struct.unpack_from("<I", head, place)[0]
-    if 16 * count > len(head):
-        msg = f"{count} buffers"
-        raise ValueError(msg)
-    return [struct.unpack_from("<2q", head, place + 4 + 16 * number) for number in range(count)]
+    vector, size = field + _root(data, field), struct.calcsize(layout)
+    count = _root(data, vector)
+    if size * count > len(data):
+        _refuse(f"{count} structs in {len(data)} bytes")
+    return [struct.unpack_from(layout, data, vector + 4 + size * entry) for entry in range(count)]
 
 
-def _field(head: bytes, table: int, number: int, kind: str) -> int:
-    place = _place(head, table, number)
-    value: int = struct.unpack_from(kind, head, place)[0] if place else 0
+def _number(data: bytes, table: int, number: int, layout: str) -> int:
+    field = _field(data, table, number)
+    value: int = struct.unpack_from(layout, data, field)[0] if field else 0
     return value
 
 
-def _place(head: bytes, table: int, number: int) -> int:
+def _field(data: bytes, table: int, number: int) -> int:
     """Return the position of a table's field; 0 if it is left out."""
-    fields = table - struct.unpack_from("<i", head, table)[0]
+    fields = table - struct.unpack_from("<i", data, table)[0]
     if fields < 0:
-        msg = "a table without fields"
-        raise ValueError(msg)
-    if 4 + 2 * number >= struct.unpack_from("<H", head, fields)[0]:
+        _refuse("a table without fields")
+    if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
         return 0
-    distance: int = struct.unpack_from("<H", head, fields + 4 + 2 * number)[0]
+    distance: int = struct.unpack_from("<H", data, fields + 4 + 2 * number)[0]
     return table + distance if distance else 0
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)

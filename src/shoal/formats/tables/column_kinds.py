@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
-from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.rows_to_columns import RowRefusedError, row_refused, table_of_rows
 
 _MOST_FIELDS = 10_000
@@ -49,10 +49,14 @@ ColumnKinds = Mapping[str, ColumnKind]
 """The kinds of columns by name, in order of first appearance."""
 
 
-class _ConflictError(Exception):
-    """Two kinds that no column can hold both of; ``column``, once known, is the name of the column."""
+class _ConflictError(UsageError):
+    """Two kinds that the column ``column`` cannot hold both of; ``known`` is the type of the first."""
 
-    column = ""
+    column = known = ""
+
+
+class _DifferentError(Exception):
+    """Two kinds that no column can hold both of; the arguments are their types."""
 
 
 def kinds_of_rows(
@@ -73,17 +77,16 @@ def kinds_of_rows(
     left = [(number, row) for number, row in enumerate(rows, first) if row]
     while left:
         group = [row for _, row in left]
+        more: ColumnKinds = {}
         try:
-            table = table_of_rows(group, None, format_name=format_name)
-            return _all_joined(found, _kinds_of(table, left[0][0]))
+            more = _kinds_of(table_of_rows(group, None, format_name=format_name), left[0][0])
+            return joined_kinds(found, more, skips=False)
         except (RowRefusedError, _ConflictError) as error:
             if len(left) == 1:
                 if not skips:
                     raise _refused(error, *left[0]) from None
-                if isinstance(error, _ConflictError):
-                    # Keep the row's other columns: rows that are written may have them too.
-                    return joined_kinds(found, _kinds_of(table, left[0][0]), skips=True)
-                return found
+                # Keep the row's other columns: rows that are written may have them too.
+                return joined_kinds(found, more, skips=True)
             # Bisect: one row that does not fit must not mean checking each on its own.
             half = len(left) // 2
             found = kinds_of_rows(found, group[:half], first=left[0][0], format_name=format_name, skips=skips)
@@ -103,12 +106,18 @@ def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> Colum
     for name, kind in more.items():
         try:
             found[name] = _joined(found.get(name, ColumnKind()), kind)
-        except _ConflictError as error:
+        except _DifferentError as different:
             if not skips:
-                one, other = error.args
+                one, other = different.args
                 msg = f"the column {name!r} is {one} at first, and {other} from about the sample {kind.first} on"
-                raise UsageError(msg, hint=_HINT) from None
-    return _counted(found)
+                error = _ConflictError(msg, hint=_HINT)
+                error.column, error.known = name, one
+                raise error from None
+    if sum(map(_num_fields, found.values())) > _MOST_FIELDS:
+        msg = f"the samples have more than {_MOST_FIELDS} different fields, of which each would be a column"
+        hint = "write tar or jsonl, or give options={'schema': ...} with a map of pyarrow for such objects"
+        raise UsageError(msg, hint=hint)
+    return found
 
 
 def schema_of_kinds(kinds: ColumnKinds) -> Any:
@@ -123,64 +132,43 @@ def schema_of_kinds(kinds: ColumnKinds) -> Any:
         msg = "no sample has a field, and a table of no columns has no rows"
         raise UsageError(msg, hint="write tar or jsonl")
     pa = arrow_library("Arrow")
-    return pa.schema([pa.field(name, _type_of(pa, kind)) for name, kind in kinds.items()])
+    return pa.schema([pa.field(name, _type_of(kind)) for name, kind in kinds.items()])
 
 
-def _refused(error: Exception, number: int, row: Sample) -> RowRefusedError:
-    why = error.message if isinstance(error, RowRefusedError) else ""
+def _refused(error: RowRefusedError | _ConflictError, number: int, row: Sample) -> RowRefusedError:
+    why = error.message
     if isinstance(error, _ConflictError):
-        known, _ = error.args
-        what = f"the column {error.column!r}, which is {known} in the samples before,"
+        what = f"the column {error.column!r}, which is {error.known} in the samples before,"
         why = row_refused(0, row, f"{what} cannot hold {row[error.column]!r:.60}").message
     return RowRefusedError(f"sample {number}: {why}; nothing was written yet", hint=_HINT)
 
 
 def _kinds_of(table: Any, first: int) -> ColumnKinds:
-    pa = arrow_library("Arrow")
     found: dict[str, ColumnKind] = {}
     for name, column in zip(table.schema.names, table.columns, strict=True):
         kind = ColumnKind()
         for chunk in column.chunks:
-            kind = _joined(kind, _kind_of(pa, chunk, first))
+            kind = _joined(kind, _kind_of(chunk, first))
         found[name] = kind
     return found
 
 
-def _kind_of(pa: Any, array: Any, first: int) -> ColumnKind:
+def _kind_of(array: Any, first: int) -> ColumnKind:
     import pyarrow.compute as pc  # noqa: PLC0415  # optional, and slow to import
 
-    kind, types = array.type, pa.types
+    kind, types = array.type, arrow_library("Arrow").types
     if types.is_null(kind) or array.null_count == len(array):
         # A column of only None has no type yet; one of only empty lists is known to hold lists.
         return ColumnKind()
     if types.is_struct(kind):
         parts = zip(kind, array.flatten(), strict=True)
-        return ColumnKind(fields={part.name: _kind_of(pa, inner, first) for part, inner in parts}, first=first)
+        return ColumnKind(fields={part.name: _kind_of(inner, first) for part, inner in parts}, first=first)
     if types.is_list(kind) or types.is_large_list(kind):
-        return ColumnKind(element=_kind_of(pa, array.flatten(), first), first=first)
+        return ColumnKind(element=_kind_of(array.flatten(), first), first=first)
     if types.is_integer(kind):
         ends = pc.min_max(array)
         return ColumnKind(kind, ends["min"].as_py(), ends["max"].as_py(), first=first)
     return ColumnKind(kind, first=first)
-
-
-def _all_joined(known: ColumnKinds, more: ColumnKinds) -> ColumnKinds:
-    found = dict(known)
-    for name, kind in more.items():
-        try:
-            found[name] = _joined(found.get(name, ColumnKind()), kind)
-        except _ConflictError as error:
-            error.column = name
-            raise
-    return _counted(found)
-
-
-def _counted(kinds: ColumnKinds) -> ColumnKinds:
-    if sum(map(_num_fields, kinds.values())) > _MOST_FIELDS:
-        msg = f"the samples have more than {_MOST_FIELDS} different fields, of which each would be a column"
-        hint = "write tar or jsonl, or give options={'schema': ...} with a map of pyarrow for such objects"
-        raise UsageError(msg, hint=hint)
-    return kinds
 
 
 def _num_fields(kind: ColumnKind) -> int:
@@ -193,24 +181,21 @@ def _joined(one: ColumnKind, other: ColumnKind) -> ColumnKind:
 
     Raises
     ------
-    _ConflictError
+    _DifferentError
         There is none.
     """
     if one.is_empty or other.is_empty:
         return other if one.is_empty else one
     if one.fields is not None and other.fields is not None:
-        names = dict.fromkeys([*one.fields, *other.fields])
-        return replace(
-            one,
-            fields={
-                name: _joined(one.fields.get(name, ColumnKind()), other.fields.get(name, ColumnKind()))
-                for name in names
-            },
-        )
+        pairs = {
+            name: (one.fields.get(name, ColumnKind()), other.fields.get(name, ColumnKind()))
+            for name in (*one.fields, *other.fields)
+        }
+        return replace(one, fields={name: _joined(*pair) for name, pair in pairs.items()})
     if one.element is not None and other.element is not None:
         return replace(one, element=_joined(one.element, other.element))
     if one.leaf is None or other.leaf is None:
-        raise _differing(one, other)
+        raise _DifferentError(str(_type_of(one)), str(_type_of(other)))
     least = min((kind.least for kind in (one, other) if kind.least is not None), default=None)
     largest = max((kind.largest for kind in (one, other) if kind.largest is not None), default=None)
     both = replace(one, least=least, largest=largest)
@@ -237,17 +222,13 @@ def _leaf(one: ColumnKind, other: ColumnKind, both: ColumnKind) -> Any:
         digits = max(first.precision - first.scale, second.precision - second.scale) + scale
         if digits <= _MOST_DIGITS:
             return pa.decimal128(digits, scale) if digits <= _MOST_DIGITS // 2 else pa.decimal256(digits, scale)
-    raise _differing(one, other)
+    raise _DifferentError(str(_type_of(one)), str(_type_of(other)))
 
 
-def _differing(one: ColumnKind, other: ColumnKind) -> _ConflictError:
+def _type_of(kind: ColumnKind) -> Any:
     pa = arrow_library("Arrow")
-    return _ConflictError(str(_type_of(pa, one)), str(_type_of(pa, other)))
-
-
-def _type_of(pa: Any, kind: ColumnKind) -> Any:
     if kind.fields is not None:
-        return pa.struct([pa.field(name, _type_of(pa, inner)) for name, inner in kind.fields.items()])
+        return pa.struct([pa.field(name, _type_of(inner)) for name, inner in kind.fields.items()])
     if kind.element is not None:
-        return pa.list_(_type_of(pa, kind.element))
+        return pa.list_(_type_of(kind.element))
     return pa.null() if kind.leaf is None else kind.leaf

@@ -21,10 +21,9 @@ from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
+from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.parquet_footer import GroupPlace, groups_in
-from shoal.formats.tables.pyarrow_library import arrow_library
-from shoal.formats.tables.rows import TableRecords, partition_fields
-from shoal.formats.tables.spilled_tables import rows_of_part, spilled_rows, table_of_part
+from shoal.formats.tables.table_rows import TableRecords, partition_fields, rows_of_part, spilled_rows, table_of_part
 from shoal.hints import did_you_mean
 from shoal.index.shard_scan import Buffer, ShardScan
 

@@ -1,27 +1,38 @@
-"""Conversion of rows to table columns: rows are copied on arrival, converted in groups, and named in errors."""
+"""Conversion of rows to table columns: rows are copied on arrival, converted in groups, and named in errors.
+
+What pyarrow would silently drop is refused: fractions of numbers, times of dates, time zones, late struct fields. The
+check of a column is created once, and is None for types that lose nothing, such as text and floating numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, NoReturn
 
 import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
-from shoal.formats.tables.lossless import check_of, ticks
-from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.arrow_types import arrow_library, is_list
 from shoal.formats.writing.encoder import check_names
 
 _MOST_DEEP = 32  # a list is two levels of a Parquet schema, and readers accept 100
-_NUMBERS = frozenset((bool, int, float, type(None)))
+_PYTHON_NUMBERS = frozenset((bool, int, float, type(None)))
 _HINT = "give all samples the same fields and types, or options={'schema': ...}"
+
+_FRACTIONAL = (float, np.floating, Decimal)
+_TIMES = (datetime, time, timedelta)
+_NUMBERS = (int, *_FRACTIONAL, np.bool_, np.unsignedinteger, *(np.dtype(f"i{size}").type for size in (1, 2, 4, 8)))
+
+_Check = Callable[[Sequence[Any]], None]  # raises ValueError if one of these values would not be stored exactly
 
 
 class RowRefusedError(UsageError):
-    """A row that does not fit this table: its ``place`` among the given rows, and the reason."""
+    """A row that does not fit this table: its ``number`` among the given rows, and the reason."""
 
-    place = 0
+    number = 0
 
 
 def own_row(sample: Sample) -> tuple[Sample, int]:
@@ -44,9 +55,7 @@ def own_row(sample: Sample) -> tuple[Sample, int]:
 def _own(value: Any, depth: int) -> tuple[Any, int]:
     if isinstance(value, str):
         return value, 4 + (len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass")))
-    if isinstance(value, bytes):
-        return value, len(value) + 4
-    if isinstance(value, bytearray | memoryview):
+    if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), len(value) + 4
     if isinstance(value, np.ndarray):
         return value.copy(), int(value.nbytes) + 4
@@ -54,7 +63,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
         msg = f"a value has lists in lists {_MOST_DEEP} deep"
         raise UsageError(msg, hint="a column holds nothing as deep, and nothing that holds itself")
     if isinstance(value, list | tuple):
-        if set(map(type, value)) <= _NUMBERS:  # for a long list, nearly all the work
+        if set(map(type, value)) <= _PYTHON_NUMBERS:  # for a long list, nearly all the work
             return value[:], 8 * len(value) + 4
         pairs = [_own(element, depth + 1) for element in value]
         elements = [element for element, _ in pairs]  # pairs of a map are tuples
@@ -79,51 +88,45 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name
         if rows and not names:
             raise row_refused(0, rows[0], "it has no field, and a table of no columns has no rows")
         arrays = [_column(pa, rows, name, None) for name in names]
-        return _made(pa, lambda: pa.Table.from_arrays(arrays, names=names).combine_chunks(), rows, names)
+        try:
+            return pa.Table.from_arrays(arrays, names=names).combine_chunks()
+        except _refusals(pa) as error:  # only bad names can make this fail
+            number = next(number for number, row in enumerate(rows) if any(not _is_text(name) for name in row))
+            raise row_refused(number, rows[number], f"one of the names {names!r} is no text: {error}") from None
     known = set(schema.names)
     if rows and not known:
         raise row_refused(0, rows[0], "a schema of no columns holds no rows")
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         if not row.keys() <= known:
             unknown = next(name for name in row if name not in known)
-            why = f"there is no column {unknown!r} in the shard ({_in_words(schema)})"
+            columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+            why = f"there is no column {unknown!r} in the shard ({columns})"
             how = f"options={{'schema': schema}} with a pyarrow.schema that has {unknown!r} too"
-            raise row_refused(
-                place, row, why, hint=f"give all samples the same fields; or all columns beforehand, {how}"
-            )
+            hint = f"give all samples the same fields; or all columns beforehand, {how}"
+            raise row_refused(number, row, why, hint=hint)
     return pa.Table.from_arrays([_column(pa, rows, field.name, field.type) for field in schema], schema=schema)
-
-
-def _made(pa: Any, make: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
-    """Build the table; only bad names can make this fail."""
-    try:
-        return make()
-    except (*_refusals(pa),) as error:
-        place = next(place for place, row in enumerate(rows) if any(not _is_text(name) for name in row))
-        raise row_refused(place, rows[place], f"one of the names {names!r} is no text: {error}") from None
 
 
 def _column(pa: Any, rows: Sequence[Mapping[str, Any]], name: str, kind: Any) -> Any:
     values = [row.get(name) for row in rows]
     try:
         return _array(pa, values, kind)
-    except (*_refusals(pa),) as error:
-        place, reason = _first_refused(pa, values, kind, error)
+    except _refusals(pa) as error:
+        number, reason = _first_refused(pa, values, kind, error)
         what = f"the column {name!r}" if kind is None else f"the column {name!r}, which is {kind},"
-        raise row_refused(place, rows[place], f"{what} cannot hold {values[place]!r:.60}: {reason}") from None
+        why = f"{what} cannot hold {values[number]!r:.60}: {reason}"
+        raise row_refused(number, rows[number], why) from None
 
 
 def _array(pa: Any, values: list[Any], kind: Any) -> Any:
     """Convert the values with pyarrow, which takes only flat arrays, and nothing unordered."""
     for value in values:
         if isinstance(value, np.ndarray) and value.ndim != 1:
-            msg = f"an array of shape {value.shape} is no value of a column"
-            raise ValueError(msg)
+            _refuse(f"an array of shape {value.shape} is no value of a column")
         if isinstance(value, set | frozenset):
-            msg = "a set has no order, and a list has"
-            raise ValueError(msg)  # noqa: TRY004  # said as of any other value
+            _refuse("a set has no order, and a list has")
     array = _converted(pa, values, kind)
-    if (check := check_of(pa, array.type)) is not None:
+    if (check := _check_of(pa, array.type)) is not None:
         check(values)
     return array
 
@@ -131,7 +134,7 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
 def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
     if any(isinstance(value, np.datetime64 | np.timedelta64) for value in values) and kind is not None:
         # Mixed with datetimes: moments in nanoseconds are read as numpy's, and pyarrow takes no mixture.
-        numbers = [None if value is None else ticks(value, kind) for value in values]
+        numbers = [None if value is None else _ticks(value, kind) for value in values]
         return pa.array(numbers, type=pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
     try:
         return pa.array(values, type=kind)
@@ -153,7 +156,7 @@ def _first_refused(pa: Any, values: list[Any], kind: Any, error: Exception) -> t
         try:
             _array(pa, values[:middle], kind)
             low = middle
-        except (*_refusals(pa),) as refused:
+        except _refusals(pa) as refused:
             high, found = middle, refused
     return high - 1, found
 
@@ -162,12 +165,12 @@ def _refusals(pa: Any) -> tuple[type[Exception], ...]:
     return pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError
 
 
-def row_refused(place: int, row: Mapping[str, Any], why: str, *, hint: str = _HINT) -> RowRefusedError:
+def row_refused(number: int, row: Mapping[str, Any], why: str, *, hint: str = _HINT) -> RowRefusedError:
     """Return the error of a row, named by its key if it has one."""
     key = row.get("__key__", row.get("key"))
     named = f"the sample {key!r:.80}: " if isinstance(key, str | int) else ""
     error = RowRefusedError(f"{named}{why}", hint=hint)
-    error.place = place
+    error.number = number
     return error
 
 
@@ -179,5 +182,142 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _in_words(schema: Any) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+def _check_of(pa: Any, kind: Any) -> _Check | None:
+    """Return the check of values that become a column of type ``kind``; None if all accepted values are kept."""
+    types = pa.types
+    if types.is_struct(kind):
+        return _check_fields({field.name: _check_of(pa, field.type) for field in kind}, str(kind))
+    if types.is_map(kind):
+        return _check_pairs(_check_of(pa, kind.key_type), _check_of(pa, kind.item_type))
+    if is_list(kind):
+        return _check_lists(_check_of(pa, kind.value_type))
+    if types.is_integer(kind):
+        return _check_whole
+    if types.is_date(kind):
+        return _check_date
+    if types.is_temporal(kind):
+        return _check_times(kind)
+    return _check_bytes if types.is_binary(kind) or types.is_large_binary(kind) else None
+
+
+def _check_fields(inner: dict[str, _Check | None], kind: str) -> _Check:
+    """Return the check of structs; fields that the type does not have would be left out."""
+
+    def check(values: Sequence[Any]) -> None:
+        rows = [value for value in values if isinstance(value, dict)]
+        for row in rows:
+            if not row.keys() <= inner.keys():
+                _refuse(f"there is no field {next(name for name in row if name not in inner)!r} in {kind}")
+        for name, check_field in inner.items():
+            if check_field is not None:
+                check_field([row[name] for row in rows if name in row])
+
+    return check
+
+
+def _check_pairs(keys: _Check | None, items: _Check | None) -> _Check | None:
+    """Return the check of maps, given as dicts or as lists of pairs."""
+    checks = [(side, check) for side, check in enumerate((keys, items)) if check is not None]
+
+    def check(values: Sequence[Any]) -> None:
+        for value in values:
+            pairs = list(value.items() if isinstance(value, dict) else [] if value is None else value)
+            for side, inner in checks:
+                inner([pair[side] for pair in pairs])
+
+    return check if checks else None
+
+
+def _check_lists(inner: _Check | None) -> _Check | None:
+    if inner is None:
+        return None
+    kinds = "iu" if inner is _check_whole else ""  # arrays of these need no check
+
+    def check(values: Sequence[Any]) -> None:
+        for value in values:
+            if isinstance(value, np.ndarray):
+                if value.dtype.kind not in kinds:
+                    inner(value.tolist())
+            elif isinstance(value, list | tuple):
+                inner(value)
+
+    return check
+
+
+def _has(values: Sequence[Any], kinds: tuple[type, ...]) -> bool:
+    """Return True if any value is of these types, so that each must be checked."""
+    return any(issubclass(met, kinds) for met in set(map(type, values)))
+
+
+def _check_whole(values: Sequence[Any]) -> None:
+    try:
+        # Only Python integers have a Python integer as sum: a third of the time of checking each type.
+        with np.errstate(over="ignore"):  # numpy's may overflow; their sum is never a Python integer
+            if type(sum(values)) is int:
+                return
+    except (TypeError, ArithmeticError):
+        pass  # None among them, for instance
+    if _has(values, _FRACTIONAL):
+        for value in values:
+            if isinstance(value, _FRACTIONAL) and value != int(value):
+                _refuse(f"{value!r} is no whole number")
+
+
+def _check_date(values: Sequence[Any]) -> None:
+    if _has(values, (datetime, *_NUMBERS)):
+        for value in values:
+            _refuse_number(value)
+            if isinstance(value, datetime) and (value.time() != time() or value.tzinfo is not None):
+                _refuse(f"{value!r} is more than a date")
+
+
+def _check_times(kind: Any) -> _Check:
+    has_zone, is_coarse = getattr(kind, "tz", None) is not None, getattr(kind, "unit", "us") in ("s", "ms")
+
+    def check(values: Sequence[Any]) -> None:
+        if not _has(values, (*_TIMES, *_NUMBERS)):
+            return
+        for value in values:
+            _refuse_number(value)
+            if isinstance(value, datetime) and (value.tzinfo is not None) != has_zone:
+                has, column = ("no", "one") if has_zone else ("a", "none")
+                _refuse(f"{value!r} has {has} time zone, and the column has {column}")
+            if is_coarse and isinstance(value, _TIMES):
+                _ticks(value, kind)
+
+    return check
+
+
+def _ticks(value: Any, kind: Any) -> int:
+    """Convert a time to the number that a column of this type stores; ValueError if it is no whole number of units."""
+    unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        value = np.datetime64(value, "us")
+    elif isinstance(value, date):
+        value = np.datetime64(value, "D")
+    elif isinstance(value, timedelta):
+        value = np.timedelta64(value, "us")
+    elif isinstance(value, time):
+        since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
+        value = np.timedelta64(since, "us")
+    is_moment = isinstance(value, np.datetime64)
+    found = value.astype(f"{'datetime64' if is_moment else 'timedelta64'}[{unit}]")
+    if found != value:
+        _refuse(f"{value!r} is no whole number of {unit}")
+    return int(found.astype(np.int64))
+
+
+def _refuse_number(value: Any) -> None:
+    """Raise for a number, which would count as days since 1970, or microseconds."""
+    if isinstance(value, _NUMBERS):
+        _refuse(f"{value!r} is a number, and no time")
+
+
+def _check_bytes(values: Sequence[Any]) -> None:
+    if _has(values, (str,)):
+        _refuse("a text among bytes would become bytes")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -16,15 +17,17 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow import Arrow
+from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.parquet import Parquet
-from shoal.formats.tables.pyarrow_library import arrow_library
 from shoal.formats.tables.rows_to_columns import RowRefusedError, own_row, table_of_rows
 from shoal.formats.writing.encoder import EncodedRecord, WrittenShard
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.index.shard_scan import Buffer, ShardScan
 
 GROUP_BYTES = 1 << 20
-_END = b"\xff\xff\xff\xff\0\0\0\0"
+_CONTINUATION = b"\xff\xff\xff\xff"  # before the length of the head of a message of Arrow
+_END = _CONTINUATION + bytes(4)
+_KEPT_BYTES = 64 << 10
 
 
 class ParquetEncoder:
@@ -46,13 +49,7 @@ class ParquetEncoder:
 
     def begin(self) -> TableShard:
         """Begin a new shard."""
-
-        def writer(sink: _Sink, schema: Any) -> Any:
-            import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
-
-            return _ParquetWriter(pq.ParquetWriter(sink, schema, compression=self.compression))
-
-        return TableShard(self.schema, self.group_bytes, writer, Parquet())
+        return TableShard(self.schema, self.group_bytes, partial(_ParquetWriter, self.compression), Parquet())
 
 
 class ArrowEncoder:
@@ -73,6 +70,11 @@ class ArrowEncoder:
         return TableShard(self.schema, self.group_bytes, _ArrowWriter, Arrow())
 
 
+def _row(sample: Sample) -> EncodedRecord:
+    row, num_bytes = own_row(sample)
+    return EncodedRecord((), num_bytes, 0, row)
+
+
 class TableShard:
     """One shard of row groups being written; the rows of one group are in memory."""
 
@@ -85,24 +87,13 @@ class TableShard:
         self._sink = _Sink()
         self._rows: list[Sample] = []
         self._refused: list[tuple[int, RowRefusedError]] | None = None
-        self._rows_bytes = 0
-        self._num_samples = 0
-        self._pieces: list[tuple[int, int]] = []
-
-    @property
-    def num_samples(self) -> int:
-        """Rows added so far."""
-        return self._num_samples
+        self.num_samples = 0
+        self.held_bytes = 0  # of the buffered rows, approximately
 
     @property
     def num_bytes(self) -> int:
         """Bytes written, plus about as many as the buffered rows have."""
-        return self._sink.position + self._rows_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        """Approximate size of the buffered rows."""
-        return self._rows_bytes
+        return self._sink.position + self.held_bytes
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a row; return a row group if it is full.
@@ -113,9 +104,9 @@ class TableShard:
             The rows of a group do not fit the schema.
         """
         self._rows.append(record.row or {})
-        self._rows_bytes += record.num_bytes
-        self._num_samples += 1
-        if self._rows_bytes >= self._group_bytes:
+        self.held_bytes += record.num_bytes
+        self.num_samples += 1
+        if self.held_bytes >= self._group_bytes:
             self._write_rows()
         return self._sink.taken()
 
@@ -124,8 +115,7 @@ class TableShard:
         if self._rows:
             self._write_rows()
         if self._writer is None:
-            schema = self._schema if self._schema is not None else arrow_library("Arrow").schema([])
-            self._writer = self._writer_of(schema)
+            self._begin(self._schema if self._schema is not None else arrow_library("Arrow").schema([]))
         self._writer.close()
         return self._sink.taken()
 
@@ -148,12 +138,12 @@ class TableShard:
         return found or []
 
     def _write_rows(self) -> None:
-        rows, self._rows, self._rows_bytes = self._rows, [], 0
+        rows, self._rows, self.held_bytes = self._rows, [], 0
         table = self._table(rows)
         if not table.num_rows:
             return
         if self._writer is None:
-            self._writer = self._writer_of(table.schema)
+            self._begin(table.schema)
         self._sink.cut()
         self._writer.write_table(table)
         self._sink.cut()
@@ -165,17 +155,17 @@ class TableShard:
             except RowRefusedError as error:
                 if self._refused is None:
                     raise
-                self._num_samples -= 1
-                self._refused.append((self._num_samples - len(rows) + 1 + error.place, error))
-                del rows[error.place]
+                self.num_samples -= 1
+                self._refused.append((self.num_samples - len(rows) + 1 + error.number, error))
+                del rows[error.number]
             else:
                 self._schema = table.schema if rows else self._schema
                 return table
 
-    def _writer_of(self, schema: Any) -> Any:
+    def _begin(self, schema: Any) -> None:
         pa = arrow_library(self._format.name)
         try:
-            return self._make_writer(self._sink, schema)
+            self._writer = self._make_writer(self._sink, schema)
         except pa.ArrowException as error:
             msg = f"{self._format.name} cannot hold columns of these types: {error}"
             raise UsageError(msg, hint="give values that it can hold, or options={'schema': ...}") from None
@@ -184,14 +174,14 @@ class TableShard:
 class _ParquetWriter:
     """pyarrow's writer, writing each table as one row group."""
 
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
+    def __init__(self, compression: str, sink: _Sink, schema: Any) -> None:
+        import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
+
+        self._writer = pq.ParquetWriter(sink, schema, compression=compression)
+        self.close = self._writer.close
 
     def write_table(self, table: Any) -> None:
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 class _ArrowWriter:
@@ -230,10 +220,9 @@ class _Sink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        copied = bytes(data)
+        copied, span = bytes(data), self._spans[-1]
         self._waiting.append(copied)
         self.position += len(copied)
-        span = self._spans[-1]
         span[1] = crc32(copied, span[1])
         span[2] += copied
         return len(copied)
@@ -242,7 +231,8 @@ class _Sink(io.RawIOBase):
         """End the current span here."""
         last = self._spans[-1]
         if self.position > last[0]:
-            last[2] = last[2][: _kept_bytes(last[2])]
+            head_bytes = int.from_bytes(last[2][4:8], "little") if last[2].startswith(_CONTINUATION) else 0
+            del last[2][max(_KEPT_BYTES, 8 + head_bytes) :]
             self._spans.append([self.position, 0, bytearray()])
 
     def taken(self) -> list[Buffer]:
@@ -278,17 +268,3 @@ class _Sink(io.RawIOBase):
         ]
         crcs, sizes = (np.array(column) for column in zip(*around, strict=True))
         return int(joined_crcs(crcs.astype(np.uint32), sizes, np.array([0, len(sizes)]))[0])
-
-
-_KEPT_BYTES = 64 << 10
-_CONTINUATION = b"\xff\xff\xff\xff"  # before the length of the head of a message of Arrow
-
-
-def _kept_bytes(data: bytearray) -> int:
-    head_bytes = int.from_bytes(data[4:8], "little") if data.startswith(_CONTINUATION) else 0
-    return max(_KEPT_BYTES, 8 + head_bytes)
-
-
-def _row(sample: Sample) -> EncodedRecord:
-    row, num_bytes = own_row(sample)
-    return EncodedRecord((), num_bytes, 0, row)

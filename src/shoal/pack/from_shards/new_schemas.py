@@ -15,10 +15,10 @@ from shoal.formats.mds.encodings import array_of, files_of, is_list, is_written
 from shoal.formats.mds.reader import Mds
 from shoal.formats.mds.writer import MdsEncoder
 from shoal.formats.shard_format import Format, Sample, SchemaFormat
+from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.column_kinds import ColumnKind, joined_kinds, schema_of_kinds
 from shoal.formats.tables.parquet import Parquet
-from shoal.formats.tables.pyarrow_library import arrow_library
-from shoal.formats.tables.rows import partition_fields
+from shoal.formats.tables.table_rows import partition_fields
 from shoal.formats.tar.reader import Tar
 from shoal.formats.writing.written_formats import TABLE_FORMATS, options_of_shard
 from shoal.indexing.open_source import Opened

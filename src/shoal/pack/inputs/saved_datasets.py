@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError, UsageError
 from shoal.formats.shard_format import Sample
-from shoal.formats.tables.pyarrow_library import arrow_library
+from shoal.formats.tables.arrow_types import arrow_library
 from shoal.hints import did_you_mean
 from shoal.pack.from_shards.new_schemas import options_like
 from shoal.pack.inputs.repeats import copy_of

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from shoal.formats.field_columns import Columns, Kind
 from shoal.formats.shard_format import Sample
-from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells, value_in
+from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells
+from shoal.formats.tables.arrow_values import value_in
 
 _GROWTH = 8  # a full table grows by this fraction of its size
 _LEAST_ROWS = 64

@@ -1,0 +1,84 @@
+"""The types of Arrow, and pyarrow itself: imported when it is needed, with an error if it is missing or too old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.hints import pip_install
+
+_OLDEST = 18  # 17 writes a last row group that is longer than its footer says
+_FLOATS = {"halffloat": "f2", "float": "f4", "double": "f8"}
+
+
+def arrow_library(what: str) -> Any:
+    """Return pyarrow, or raise an error that names what needs it.
+
+    Raises
+    ------
+    UsageError
+        It is not installed, or older than the oldest tested version.
+    """
+    try:
+        import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import
+    except ImportError:
+        msg = f"{what} needs pyarrow, which is not installed"
+        raise UsageError(msg, hint=pip_install("parquet")) from None
+    if _is_too_old(pa.__version__):
+        msg = f"{what} needs pyarrow {_OLDEST} or newer, and {pa.__version__} is installed"
+        raise UsageError(msg, hint=pip_install("parquet", upgrade=True))
+    return pa
+
+
+@cache
+def _is_too_old(version: str) -> bool:
+    major = version.partition(".")[0]
+    return major.isdigit() and int(major) < _OLDEST
+
+
+def is_list(kind: Any) -> bool:
+    """Return True if values are lists of any of Arrow's plain kinds."""
+    types = arrow_library("Arrow").types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_number(kind: Any) -> bool:
+    """Return True if values are integers or floating numbers."""
+    types = arrow_library("Arrow").types
+    return bool(types.is_integer(kind) or types.is_floating(kind))
+
+
+def is_number_list(kind: Any) -> bool:
+    """Return True if values are lists of numbers."""
+    return is_list(kind) and is_number(kind.value_type)
+
+
+def is_numpy_time(kind: Any) -> bool:
+    """Return True if values are times that numpy has a type for."""
+    types = arrow_library("Arrow").types
+    return bool(types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind))
+
+
+def number_type(kind: Any) -> np.dtype[Any]:
+    """Return the numpy type of an Arrow number type."""
+    name = str(kind)  # to_pandas_dtype() needs pandas before pyarrow 26
+    return np.dtype(_FLOATS.get(name, name))
+
+
+def plain_type(kind: Any) -> Any:
+    """Return a column's type with its dictionary resolved: plain text or bytes for views, which pyarrow cannot take."""
+    pa = arrow_library("Arrow")
+    if not pa.types.is_dictionary(kind):
+        return kind
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind.value_type, kind.value_type)
+
+
+def types_inside(kind: Any) -> Iterator[Any]:
+    """Yield a type and those of its fields, at any depth."""
+    yield kind
+    for number in range(kind.num_fields):
+        yield from types_inside(kind.field(number).type)
