@@ -9,7 +9,8 @@ import io
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,8 +23,15 @@ from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_types import arrow_library
-from shoal.formats.tables.parquet_footer import GroupPlace, groups_in
-from shoal.formats.tables.table_rows import TableRecords, partition_fields, rows_of_part, spilled_rows, table_of_part
+from shoal.formats.tables.parquet_footer import FooterGroup, groups_in
+from shoal.formats.tables.table_rows import (
+    OTHER_FILE,
+    TableRecords,
+    partition_fields,
+    rows_of_part,
+    spilled_rows,
+    table_of_part,
+)
 from shoal.hints import did_you_mean
 from shoal.index.shard_scan import Buffer, ShardScan
 
@@ -39,7 +47,6 @@ _UNCOUNTED_BYTES = 100
 _FIRST_TO_COUNT = (1, 2, 9)
 _NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
 _NOT_BY_PYARROW = "leave the column out: format=shoal.formats.Parquet(columns=[...]); or write smaller row groups"
-_OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 
 
 class _Group(NamedTuple):
@@ -103,23 +110,16 @@ class Parquet:
         ShardError
             They cannot be decoded, or have another number of rows.
         """
-        shard, first_byte = span.shard, span.first_byte
-        pa = arrow_library("Parquet")
-        num_bytes, end_byte = number_of(span.head, "num_bytes", shard=shard), first_byte + len(buffer)
+        end_byte = span.first_byte + len(buffer)
         kept, groups = _groups_at(span, end_byte)
-        try:
-            part, opened = kept.opened(num_bytes)
-            part.show(buffer, first_byte)
-            # Without pyarrow's threads: where one column was damaged, others were still being decoded after the error
-            # and crashed the process. Chunks are decoded side by side anyway.
-            numbers, chosen = [group.number for group in groups], self._chosen(opened, shard)
-            table = _rows_of(pa, opened, numbers, chosen)
+        with _decoding(groups, span):
+            part, opened = kept.opened(number_of(span.head, "num_bytes", shard=span.shard))
+            part.show(buffer, span.first_byte)
+            table = _rows_of(opened, [group.number for group in groups], self._chosen(opened, span.shard))
             part.show(b"", 0)
             kept.at_hand.append((part, opened))  # not after an error, which leaves its state unknown
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _undecodable(groups, error, span) from None
         _check_rows(table.num_rows, span, end_byte)
-        return self._records(table, [group.crc for group in groups], shard, first_byte)
+        return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
 
     @property
     def spilled_as(self) -> str:
@@ -134,20 +134,16 @@ class Parquet:
         ShardError
             As `parse` does.
         """
-        pa = arrow_library("Parquet")
         kept, groups = _groups_at(span, end_byte)
         file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
-        numbers, decoded_bytes = [group.number for group in groups], sum(group.decoded_bytes for group in groups)
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
-        try:
+        with _decoding(groups, span, file):
             opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False, buffer_size=buffer_bytes)
+            decoded_bytes = sum(group.decoded_bytes for group in groups)
             rows = rows_of_part(span.num_samples, decoded_bytes, opened.schema_arrow)
-            batches = opened.iter_batches(rows, numbers, columns=self._chosen(opened, span.shard), use_threads=False)
+            numbers, chosen = [group.number for group in groups], self._chosen(opened, span.shard)
+            batches = opened.iter_batches(rows, numbers, columns=chosen, use_threads=False)
             spilled = spilled_rows(batches, rows, space)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if file.failure is not None:
-                raise file.failure from None
-            raise _undecodable(groups, error, span) from None
         _check_rows(spilled.num_samples, span, end_byte)
         return spilled
 
@@ -156,7 +152,9 @@ class Parquet:
         return self._records(table_of_part(data), [], span.shard, None)
 
     def _records(self, table: Any, crcs: Sequence[int], shard: str, byte: int | None) -> TableRecords:
-        constants = {k: v for k, v in partition_fields(shard).items() if self.columns is None or k in self.columns}
+        constants = partition_fields(shard)
+        if self.columns is not None:
+            constants = {name: value for name, value in constants.items() if name in self.columns}
         return TableRecords(table, crcs, shard=shard, byte=byte, constants=constants)
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -168,19 +166,14 @@ class Parquet:
         return _metadata_in(head).schema.to_arrow_schema()
 
     def _chosen(self, opened: Any, shard: str) -> list[str] | None:
-        if self.columns is None and self._wanted is None:
-            return None
-        known = opened.schema_arrow.names
+        known, given = opened.schema_arrow.names, partition_fields(shard)
         if self.columns is None:
-            wanted = [name for name in self._wanted or () if name not in partition_fields(shard)]
-            return list(wanted_of(known, wanted))
-        found = [name for name in self.columns if name in known]
-        if missing := [name for name in self.columns if name not in known and name not in partition_fields(shard)]:
+            return None if self._wanted is None else list(wanted_of(known, [n for n in self._wanted if n not in given]))
+        if missing := [name for name in self.columns if name not in known and name not in given]:
             msg = f"column {missing[0]!r} was asked for; there are {', '.join(known)}"
-            raise ShardError(
-                msg, shard=shard, hint=did_you_mean(missing[0], known) + "correct columns=, or leave it out"
-            )
-        return found
+            hint = did_you_mean(missing[0], known) + "correct columns=, or leave it out"
+            raise ShardError(msg, shard=shard, hint=hint)
+        return [name for name in self.columns if name in known]
 
 
 class _Footer(NamedTuple):
@@ -211,8 +204,7 @@ class _Seekable(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def tell(self) -> int:
         return self._position
@@ -270,14 +262,17 @@ class _PartOfFile(_Seekable):
 
 def _groups_at(span: Span, end_byte: int) -> tuple[_Footer, list[_Group]]:
     """Return the footer of a shard, and the row groups of a span."""
-    head, shard = span.head, span.shard
-    kept = _kept_footer(str(head.get(_KEPT)), number_of(head, "num_bytes", shard=shard), shard)
-    first_byte = span.first_byte
-    return kept, [group for group in kept.groups if first_byte <= group.first_byte and group.end_byte <= end_byte]
+    kept = _kept_footer(str(span.head.get(_KEPT)), number_of(span.head, "num_bytes", shard=span.shard), span.shard)
+    return kept, [one for one in kept.groups if span.first_byte <= one.first_byte and one.end_byte <= end_byte]
 
 
-def _rows_of(pa: Any, opened: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
-    """Return the rows of some row groups as one table."""
+def _rows_of(opened: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
+    """Return the rows of some row groups as one table.
+
+    Without pyarrow's threads: where one column was damaged, others were still being decoded after the error and crashed
+    the process. Chunks are decoded side by side anyway.
+    """
+    pa = arrow_library("Parquet")
     try:
         return opened.read_row_groups(numbers, columns=columns, use_threads=False)
     except pa.ArrowNotImplementedError:
@@ -287,17 +282,24 @@ def _rows_of(pa: Any, opened: Any, numbers: Sequence[int], columns: Sequence[str
         return pa.concat_tables([opened.read_row_group(one, columns=columns, use_threads=False) for one in numbers])
 
 
-def _undecodable(groups: Sequence[_Group], error: Exception, span: Span) -> ShardError:
-    msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
-    hint = _NOT_BY_PYARROW if isinstance(error, NotImplementedError) else _OTHER_FILE
-    return ShardError(msg, shard=span.shard, byte=span.first_byte, hint=hint)
+@contextmanager
+def _decoding(groups: Sequence[_Group], span: Span, file: _RangesOfFile | None = None) -> Iterator[None]:
+    """Turn pyarrow's errors into `ShardError`, except the error of a failed read of ``file``."""
+    try:
+        yield
+    except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
+        if file is not None and file.failure is not None:
+            raise file.failure from None
+        msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
+        hint = _NOT_BY_PYARROW if isinstance(error, NotImplementedError) else OTHER_FILE
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=hint) from None
 
 
 def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
     if num_rows != span.num_samples:
         where = f"bytes [{span.first_byte}, {end_byte})"
         msg = f"the index says {span.num_samples} rows in {where}, and {num_rows} are there"
-        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=OTHER_FILE)
 
 
 def _library() -> Any:
@@ -355,14 +357,15 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
     ends = [group.first_byte for group in groups[1:]] + [footer_begin] * bool(groups)
     for group, end in zip(groups, ends, strict=True):
         if not 4 <= group.first_byte < group.end_byte <= end or min(group.num_rows, group.decoded_bytes) < 0:
-            place = f"bytes [{group.first_byte}, {group.end_byte})"
-            msg = f"row group {group.number} would have {group.num_rows} rows at {place}"
+            where = f"bytes [{group.first_byte}, {group.end_byte})"
+            msg = f"row group {group.number} would have {group.num_rows} rows at {where}"
             raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
-    groups = _in_file_order(groups, shard, footer_begin)
-    return [
-        *groups[:-1],
-        *(one._replace(end_byte=min(one.end_byte + uncounted_bytes, footer_begin)) for one in groups[-1:]),
-    ]
+    if any(one.number > other.number for one, other in pairwise(groups)):
+        msg = "its row groups do not lie in the file in their order"
+        raise ShardError(msg, shard=shard, byte=footer_begin, hint="write the shard again with any writer of Parquet")
+    # Each but the last reaches to the start of the next.
+    ends[-1:] = [min(group.end_byte + uncounted_bytes, footer_begin) for group in groups[-1:]]
+    return [group._replace(end_byte=end) for group, end in zip(groups, ends, strict=True)]
 
 
 def _uncounted_bytes(metadata: Any) -> int:
@@ -372,15 +375,7 @@ def _uncounted_bytes(metadata: Any) -> int:
     return _UNCOUNTED_BYTES if writer.strip() == "parquet-mr" and numbers < _FIRST_TO_COUNT else 0
 
 
-def _in_file_order(groups: list[_Group], shard: str, byte: int) -> list[_Group]:
-    """Extend each group to the start of the next; raise if their numbers do not ascend with their positions."""
-    if any(one.number > other.number for one, other in pairwise(groups)):
-        msg = "its row groups do not lie in the file in their order"
-        raise ShardError(msg, shard=shard, byte=byte, hint="write the shard again with any writer of Parquet")
-    return [one._replace(end_byte=other.first_byte) for one, other in pairwise(groups)] + groups[-1:]
-
-
-def _group(about: GroupPlace, number: int) -> _Group:
+def _group(about: FooterGroup, number: int) -> _Group:
     starts = [
         min(column.dictionary_offset or column.data_offset, column.data_offset)  # some writers say 0 for none
         for column in about.columns

@@ -7,24 +7,24 @@ the footer is walked here. It is a struct of Thrift's compact protocol; see ``pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12
 _NUMBERS = (4, 5, 6)
 _MOST_DEPTH = 24
 _MOST_VARINT_BYTES = 10
 
-Wanted = Mapping[int, Any]
+_Wanted = Mapping[int, Any]
 """Fields to keep of a struct: None for a number, a nested mapping for a struct, in a list for a list of structs."""
 
-_COLUMN: Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
+_COLUMN: _Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
 _VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; text has at least an offset
-_FILE: Wanted = {2: [{5: None}], 4: [{1: [_COLUMN], 3: None}]}
+_FILE: _Wanted = {2: [{5: None}], 4: [{1: [_COLUMN], 3: None}]}
 _SKIPPED = object()
 _MOST_NESTED = 100  # as in pyarrow 26; at least versions 17 to 21 crash the process at some thousands
 
 
-class ColumnPlace(NamedTuple):
+class ColumnPages(NamedTuple):
     """The pages of one column of a row group; ``dictionary_offset`` is None if it has no dictionary.
 
     ``decoded_bytes`` is the decompressed size of its pages, ``value_bytes`` the least that its values take in memory: a
@@ -39,14 +39,14 @@ class ColumnPlace(NamedTuple):
     value_bytes: int
 
 
-class GroupPlace(NamedTuple):
+class FooterGroup(NamedTuple):
     """A row group: its number of rows, and its columns."""
 
     num_rows: int
-    columns: list[ColumnPlace]
+    columns: list[ColumnPages]
 
 
-def groups_in(footer: bytes) -> list[GroupPlace]:
+def groups_in(footer: bytes) -> list[FooterGroup]:
     """Return the row groups that a footer, without its length and magic number, lists; O(its bytes).
 
     Raises
@@ -57,13 +57,15 @@ def groups_in(footer: bytes) -> list[GroupPlace]:
     try:
         found = _Walk(footer).struct(_FILE, 0)
         _check_depth([element.get(5, 0) for element in found[2]])
-        return [GroupPlace(group[3], [_column(column[3]) for column in group[1]]) for group in found[4]]
+        return [FooterGroup(group[3], [_column(column[3]) for column in group[1]]) for group in found[4]]
     except IndexError:
-        msg = f"a struct does not end in these {len(footer)} bytes"
-        raise ValueError(msg) from None
+        _refuse(f"a struct does not end in these {len(footer)} bytes")
     except KeyError as error:
-        msg = f"a row group or a column lacks field {error}; is it encrypted?"
-        raise ValueError(msg) from None
+        _refuse(f"a row group or a column lacks field {error}; is it encrypted?")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what) from None
 
 
 def _check_depth(num_children: Sequence[int]) -> None:
@@ -76,13 +78,12 @@ def _check_depth(num_children: Sequence[int]) -> None:
             left[-1] -= 1
         left.append(count)
         if len(left) > _MOST_NESTED:
-            msg = f"columns are nested more than {_MOST_NESTED} deep"
-            raise ValueError(msg)
+            _refuse(f"columns are nested more than {_MOST_NESTED} deep")
 
 
-def _column(about: Mapping[int, Any]) -> ColumnPlace:
+def _column(about: Mapping[int, Any]) -> ColumnPages:
     value_bytes = about.get(5, 0) * _VALUE_BYTES.get(about.get(1, 0), 1) + about.get(16, {}).get(1, 0)
-    return ColumnPlace(about[9], about.get(11), about[7], about[6], value_bytes)
+    return ColumnPages(about[9], about.get(11), about[7], about[6], value_bytes)
 
 
 class _Walk:
@@ -93,11 +94,10 @@ class _Walk:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
-    def struct(self, wanted: Wanted, depth: int) -> dict[int, Any]:
+    def struct(self, wanted: _Wanted, depth: int) -> dict[int, Any]:
         """Return the wanted fields of the struct that begins here."""
         if depth > _MOST_DEPTH:
-            msg = f"structs in structs, {depth} deep"
-            raise ValueError(msg)
+            _refuse(f"structs in structs, {depth} deep")
         found: dict[int, Any] = {}
         number = 0
         while (head := self._byte()) != _STOP:
@@ -113,15 +113,13 @@ class _Walk:
             elif isinstance(inner, list) and kind == _LIST:
                 found[number] = self._list(inner[0], depth)
             else:
-                msg = f"field {number} is of type {kind}"
-                raise ValueError(msg)
+                _refuse(f"field {number} is of type {kind}")
         return found
 
-    def _list(self, wanted: Wanted, depth: int) -> list[dict[int, Any]]:
+    def _list(self, wanted: _Wanted, depth: int) -> list[dict[int, Any]]:
         size, kind = self._list_head()
         if kind != _STRUCT:
-            msg = f"a list of type {kind}"
-            raise ValueError(msg)
+            _refuse(f"a list of type {kind}")
         return [self.struct(wanted, depth + 1) for _ in range(size)]
 
     def _skip(self, kind: int, depth: int) -> None:
@@ -140,37 +138,33 @@ class _Walk:
         elif kind == _MAP:
             if size := self._varint():
                 kinds = self._byte()
-                for _ in range(self._at_most(size)):
+                for _ in range(self._count(size)):
                     self._skip_element(kinds >> 4, depth + 1)
                     self._skip_element(kinds & 15, depth + 1)
         elif kind == _STRUCT:
             self.struct({}, depth + 1)
         else:
-            msg = f"there is no type {kind}"
-            raise ValueError(msg)
+            _refuse(f"there is no type {kind}")
 
     def _skip_element(self, kind: int, depth: int) -> None:
         if depth > _MOST_DEPTH:
-            msg = f"lists in lists, {depth} deep"
-            raise ValueError(msg)
+            _refuse(f"lists in lists, {depth} deep")
         self._skip(_BYTE if kind in (_TRUE, _FALSE) else kind, depth)  # in a list, a boolean is a byte
 
     def _list_head(self) -> tuple[int, int]:
         head = self._byte()
         size = head >> 4 if head >> 4 < 15 else self._varint()
-        return self._at_most(size), head & 15
+        return self._count(size), head & 15
 
-    def _at_most(self, size: int) -> int:
+    def _count(self, size: int) -> int:
         if size > len(self._data) - self._at:  # each element has at least one byte
-            msg = f"{size} elements in {len(self._data) - self._at} bytes"
-            raise ValueError(msg)
+            _refuse(f"{size} elements in {len(self._data) - self._at} bytes")
         return size
 
     def _pass(self, num_bytes: int) -> None:
         self._at += num_bytes
         if self._at > len(self._data):
-            msg = f"a value ends at byte {self._at} of {len(self._data)}"
-            raise ValueError(msg)
+            _refuse(f"a value ends at byte {self._at} of {len(self._data)}")
 
     def _byte(self) -> int:
         self._at += 1
@@ -185,10 +179,9 @@ class _Walk:
         if value < 128:
             return value
         value &= 0x7F
-        for place in range(1, _MOST_VARINT_BYTES):
+        for number in range(1, _MOST_VARINT_BYTES):
             byte = self._byte()
-            value |= (byte & 0x7F) << 7 * place
+            value |= (byte & 0x7F) << 7 * number
             if byte < 128:
                 return value & 0xFFFFFFFFFFFFFFFF
-        msg = "a number has no end"
-        raise ValueError(msg)
+        _refuse("a number has no end")
