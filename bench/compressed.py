@@ -59,7 +59,7 @@ def row(directory: Path, inside: int, own_bytes: int | None) -> str:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["SHOAL_CACHE_DIR"] = cache
         ds = shoal.open(directory)
-        index = ds._opened.index  # noqa: SLF001
+        index = ds.stream.opened.index
         decoded = int(index.extent_decoded_bytes.sum())
         mean = decoded // index.num_extents
         try:

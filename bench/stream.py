@@ -117,7 +117,7 @@ def read_in_order(directory: str, member_bytes: int = 0) -> int:
 def read_chunks(dataset: shoal.Dataset) -> int:
     """The chunks of the dataset in random order, each into bytes of its own; the number of bytes."""
     table = dataset.resolved.chunks
-    paths = sorted(Path(dataset._opened.paths[0]).parent.glob("*.tar"))  # noqa: SLF001
+    paths = sorted(Path(dataset.stream.opened.paths[0]).parent.glob("*.tar"))
     descriptors = [os.open(path, os.O_RDONLY) for path in paths]
     order = np.random.default_rng(0).permutation(len(table))
     columns = (table.shard[order], table.first_byte[order], table.end_byte[order])

@@ -113,7 +113,7 @@ RESERVED_MODULES = {
         "shoal.cli.main",
         "shoal.cli.options.source_options",
         "shoal.formats.compressed.codecs",
-        "shoal.stream.framework_doors",
+        "shoal.stream.dataset",
     ),
 }
 
@@ -133,6 +133,8 @@ MAX_FOLDERS_IN_A_FOLDER = 12
 NAMES_IN_EVERY_FORMAT = {"reader", "writer"}
 
 ODD_OPENINGS = ("What", "Whether", "How", "Which", "Where", "Who", "The same", "As")
+
+NAMED_TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}  # public all the same
 
 VAGUE_NAMES = {"utils", "util", "base", "core", "common", "helpers", "helper", "misc"}
 
@@ -163,8 +165,11 @@ def violations(sources: Mapping[str, str]) -> list[str]:
     packages = {name.rpartition(".")[0] for name in sources} | {
         name for name in sources if room_of(name, sources) == name.partition(".")[2]
     }
+    trees = {name: ast.parse(source, name) for name, source in sources.items()}
+    private = {name: private_members(tree) for name, tree in trees.items()}
+    ours = set().union(*private.values())
     for name, source in sources.items():
-        tree = ast.parse(source, name)
+        tree = trees[name]
         imports = list(imports_of(tree, name, is_package=name in packages))
         graph[name] = {own for item in imports if (own := own_module(item.target, sources)) is not None}
         for line, text in sorted(
@@ -174,6 +179,7 @@ def violations(sources: Mapping[str, str]) -> list[str]:
                 *call_violations(name, tree),
                 *size_violations(source, tree),
                 *docstring_violations(tree),
+                *privacy_violations(tree, ours - private[name]),
             }
         ):
             found.append(f"{name}:{line}: {text}")
@@ -363,6 +369,35 @@ def docstring_violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
             if opening is not None:
                 line = getattr(node, "lineno", 1)
                 yield line, f"a docstring opens with {opening!r}; begin with a verb or a noun that stands alone"
+
+
+def private_members(tree: ast.Module) -> set[str]:
+    """The private methods and attributes of a module's classes: a dataset, say, is the business of its module alone."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for inside in node.body:
+                target = inside.target if isinstance(inside, ast.AnnAssign) else None
+                found.add(getattr(inside, "name", "") or (target.id if isinstance(target, ast.Name) else ""))
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+    return {name for name in found if is_private(name)}
+
+
+def privacy_violations(tree: ast.Module, foreign: set[str]) -> Iterator[tuple[int, str]]:
+    """Private members of another module's classes, reached on anything but oneself."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in foreign
+            and ast.unparse(node.value) not in {"self", "cls", "super()"}
+        ):
+            yield node.lineno, f"reaches {ast.unparse(node)}, which is private to another module"
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is private to a class or a module."""
+    return name.startswith("_") and not name.startswith("__") and name not in NAMED_TUPLE_METHODS
 
 
 def size_violations(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:

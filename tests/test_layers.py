@@ -28,6 +28,7 @@ GOOD = {
     "shoal.stream": "",
     "shoal.stream.dataset": (
         "import threading\nfrom shoal.reading import units\ndef open(x):\n    return x\nopen('x')\n"
+        "class Dataset:\n    def _then(self):\n        self._x = self._then()\n"
     ),
     "shoal.reports": "",
     "shoal.reports.rendering": "import matplotlib\n",
@@ -57,6 +58,8 @@ BROKEN = [
     ("shoal.stream.dataset", "def f():\n    from shoal.reading import units", "elsewhere than at the top"),
     ("shoal.stream.dataset", "if True:\n    from shoal.reading import units", "elsewhere than at the top"),
     ("shoal.order.seeds", "from shoal.order import window", "import circle"),
+    ("shoal.integrations.torch", "def f(ds):\n    return ds._then()", "reaches ds._then, which is private"),
+    ("shoal.integrations.torch", "def f(loader):\n    loader.ds._x = 3", "reaches loader.ds._x, which is private"),
     ("shoal.gadgets.x", "x = 1", "'gadgets' is no room"),
     ("shoal.order.utils", "x = 1", "'utils' says nothing"),
     ("shoal.stream.dataset", "def f():\n    import torch", "torch belongs to"),
@@ -73,8 +76,8 @@ BROKEN = [
     ("shoal.order.window", "from numpy.random import default_rng", "numpy.random belongs to"),
     ("shoal.order.window", "from numpy import random", "numpy.random belongs to"),
     ("shoal.order.window", "import numpy as xx\nxx.random.seed(1)", "numpy.random belongs to"),
-    ("shoal.stream.dataset", "import importlib\nimportlib.import_module('x')", "importlib.import_module belongs to"),
-    ("shoal.stream.dataset", "from importlib import import_module", "importlib.import_module belongs to"),
+    ("shoal.reading.units", "import importlib\nimportlib.import_module('x')", "importlib.import_module belongs to"),
+    ("shoal.reading.units", "from importlib import import_module", "importlib.import_module belongs to"),
     ("shoal.stream.dataset", "__import__('torch')", "cannot be read"),
     ("shoal.formats.tar", "f = open('x')", "open() reads or writes a file"),
     ("shoal.formats.tar", "import io\nf = io.open('x')", "io.open() reads or writes a file"),

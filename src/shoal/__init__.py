@@ -33,7 +33,7 @@ if _TYPE_CHECKING:
     from shoal import huggingface as huggingface
     from shoal import jax as jax
     from shoal import torch as torch
-    from shoal.stream.certificate.certificate import merge_certificates
+    from shoal.stream.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() says what it does
 
@@ -53,7 +53,7 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     {
         **{f"shoal.{door}": "" for door in ("formats", "huggingface", "jax", "measure", "orders", "pack", "torch")},
-        "shoal.stream.certificate.certificate": "merge_certificates",
+        "shoal.stream.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",
         "shoal.stream.open_dataset": "open=open_dataset",
         "shoal.version": "__version__",

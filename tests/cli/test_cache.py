@@ -34,8 +34,8 @@ def stream(data: Path, directory: Path, budget: str = "8MiB") -> shoal.Dataset:
 
 
 def close(ds: shoal.Dataset) -> None:
-    assert ds._opened.cache is not None
-    ds._opened.cache.close()
+    assert ds.stream.opened.cache is not None
+    ds.stream.opened.cache.close()
 
 
 def test_nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Calls) -> None:

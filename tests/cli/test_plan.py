@@ -227,6 +227,6 @@ def test_a_large_row_group_among_small_ones_is_in_the_memory(calls: Calls, tmp_p
             writer.write_table(pa.table({"id": range(num_rows)}), row_group_size=num_rows)
     record = calls.json("plan", tmp_path, "--window", "200KB", "--global-batch", 16, "--latency", 0)
     ds = shoal.open(tmp_path)
-    largest_bytes = int(ds._opened.index.extent_decoded_bytes.max())
+    largest_bytes = int(ds.stream.opened.index.extent_decoded_bytes.max())
     assert largest_bytes > 200_000
     assert record["rank_memory_parts"]["in_use_bytes"] >= largest_bytes

@@ -32,7 +32,7 @@ SCRIPT = """
             log.truncate(len(whole))
             log.seek(0, 2)
             ds = shoal.open({data!r}).shuffle(seed=11, window="200KiB").batch(1 + number % 7)
-            ds._opened.store.reads_ahead = number % 2 == 0
+            ds.stream.opened.store.reads_ahead = number % 2 == 0
             if whole:
                 ds.load_state_dict(json.loads(whole.splitlines()[-1])["state"])
             while ds.state_dict()["epoch"] < until_epoch:

@@ -58,7 +58,7 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def where_from(dataset: Dataset) -> str:
-    return str(dataset._opened.index_path)
+    return str(dataset.stream.opened.index_path)
 
 
 def test_other_machines_find_it(root: str, machines: Iterator[None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_other_machines_find_it(root: str, machines: Iterator[None], monkeypatch
     monkeypatch.setattr(open_source, "build_index", pytest.fail)
     second = open_dataset(root)
     assert where_from(second) == where_from(first)
-    assert second._opened.index.fingerprint == first._opened.index.fingerprint
+    assert second.stream.opened.index.fingerprint == first.stream.opened.index.fingerprint
     assert ids_of(second) == list(range(50))
     some = open_dataset(f"{root}/s-{{1..1}}.tar")
     assert (where_from(some), some.num_samples) == (where_from(first), 30)
@@ -80,7 +80,7 @@ def test_it_is_made_again_when_shards_changed(
     change: str, root: str, shards: list[bytes], machines: Iterator[None], caplog: pytest.LogCaptureFixture
 ) -> None:
     next(machines)
-    before = open_dataset(root)._opened.index
+    before = open_dataset(root).stream.opened.index
     if change == "more":
         MemoryStore().put(f"{root}/s-2.tar", shards[2])
     elif change == "other":
@@ -93,9 +93,9 @@ def test_it_is_made_again_when_shards_changed(
         again = open_dataset(root)
     assert "made again" in caplog.text
     assert again.num_samples == {"more": 60, "other": 30, "fewer": 30}[change]
-    assert again._opened.index.fingerprint != before.fingerprint
+    assert again.stream.opened.index.fingerprint != before.fingerprint
     next(machines)
-    assert open_dataset(root)._opened.index.fingerprint == again._opened.index.fingerprint
+    assert open_dataset(root).stream.opened.index.fingerprint == again.stream.opened.index.fingerprint
     assert where_from(again) == f"{root}/shoal.index"
 
 
@@ -106,7 +106,7 @@ def _forget(path: str) -> None:
 
 
 def test_an_index_that_was_asked_for_is_believed(root: str, shards: list[bytes]) -> None:
-    index = open_dataset(f"{root}/s-{{0..1}}.tar")._opened.index
+    index = open_dataset(f"{root}/s-{{0..1}}.tar").stream.opened.index
     save_index(index, f"{root}/", store=MemoryStore())
     MemoryStore().put(f"{root}/s-2.tar", shards[2])
     with pytest.raises(IndexFileError, match="does not know 1 of 3 shards"):
@@ -158,7 +158,7 @@ def test_a_shard_that_changes_after_the_listing_is_noticed(root: str, monkeypatc
 
     monkeypatch.setattr(MemoryStore, "list", listed)
     dataset = open_dataset(root)
-    assert {info.path for info in seen} >= set(dataset._opened.paths)
+    assert {info.path for info in seen} >= set(dataset.stream.opened.paths)
     MemoryStore().put(f"{root}/s-0.tar", b"other")
     with pytest.raises(StorageError, match="changed while it was being read"):
         next(iter(dataset))
@@ -174,7 +174,7 @@ def test_a_machine_keeps_few_indexes(
         (tmp_path / f"{number}.tar").write_bytes(data)
     first, second = (where_from(open_dataset(tmp_path / f"{number}.tar")) for number in range(2))
     assert where_from(open_dataset(tmp_path / "0.tar")) == first
-    save_index(open_dataset(f"{root}/*.tar")._opened.index, f"{root}/", store=MemoryStore())
+    save_index(open_dataset(f"{root}/*.tar").stream.opened.index, f"{root}/", store=MemoryStore())
     assert {Path(first).exists(), Path(second).exists()} == {True, False}
     dataset = open_dataset(root)
     assert where_from(dataset) == f"{root}/shoal.index"
@@ -189,7 +189,7 @@ def test_a_machine_keeps_few_notes_on_shards(
     monkeypatch.setattr("shoal.indexing.index_files._CACHE_NOTES", 1)
     for number, data in enumerate(shards):
         (tmp_path / f"{number}.tar").write_bytes(data)
-        index = open_dataset(tmp_path / f"{number}.tar")._opened.index
+        index = open_dataset(tmp_path / f"{number}.tar").stream.opened.index
         kept = save_index(index, tmp_path / f"{number}.kept.index", store=LocalStore())
         os.utime(tmp_path / f"{number}.tar", ns=(1, 1))
         list(open_dataset(tmp_path / f"{number}.tar", index=kept))
@@ -255,7 +255,7 @@ def test_what_another_machine_left_meanwhile_stays(
     next(machines)
     monkeypatch.setattr(open_source, "build_index", pytest.fail)
     third = open_dataset(where, storage_options=place.options)
-    assert third._opened.index.fingerprint == others[0]._opened.index.fingerprint
+    assert third.stream.opened.index.fingerprint == others[0].stream.opened.index.fingerprint
     assert where_from(third) == f"{where}/shoal.index"
 
 
@@ -310,7 +310,7 @@ def test_shards_of_which_nobody_says_a_version_are_named(
         assert f"1 of 2 shards have no etag and no date (the first is {url}/d/a.tar)" in caplog.text
         caplog.clear()
         kept = tmp_path / "kept.index"
-        save_index(open_dataset(both)._opened.index, str(kept), store=LocalStore())
+        save_index(open_dataset(both).stream.opened.index, str(kept), store=LocalStore())
         caplog.clear()
         open_dataset(both, index=kept)
         assert caplog.text.count("1 of 2 shards have no etag") == 1

@@ -415,6 +415,6 @@ def test_shards_that_an_index_json_names_are_verified(name: str, tmp_path: Path)
     assert main(["index", str(data)]) == 0
     for source in (data, data / "index.json", data / "shoal.index"):
         assert main(["verify", str(source)]) == 0
-    shard = data / shoal.open(data)._opened.index.shard_names[-1]
+    shard = data / shoal.open(data).stream.opened.index.shard_names[-1]
     shard.write_bytes(shard.read_bytes()[:-1])
     assert main(["verify", str(data)]) == 1

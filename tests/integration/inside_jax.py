@@ -231,7 +231,7 @@ def test_the_devices_of_a_process_say_its_part(
 ) -> None:
     for process, part in enumerate(parts):
         monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-        assert shoal.jax.partition(ds, Sharding(rows))._description.ranks.resolve() == part
+        assert shoal.jax.partition(ds, Sharding(rows)).stream.spec.ranks.resolve() == part
 
 
 def test_processes_that_share_some_rows_have_no_part(monkeypatch: pytest.MonkeyPatch, ds: shoal.Dataset) -> None:

@@ -75,10 +75,10 @@ def test_a_missing_shard_is_named(remote: Dataset) -> None:
 
 def test_opening_publishes_an_index_where_that_is_asked_for(bucket: Dataset, cache: Path) -> None:
     path = f"{bucket.root}/shoal.index"
-    assert bucket.open(publish_index=True)._opened.index_path == path
+    assert bucket.open(publish_index=True).stream.opened.index_path == path
     shutil.rmtree(cache, ignore_errors=True)
     ds = bucket.open()
-    assert ds._opened.index_path == path
+    assert ds.stream.opened.index_path == path
     assert sum(1 for _ in shuffled(ds)) == NUM_SAMPLES
     assert [sample["__id__"] for sample in bucket.open("shoal.index").with_ids()] == list(range(NUM_SAMPLES))
 
@@ -86,7 +86,7 @@ def test_opening_publishes_an_index_where_that_is_asked_for(bucket: Dataset, cac
 def test_the_command_line_indexes_with_checksums(bucket: Dataset, capfd: pytest.CaptureFixture[str]) -> None:
     given = [f"--storage-option={name}={value}" for name, value in bucket.server.options.items()]
     assert main(["index", f"{bucket.root}/", "--checksum", *given]) == 0
-    assert bucket.open()._opened.index.extent_checksum is not None
+    assert bucket.open().stream.opened.index.extent_checksum is not None
     printed = "".join(capfd.readouterr())
     for name in ("secret_access_key", "account_key"):
         assert bucket.server.options.get(name, "none") not in printed

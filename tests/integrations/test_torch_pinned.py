@@ -11,7 +11,7 @@ import torch
 from tests.integrations import stages
 
 import shoal.pack
-from shoal.integrations.torch import received_batches, tensor_batches
+from shoal.integrations.torch import tensor_batches, torch_loader
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.torch import DataLoader
@@ -53,7 +53,7 @@ def pins(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
-    monkeypatch.setattr(received_batches, "pinned_array", pinned_array)
+    monkeypatch.setattr(torch_loader, "pinned_array", pinned_array)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     return found
 

@@ -16,7 +16,7 @@ from tests.integrations import stages
 from shoal.stats import live_line
 from shoal.stream import progress_line
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import iterator
+from shoal.stream.iterating import batch_maker
 from shoal.torch import DataLoader, IterableDataset
 
 pytestmark = [
@@ -85,7 +85,7 @@ def test_in_loaders_of_others(tars: Dataset, monkeypatch: pytest.MonkeyPatch) ->
         log.truncate(log.seek(0))
         info = SimpleNamespace(id=worker, num_workers=2)
         monkeypatch.setattr(torch_data, "get_worker_info", lambda info=info: info)
-        monkeypatch.setattr(iterator, "end_with_trainer", lambda: None)  # this process is none of a trainer
+        monkeypatch.setattr(batch_maker, "end_with_trainer", lambda: None)  # this process is none of a trainer
         assert len(list(source)) == 2
         assert len(shares(log)) == lines
         assert log.getvalue().count("(worker 0 of 2)") == lines

@@ -46,7 +46,7 @@ def test_a_mesh_says_which_ranks_share_samples(as_rank: Callable[[int, int], Non
         mesh = mesh_of("cpu", (2, 2, 2), mesh_dim_names=("pod", "dp", "tp"))
         parts.append(
             tuple(
-                shoal.torch.partition(tars.batch(4), mesh, dims)._description.ranks.resolve()
+                shoal.torch.partition(tars.batch(4), mesh, dims).stream.spec.ranks.resolve()
                 for dims in (["pod", "dp"], "dp", "tp", ["dp", "pod"])
             )
         )
@@ -55,7 +55,7 @@ def test_a_mesh_says_which_ranks_share_samples(as_rank: Callable[[int, int], Non
         with pytest.raises(UsageError, match="name them"):
             shoal.torch.partition(tars, mesh)
         line = mesh_of("cpu", (8,))
-        assert shoal.torch.partition(tars, line)._description.ranks.resolve() == (rank, 8)
+        assert shoal.torch.partition(tars, line).stream.spec.ranks.resolve() == (rank, 8)
     for rank, (both, inner, tensor, turned) in enumerate(parts):
         pod, dp, tp = rank // 4, rank // 2 % 2, rank % 2
         assert both == (2 * pod + dp, 4)
@@ -122,9 +122,9 @@ def test_a_rank_that_resumed_alone_is_named(gathered: Callable[[list[Any]], None
 
 def test_parts_that_nobody_or_too_many_have(gathered: Callable[[list[Any]], None], tars: Dataset) -> None:
     ds = tars.shuffle(seed=1).batch(8)
-    with pytest.raises(UsageError, match=r"in 3 parts, of which 0 is had by ranks 0, 1, 2; nobody has \[1, 2\]"):
+    with pytest.raises(UsageError, match=r"in 3 parts, of which 0 belongs to ranks 0, 1, 2; nobody has \[1, 2\]"):
         gathered([ds.partition(rank=0, world_size=3)] * 3)
-    with pytest.raises(UsageError, match=r"in 2 parts, of which 0 is had by ranks 0, 1, 1 is had by rank 2"):
+    with pytest.raises(UsageError, match=r"in 2 parts, of which 0 belongs to ranks 0, 1, 1 is had by rank 2"):
         gathered([*ranks(ds, 2)[:1] * 2, ranks(ds, 2)[1]])
 
 

@@ -15,7 +15,9 @@ from tests.stream.made import flat
 
 from shoal.integrations.torch import worker_processes
 from shoal.integrations.torch.worker_processes import Workshop
+from shoal.pipeline.collate import collate
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.workers.pickling import pack, unpack
 from shoal.torch import DataLoader
 
@@ -145,8 +147,8 @@ def test_random_passes_are_those_of_an_iterator_here(seed: int, tars: Dataset, s
             case "collate":
                 loader.collate_fn = None if loader.collate_fn else doubled
         most = chance.choice([1, 3, None])
-        own = here._pass() if loader.collate_fn is None else here._pass(doubled)
-        with own.iterate() as iteration:
+        own = here.stream.iterator_spec(loader.collate_fn or collate)
+        with Iteration(own) as iteration:
             expected = seen_in(itertools.islice(iteration, most))
         assert seen_in(itertools.islice(loader, most)) == expected
         assert loader.state_dict() == here.state_dict()

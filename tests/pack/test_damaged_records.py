@@ -23,7 +23,7 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(verified_read, "_MOST_MISMATCHES", 2)
     samples = ({"__key__": f"{number:04d}", "txt": f"text {number} " * 20} for number in range(NUM))
     pack(samples, tmp_path / "data", shard_bytes="200KiB", extent_bytes="16KiB")
-    index = shoal.open(tmp_path / "data")._opened.index
+    index = shoal.open(tmp_path / "data").stream.opened.index
     shards, first_bytes, _ = locate(index, np.array(sorted(WRONG)))
     for shard, byte in zip(shards.tolist(), (first_bytes + np.array([600, 20])).tolist(), strict=True):
         path = tmp_path / "data" / index.shard_names[shard]
@@ -41,7 +41,7 @@ def test_a_run_loses_what_is_damaged_and_nothing_beside_it(
     batch: int | None, is_far: bool, order: str, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = shoal.open(damaged).shuffle(order, seed=1).with_ids()
-    monkeypatch.setattr(ds._opened.store, "reads_ahead", not is_far)
+    monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", not is_far)
     ds = ds.reading(on_error="skip", verify="always", quarantine=damaged.parent / "damaged.jsonl")
     ds = ds if batch is None else ds.batch(batch)
     came = {int(number) for one in ds for number in np.atleast_1d(one["__id__"])}

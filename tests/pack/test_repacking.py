@@ -294,7 +294,7 @@ def test_memory_stays_near_the_window(tmp_path: Path) -> None:
     """The source is read once for all shards: as many chunks as there are, whatever the number of shards."""
     source = sorted_lines(tmp_path / "a", num_samples=8192, num_labels=8)
     reads: list[int] = []
-    store = type(shoal.open(source)._opened.store)
+    store = type(shoal.open(source).stream.opened.store)
     original = store.read_range
 
     def counted(self: Any, path: str, first_byte: int, end_byte: int) -> bytes:

@@ -75,7 +75,7 @@ def test_what_lacks_a_required_field_is_left_out_where_errors_are_skipped(
     assert all(sample.keys() == {"__key__", "jpg", "cls"} for sample in ds)
     again = calls.json("pack", photos, tmp_path / "packed", "--require", "jpg,cls", "--on-error", "skip")
     assert (again["num_inputs"], again["num_skipped"]) == (43, 3)
-    assert len(shoal.open(tmp_path / "packed")._opened.index.metadata["skipped"]) == 3
+    assert len(shoal.open(tmp_path / "packed").stream.opened.index.metadata["skipped"]) == 3
 
 
 @pytest.mark.parametrize("format_name", ["tar", "jsonl", "tfrecord"])

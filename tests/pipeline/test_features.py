@@ -66,7 +66,7 @@ def test_classes_by_name() -> None:
 
 def test_features_go_along_to_processes_and_batches() -> None:
     ds = shoal.open(SOURCES["saved"]).decode("hf")
-    stage = pickle.loads(pickle.dumps(ds._description.stages[0]))
+    stage = pickle.loads(pickle.dumps(ds.stream.spec.stages[0]))
     assert plain(stage(shoal.open(SOURCES["saved"])[1], 1)) == known()[1]
     (batch,) = ds.batch(6)
     assert batch["label"].tolist() == [0, 1, 0, -1, 0, 1]

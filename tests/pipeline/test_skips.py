@@ -57,23 +57,23 @@ class Shards:
         self.directory = directory
         self.whole = open_finely(write(directory / "data", [20, 33, 8]), extent_bytes=9000)
         self.is_tar = write is write_tars
-        opened = self.whole._opened
+        opened = self.whole.stream.opened
         self.checksums = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
 
     def open(self, *, sizes: bool = True, checksums: bool = False) -> Dataset:
         """The dataset, to be read anew."""
-        index = self.whole._opened.index
+        index = self.whole.stream.opened.index
         if not sizes:
             index = replace(index, sample_bytes=None)
         if checksums:
             index = replace(index, extent_checksum=self.checksums)
-        path = save_index(index, self.directory / "fine.index", store=self.whole._opened.store)
+        path = save_index(index, self.directory / "fine.index", store=self.whole.stream.opened.store)
         return open_dataset(self.directory / "data", index=path)
 
     @contextmanager
     def damaged(self, ids: Sequence[int], *, at_end: bool = False) -> Iterator[None]:
         """Damage these samples so that nothing about the files tells."""
-        opened = self.whole._opened
+        opened = self.whole.stream.opened
         numbers, first_bytes, end_bytes = locate(opened.index, list(ids))
         before = {shard: Path(opened.paths[shard]).read_bytes() for shard in set(numbers.tolist())}
         after = {shard: bytearray(data) for shard, data in before.items()}
@@ -87,7 +87,7 @@ class Shards:
 
     def _write(self, shards: dict[int, Any]) -> None:
         for shard, data in shards.items():
-            path = Path(self.whole._opened.paths[shard])
+            path = Path(self.whole.stream.opened.paths[shard])
             times = path.stat()
             path.write_bytes(data)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -119,7 +119,7 @@ def test_what_is_damaged_is_left_out_and_nothing_else(order: Any, threads: bool,
     damaged = [0, 7, 19, 20, 44, 60]
     with shards.damaged(damaged):
         ds = shards.open().shuffle(order, seed=3)
-        vars(ds._opened.store)["reads_ahead"] = not threads
+        vars(ds.stream.opened.store)["reads_ahead"] = not threads
         ds = skipping(ds)
         expected = [number for number in ds.ids().tolist() if number not in damaged]
         assert ids_of(ds) == expected
@@ -132,7 +132,7 @@ def test_what_is_damaged_is_left_out_and_nothing_else(order: Any, threads: bool,
 
 @pytest.mark.parametrize("sizes", [True, False])
 def test_without_sizes_a_damaged_sample_takes_its_extent_along(sizes: bool, tar_shards: Shards) -> None:
-    index = tar_shards.whole._opened.index
+    index = tar_shards.whole.stream.opened.index
     extent = int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1
     around = set(range(int(index.extent_first_sample[extent]), int(index.extent_first_sample[extent + 1])))
     assert len(around) > 1
@@ -148,13 +148,13 @@ def test_a_wrong_checksum_costs_the_extent(
     chunk: str, is_far: bool, tar_shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verified_read, "_MOST_MISMATCHES", 2)
-    index = tar_shards.whole._opened.index
+    index = tar_shards.whole.stream.opened.index
     extent = int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1
     around = set(range(int(index.extent_first_sample[extent]), int(index.extent_first_sample[extent + 1])))
     with tar_shards.damaged([30], at_end=True):  # in the padding of a member, which no format looks at
         for batch in (None, 1):
             ds = tar_shards.open(checksums=True).shuffle(Window(chunks=4), seed=1, chunk=chunk)
-            monkeypatch.setattr(ds._opened.store, "reads_ahead", not is_far)
+            monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", not is_far)
             if not is_far:
                 assert sorted(ids_of(ds)) == list(range(NUM))  # a file of this machine is believed
             ds = ds.reading(on_error="skip", verify="arrival" if is_far else "always")
@@ -171,8 +171,8 @@ def test_a_wrong_checksum_costs_the_extent(
 def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not anew for each sample of an extent, where each is read with all of it."""
     ds = tar_shards.open(checksums=True)
-    monkeypatch.setattr(ds._opened.store, "reads_ahead", False)
-    index, counters = ds._opened.index, Counters()
+    monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", False)
+    index, counters = ds.stream.opened.index, Counters()
     traffic = RequestStats(counters)
     read = extent_read(index, int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1)
 
@@ -182,12 +182,12 @@ def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkey
             retry_control(RetryControl(lambda _: False, lambda _: None)),
             pytest.raises(ShardError, match="of 5 attempts"),
         ):
-            verified_read.read_unit(ds._opened, read, traffic=traffic)
+            verified_read.read_unit(ds.stream.opened, read, traffic=traffic)
         return counters.num_corrupt - before
 
     with tar_shards.damaged([30], at_end=True):
         assert [num_attempts() for _ in range(3)] == [5, 1, 1]
-    verified_read.read_unit(ds._opened, read, traffic=traffic)
+    verified_read.read_unit(ds.stream.opened, read, traffic=traffic)
     with tar_shards.damaged([30], at_end=True):
         assert num_attempts() == 5
 
@@ -212,8 +212,8 @@ def test_an_unusual_sample_beside_a_damaged_one_is_kept(tmp_path: Path) -> None:
             member = tarfile.TarInfo(f"{number}{'é' * 80 if number == 3 else ''}.txt")
             member.size = 4
             tar.addfile(member, io.BytesIO(b"text"))
-    index = open_dataset(path)._opened.index
-    kept = save_index(index, tmp_path / "x.index", store=open_dataset(path)._opened.store)
+    index = open_dataset(path).stream.opened.index
+    kept = save_index(index, tmp_path / "x.index", store=open_dataset(path).stream.opened.store)
     data, times = bytearray(path.read_bytes()), path.stat()
     data[3] ^= 1
     path.write_bytes(data)
@@ -394,8 +394,8 @@ def test_errors_of_functions_are_never_skipped(verb: str, tar_shards: Shards) ->
 @pytest.mark.parametrize("order", ["none", "full"])
 def test_storage_and_changed_shards_are_never_skipped(order: str, tmp_path: Path) -> None:
     data = write_tars(tmp_path / "data", [20, 20])
-    index = open_dataset(data)._opened.index
-    kept = save_index(index, tmp_path / "x.index", store=open_dataset(data)._opened.store)
+    index = open_dataset(data).stream.opened.index
+    kept = save_index(index, tmp_path / "x.index", store=open_dataset(data).stream.opened.store)
     victim = sorted(data.iterdir())[1]
     ds = open_dataset(data, index=kept).shuffle(order)
     victim.write_bytes(victim.read_bytes()[2048:] + bytes(2048))
@@ -427,7 +427,7 @@ def test_the_file_says_what_and_where(shards: Shards, tmp_path: Path) -> None:
         list(skipping(shards.open(), file))
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["id"] for line in lines] == [4, 25]
-    index = shards.whole._opened.index
+    index = shards.whole.stream.opened.index
     shard, first, end = (int(column[0]) for column in locate(index, [25]))
     assert (
         lines[1].items()
@@ -463,20 +463,20 @@ def test_what_is_listed_is_not_read(
     order: str, shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "bad.jsonl"
-    fingerprint = shards.whole._opened.index.fingerprint
+    fingerprint = shards.whole.stream.opened.index.fingerprint
     listed_ids = [0, 3, 8, 21, *range(40, 55)]
     file.write_text("".join(json.dumps({"dataset": fingerprint, "id": number}) + "\n\n" for number in listed_ids))
     for on_error in ("raise", "skip"):
         ds = shards.open().shuffle(order, chunk=None if order == "full" else "8KiB")
         store = Watched()
-        ds = described(ds, opened=replace(ds._opened, store=store))
+        ds = described(ds, opened=replace(ds.stream.opened, store=store))
         reading = ds.reading(on_error=on_error, quarantine=file)
         assert ids_of(reading) == [number for number in ds.ids().tolist() if number not in listed_ids]
         assert reading.stats()["num_skipped"] == len(listed_ids)
-        numbers, first_bytes, end_bytes = locate(ds._opened.index, range(40, 55))
+        numbers, first_bytes, end_bytes = locate(ds.stream.opened.index, range(40, 55))
         spared = 0
         for number, first, end in zip(numbers.tolist(), first_bytes.tolist(), end_bytes.tolist(), strict=True):
-            path = ds._opened.paths[number]
+            path = ds.stream.opened.paths[number]
             spared += not any(where == path and begin < end and stop > first for where, begin, stop in store.read)
         assert spared == 15 if order == "full" else spared > 5
 
@@ -500,7 +500,7 @@ def test_a_file_of_other_datasets_is_let_be(shards: Shards, tmp_path: Path) -> N
 )
 def test_a_file_that_is_none_is_refused(line: str, message: str, tar_shards: Shards, tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
-    file.write_text("\n" + line.replace("FINGERPRINT", tar_shards.whole._opened.index.fingerprint) + "\n")
+    file.write_text("\n" + line.replace("FINGERPRINT", tar_shards.whole.stream.opened.index.fingerprint) + "\n")
     with pytest.raises(UsageError, match=message):
         iter(tar_shards.open().reading(quarantine=file))
 

@@ -20,8 +20,8 @@ from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading.options import ReadingOptions
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating import read_schedule
 from shoal.stream.open_dataset import open_dataset
-from shoal.stream.ranks import rank_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -45,7 +45,7 @@ def limited(ds: Dataset, limit: int, **options: Any) -> Dataset:
 def test_less_memory_gives_the_same_samples(
     order: Any, limit: int, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_share, "span_positions", lambda *_: positions)
+    monkeypatch.setattr(read_schedule, "span_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=8, chunk="6KiB" if order.name != "full" else None)
     small = limited(ds, limit)
     ids = ds.ids().tolist()
@@ -136,7 +136,7 @@ def test_a_chunk_of_more_than_half_the_window_is_read_sample_by_sample(
 
 def test_without_sizes_of_samples_such_chunks_are_read_whole(tmp_path: Path) -> None:
     ds = open_finely(uneven(tmp_path / "data", [70_000]), extent_bytes=300_000)
-    opened = ds._opened
+    opened = ds.stream.opened
     ds = described(ds, opened=replace(opened, index=replace(opened.index, sample_bytes=None)))
     ds = ds.shuffle(Window(chunks=2, num_canonical_nodes=1), chunk="300KB", seed=1)
     assert len(list(ds)) == 304

@@ -79,8 +79,8 @@ def test_the_second_epoch_and_the_next_run_come_from_the_cache(
 
 
 def test_without_a_cache_there_is_none(data: Path) -> None:
-    assert shoal.open(data)._opened.cache is None
-    assert shoal.open(data, cache=False)._opened.cache is None
+    assert shoal.open(data).stream.opened.cache is None
+    assert shoal.open(data, cache=False).stream.opened.cache is None
     assert "num_cache_hits" not in shoal.open(data).stats()
 
 
@@ -130,7 +130,7 @@ def test_bytes_that_cannot_be_parsed_are_not_believed(tmp_path: Path, server: Ra
     url = url_of(server)
     expected = keys(opened(url, None))
     ds = opened(url, tmp_path / "cache")
-    inside = ds._opened
+    inside = ds.stream.opened
     cache = inside.cache
     assert cache is not None
     for read in ds.resolved.units.reads(np.arange(len(ds.resolved.chunks))):
@@ -166,17 +166,17 @@ def test_of_a_server_that_is_down_for_longer_than_the_wait_all_ask_and_one_keeps
     expected = keys(opened(url, None))
     both = [opened(url, cache), opened(url, cache)]
     for ds in both:
-        opened_cache = ds._opened.cache
+        opened_cache = ds.stream.opened.cache
         assert opened_cache is not None
         opened_cache._files._wait_seconds = 0.05
         for shard in range(4):
-            ds._opened.check.check(shard)
+            ds.stream.opened.check.check(shard)
     server.faults = [Fault("status", status=503, probability=1)]
     found: list[list[list[str]]] = []
     threads = [Thread(target=lambda ds=ds: found.append(keys(ds))) for ds in both]
     for thread in threads:
         thread.start()
-    counts = [ds._opened.cache.counts for ds in both if ds._opened.cache]
+    counts = [ds.stream.opened.cache.counts for ds in both if ds.stream.opened.cache]
     while not sum(count.num_bypasses for count in counts):
         time.sleep(0.01)
     server.faults = []
@@ -191,7 +191,7 @@ def test_of_a_server_that_is_down_for_longer_than_the_wait_all_ask_and_one_keeps
 
 def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cache(asked: Any) -> Any:
-        return shoal.open(data, cache=asked)._opened.cache
+        return shoal.open(data, cache=asked).stream.opened.cache
 
     assert cache(str(tmp_path / "a")).path == str(tmp_path / "a" / FOLDER)
     assert cache(tmp_path / "a").path == str(tmp_path / "a" / FOLDER)
@@ -219,7 +219,7 @@ def test_a_cache_in_memory_is_cleared_at_the_end(tmp_path: Path, data: Path, mon
     ds = opened(data, True)
     keys(ds)
     assert list((tmp_path / "shared" / FOLDER / "chunks").iterdir())
-    cache = ds._opened.cache
+    cache = ds.stream.opened.cache
     assert cache is not None
     cache.close()
     assert not list((tmp_path / "shared").iterdir())
@@ -229,7 +229,7 @@ def test_a_budget_below_the_windows_of_the_machine(tmp_path: Path, data: Path, m
     cache = {"directory": tmp_path / "cache", "budget": "1MiB"}
     ds = opened(data, cache, batch=2)
     assert len(keys(ds)) == 400
-    opened_cache = ds._opened.cache
+    opened_cache = ds.stream.opened.cache
     assert opened_cache is not None
     seen: list[int] = []
     monkeypatch.setattr(type(opened_cache), "expect", lambda _, window_bytes: seen.append(window_bytes))
@@ -250,7 +250,7 @@ def test_a_dataset_with_a_cache_pickles(tmp_path: Path, data: Path) -> None:
     ds = opened(data, tmp_path / "cache")
     expected = keys(ds)
     ds.set_epoch(0)
-    copy = pickle.loads(pickle.dumps(ds._opened))
+    copy = pickle.loads(pickle.dumps(ds.stream.opened))
     assert copy.cache.path == str(tmp_path / "cache" / FOLDER)
     assert len(expected) == 160
 

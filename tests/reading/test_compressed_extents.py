@@ -72,7 +72,7 @@ def number_of(sample: dict[str, Any]) -> int:
 
 
 def index_of(ds: Dataset) -> Index:
-    return ds._opened.index
+    return ds.stream.opened.index
 
 
 def overlapping(index: Index) -> np.ndarray[Any, Any]:
@@ -191,7 +191,7 @@ def test_pieces_of_every_format_are_spilled(kind: str, at_ends: bool, tmp_path: 
 
 
 def with_checksums(ds: Dataset) -> Dataset:
-    opened = ds._opened
+    opened = ds.stream.opened
     done: list[tuple[int, int]] = []
     found = extent_checksums(
         opened.index, opened.paths, store=opened.store, check=lambda _: None, progress=lambda *told: done.append(told)
@@ -204,15 +204,15 @@ def with_checksums(ds: Dataset) -> Dataset:
 @pytest.mark.parametrize("checksums", [False, True])
 def test_a_damaged_frame_is_told_and_costs_the_extents_that_need_it(data: Path, checksums: bool) -> None:
     ds = with_checksums(shoal.open(data)) if checksums else shoal.open(data)
-    index, path = index_of(ds), Path(ds._opened.paths[0])
+    index, path = index_of(ds), Path(ds.stream.opened.paths[0])
     shared = int(np.flatnonzero(overlapping(index))[1])
     at = int(index.extent_first_byte[shared + 1])
     lost = set(range(*index.extent_first_sample[[shared, shared + 2]].tolist()))
     stored = bytearray(path.read_bytes())
     stored[at] ^= 255
     path.write_bytes(stored)
-    ds._opened.store.close()
-    ds._opened.check._accepted[:3] = b"\1\1\1"
+    ds.stream.opened.store.close()
+    ds.stream.opened.check._accepted[:3] = b"\1\1\1"
     verifying = "always" if checksums else "arrival"
     ds = ds.shuffle(seed=1, window="2MiB", chunk="300KB")
     with pytest.raises(ShardError, match=r"0\.tar\.\w+, byte \d+: ") as caught:

@@ -65,7 +65,7 @@ def victim(data: Path) -> Path:
 @pytest.mark.parametrize("threads", [False, True])
 def test_damage_while_streaming(damage: Callable, order: str, threads: bool, data: Path, victim: Path) -> None:
     ds = open_dataset(data).shuffle(order if order != "window" else Window(chunks=2), seed=3)
-    vars(ds._opened.store)["reads_ahead"] = not threads
+    vars(ds.stream.opened.store)["reads_ahead"] = not threads
     iterator = iter(ds)
     got = [check_sample(next(iterator)) for _ in range(10)]
     damage(victim)
@@ -106,7 +106,7 @@ def test_damage_after_indexing_and_before_opening(damage: Callable, data: Path, 
     from shoal.indexing.index_files import save_index
 
     first = open_dataset(data)
-    index = save_index(first._opened.index, data.parent / "kept.index", store=first._opened.store)
+    index = save_index(first.stream.opened.index, data.parent / "kept.index", store=first.stream.opened.store)
     damage(victim)
     got: list[int] = []
     if damage is shortened_by_one and victim.suffix == ".tar":
@@ -122,9 +122,9 @@ def test_damage_after_indexing_and_before_opening(damage: Callable, data: Path, 
 def test_a_flipped_header_byte_is_an_error_with_its_byte(tmp_path: Path) -> None:
     data = write_tars(tmp_path / "data", COUNTS)
     ds = open_dataset(data).shuffle("full", seed=1)
-    start = int(ds._opened.index.extent_first_byte[1])
-    shard = int(ds._opened.index.extent_shard[1])
-    path = Path(ds._opened.paths[shard])
+    start = int(ds.stream.opened.index.extent_first_byte[1])
+    shard = int(ds.stream.opened.index.extent_shard[1])
+    path = Path(ds.stream.opened.paths[shard])
     times = path.stat()
     raw = bytearray(path.read_bytes())
     raw[start + 3] ^= 1
@@ -140,7 +140,7 @@ def test_a_copied_or_touched_dataset_is_the_same(data: Path, tmp_path: Path) -> 
     from shoal.indexing.index_files import save_index
 
     ds = open_dataset(data).shuffle("window", seed=4).batch(7)
-    index = save_index(ds._opened.index, tmp_path / "kept.index", store=ds._opened.store)
+    index = save_index(ds.stream.opened.index, tmp_path / "kept.index", store=ds.stream.opened.store)
     iterator = iter(ds)
     for _ in range(5):
         next(iterator)
@@ -150,7 +150,7 @@ def test_a_copied_or_touched_dataset_is_the_same(data: Path, tmp_path: Path) -> 
     for path in data.iterdir():
         os.utime(path, (1, 1))
     for other in (open_dataset(data), open_dataset(copy), open_dataset(data, index=index)):
-        assert other._opened.index.fingerprint == ds._opened.index.fingerprint
+        assert other.stream.opened.index.fingerprint == ds.stream.opened.index.fingerprint
         stream = other.shuffle("window", seed=4).batch(11)
         stream.load_state_dict(state)
         assert [check_sample(s) for s in _unbatched(stream)] == ds.ids(start=35).tolist()

@@ -39,8 +39,8 @@ ENDS = {
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ds = open_finely(write_tars(tmp_path_factory.mktemp("served") / "d", [600, 500]))
-    directory = Path(ds._opened.paths[0]).parent
-    save_index(ds._opened.index, directory, store=LocalStore())
+    directory = Path(ds.stream.opened.paths[0]).parent
+    save_index(ds.stream.opened.index, directory, store=LocalStore())
     return directory
 
 

@@ -36,7 +36,7 @@ TENTHS.append(Fault("status", requests=TENTH, status=429, retry_after_seconds=0.
 
 def checksummed(ds: Dataset) -> Dataset:
     """With a checksum of every extent in its index."""
-    opened = ds._opened
+    opened = ds.stream.opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
     return described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
 
@@ -105,7 +105,7 @@ def test_one_that_does_not_is_an_error_within_the_deadline(tars: Dataset) -> Non
         next(iterator)
     assert time.monotonic() - began < 10
     assert not caught.value.transient
-    assert any(path in str(caught.value) for path in tars._opened.paths)
+    assert any(path in str(caught.value) for path in tars.stream.opened.paths)
     assert isinstance(caught.value.__cause__, StorageError)
     assert not reading_threads()
 
@@ -113,7 +113,7 @@ def test_one_that_does_not_is_an_error_within_the_deadline(tars: Dataset) -> Non
 def test_closing_ends_pauses(tars: Dataset) -> None:
     rule = RetryRule(first_pause_seconds=60.0, most_pause_seconds=60.0, deadline_seconds=1000.0)
     ds = far_away(tars, faulty(Fault("status", probability=1.0, retry_after_seconds=60.0)), rule=rule)
-    ds._opened.check._accepted[:] = b"\1" * ds._opened.index.num_shards  # so that it is reads that fail
+    ds.stream.opened.check._accepted[:] = b"\1" * ds.stream.opened.index.num_shards  # so that it is reads that fail
     iterator = iter(ds)
     caught: list[BaseException] = []
 
@@ -139,13 +139,13 @@ def test_closing_ends_pauses(tars: Dataset) -> None:
 @pytest.mark.parametrize("order", ORDERS[2:], ids=lambda order: order.name)
 def test_bytes_that_lie_damaged_are_an_error_with_shard_and_bytes(order: Any, tmp_path: Path) -> None:
     ds = checksummed(open_finely(write_tars(tmp_path / "data", [30, 40])))
-    path = Path(ds._opened.paths[1])
+    path = Path(ds.stream.opened.paths[1])
     data = bytearray(path.read_bytes())
     place = data.index(b"0055.bin") + 700
     data[place] ^= 1
     path.write_bytes(data)
     far = ordered(far_away(ds), order)
-    far._opened.check._accepted[:2] = b"\1\1"
+    far.stream.opened.check._accepted[:2] = b"\1\1"
     got: list[int] = []
     with pytest.raises(
         ShardError, match=r"s-001\.tar, byte \d+: bytes \[\d+, \d+\) do not have the checksum"
@@ -164,7 +164,7 @@ def test_without_checksums_what_cannot_be_parsed_is_read_again(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds: Dataset = request.getfixturevalue(kind)
-    assert ds._opened.index.extent_checksum is None
+    assert ds.stream.opened.index.extent_checksum is None
     store = Distant()
     read, broken = Distant.read_range, set()
 
@@ -186,10 +186,10 @@ def test_without_checksums_what_cannot_be_parsed_is_read_again(
 
 def test_what_lies_wrong_without_checksums_is_still_an_error(tmp_path: Path) -> None:
     ds = open_finely(write_lines(tmp_path / "data", [30]))
-    path = Path(ds._opened.paths[0])
+    path = Path(ds.stream.opened.paths[0])
     path.write_bytes(path.read_bytes().replace(b'{"id": 17,', b'{"id"; 17,'))
     far = far_away(ds).shuffle("block", seed=1)
-    far._opened.check._accepted[0] = 1
+    far.stream.opened.check._accepted[0] = 1
     with pytest.raises(ShardError, match="s-000"):
         list(far)
     assert far.stats()["num_corrupt"] == 2

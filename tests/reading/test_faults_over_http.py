@@ -36,7 +36,7 @@ SHORT = {"timeout_seconds": 0.4, "connect_timeout_seconds": 2}
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards, with an index beside them that has checksums and small extents."""
     directory = write_tars(tmp_path_factory.mktemp("served") / "d", COUNTS)
-    opened = open_dataset(directory)._opened
+    opened = open_dataset(directory).stream.opened
     found = expand(f"{directory}/*.tar", suffixes=(".tar",))
     index = build_index(found, store=LocalStore(), format=format_named("tar"), extent_bytes=4000)
     sums = extent_checksums(index, opened.paths, store=LocalStore(), check=lambda _: None)
@@ -58,7 +58,7 @@ def _many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def served(server: RangeServer) -> Dataset:
     ds = open_dataset(server.url_of("shoal.index"), storage_options=SHORT)
-    store = ds._opened.store
+    store = ds.stream.opened.store
     assert isinstance(store, RetryingStore)
     store.rule = SOON
     return ds
@@ -90,7 +90,7 @@ def test_what_is_counted_is_what_the_server_was_asked(hedge: bool, server: Range
     """Tries that failed and second requests too; but not the first look at each shard."""
     ds = served(server).shuffle(ORDERS[1], seed=4, chunk="4000").reading(hedge=hedge)
     for shard in range(len(COUNTS)):
-        ds._opened.check.check(shard)
+        ds.stream.opened.check.check(shard)
     server.clear()
     kinds: list[FaultKind] = ["status", "reset", "reset_in_body", "truncate", "short_range", "whole", "corrupt"]
     server.faults = [*(Fault(kind, probability=0.05) for kind in kinds), Fault("slow", probability=0.02, seconds=0.2)]

@@ -18,8 +18,8 @@ from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading import budgets
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating import read_schedule
 from shoal.stream.open_dataset import open_dataset
-from shoal.stream.ranks import rank_share
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -42,7 +42,7 @@ def test_the_stream_is_the_same_in_whatever_order_reads_finish(
     ds.set_epoch(2)
     monkeypatch.setattr(LocalStore, "read_range", late)
     assert ids_of(ds) == ds.ids(epoch=2).tolist()
-    assert (threading.get_ident() in seen) == tars._opened.store.reads_ahead
+    assert (threading.get_ident() in seen) == tars.stream.opened.store.reads_ahead
 
 
 @pytest.mark.usefixtures("readers")
@@ -54,9 +54,9 @@ def test_an_error_of_a_read_appears_at_the_first_sample_it_takes_away(
     read = LocalStore.read_range
     ds = tars.shuffle(order, seed=8, chunk="6KiB" if order.name != "full" else None)
     ids = ds.ids().tolist()
-    index = tars._opened.index
+    index = tars.stream.opened.index
     start = int(index.extent_first_byte[60])  # extents are never cut, whatever is read at once
-    shard = tars._opened.paths[int(index.extent_shard[60])]
+    shard = tars.stream.opened.paths[int(index.extent_shard[60])]
     lost: set[int] = set()
 
     def failing(self: LocalStore, path: str, first_byte: int, end_byte: int) -> bytes:
@@ -94,9 +94,9 @@ def test_an_error_of_a_read_appears_at_the_first_sample_it_takes_away(
 
 def test_what_is_read_ahead_stays_in_its_bounds(large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that stops for a while finds no more in memory than may be read ahead."""
-    monkeypatch.setattr(large._opened.store, "reads_ahead", False)
+    monkeypatch.setattr(large.stream.opened.store, "reads_ahead", False)
     monkeypatch.setattr(budgets, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
-    index_bytes = large._opened.index.num_bytes
+    index_bytes = large.stream.opened.index.num_bytes
     for ds in (large, large.shuffle("full"), large.shuffle(window="2MiB", chunk="128KiB")):
         iterator = iter(ds)
         next(iterator)
@@ -114,7 +114,7 @@ def test_a_choice_of_large_samples_is_not_read_all_at_once(tmp_path: Path, monke
     samples = [{"__key__": str(i).encode(), "bin": bytes(10 if i % 50 else 1_000_000)} for i in range(1000)]
     write_tar(tmp_path / "a.tar", samples)
     ds = open_dataset(tmp_path / "a.tar").select(np.arange(0, 1000, 50)).shuffle("full")
-    vars(ds._opened.store)["reads_ahead"] = False
+    vars(ds.stream.opened.store)["reads_ahead"] = False
     monkeypatch.setattr(budgets, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
     iterator = iter(ds)
     next(iterator)
@@ -144,7 +144,7 @@ def test_a_plan_in_many_short_spans_gives_the_same_stream(
     order: Any, positions: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are not met for two spans are let go and read again, and counted; the samples are the same."""
-    monkeypatch.setattr(rank_share, "span_positions", lambda *_: positions)
+    monkeypatch.setattr(read_schedule, "span_positions", lambda *_: positions)
     ds = tars.shuffle(order, seed=5, chunk="9000" if order.name != "full" else None)
     ids = ds.ids().tolist()
     assert ids_of(ds) == ids
@@ -156,4 +156,4 @@ def test_a_plan_in_many_short_spans_gives_the_same_stream(
         assert stats["num_rereads"] > 0 or positions > 1
     ranks = [ds.batch(4).partition(rank=rank, world_size=5) for rank in range(5)]
     assert sorted(flat(flat(batches_of(rank)) for rank in ranks)) == sorted(ids)
-    assert all(rank.stats()["peak_held_bytes"] <= tars._opened.index.num_bytes for rank in ranks)
+    assert all(rank.stats()["peak_held_bytes"] <= tars.stream.opened.index.num_bytes for rank in ranks)

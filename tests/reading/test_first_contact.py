@@ -202,4 +202,4 @@ def test_files_of_this_machine_do_not_mind_a_deadline(tmp_path: Path) -> None:
     write_tar_shards(tmp_path / "data")
     ds = shoal.open(tmp_path / "data", storage_options={"deadline_seconds": 5})
     assert ds.num_samples == 200
-    assert not isinstance(ds._opened.store, RetryingStore)
+    assert not isinstance(ds.stream.opened.store, RetryingStore)

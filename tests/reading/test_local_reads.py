@@ -61,7 +61,8 @@ def test_no_more_is_told_of_than_may_be_ahead(
     all_slow(monkeypatch)
     limit_bytes = 64 << 10
     stream = iter(ds.shuffle(Full(), seed=1))
-    singles = stream._reading
+    source: Any = stream._source
+    singles = source._reading
     assert isinstance(singles, local_samples.LocalSingles)
     monkeypatch.setattr(singles, "_ahead_limit_bytes", limit_bytes)
     for number in range(NUM_SAMPLES):
@@ -89,6 +90,6 @@ def test_what_was_read_is_counted_as_it_is_read(ds: Dataset) -> None:
         next(stream)
     stats = shuffled.stats()
     assert (stats["num_reads"], stats["num_requests"]) == (10, 10)
-    sizes = ds._opened.index.sample_bytes
+    sizes = ds.stream.opened.index.sample_bytes
     assert sizes is not None
     assert stats["read_bytes"] == stats["requested_bytes"] == int(sizes[shuffled.ids(epoch=0)[:10]].sum())

@@ -24,7 +24,7 @@ SCRIPT = """
     sys.path[:0] = {path!r}
     import shoal
     ds = shoal.open({data!r}, index={index!r}).shuffle(seed=1, window={window}).batch(64)
-    ds._opened.store.reads_ahead = {told}
+    ds.stream.opened.store.reads_ahead = {told}
     total = 0
     for batch in ds:
         total += sum(map(len, batch["bin"]))
@@ -72,7 +72,7 @@ def streamed(data: Path, index: str, *, told: bool) -> dict[str, Any]:
 def test_the_peak_is_the_window_and_a_constant(member_bytes: int, tmp_path: Path) -> None:
     data = write_large(tmp_path / "data", member_bytes=member_bytes, num_bytes=200 * MIB)
     num_samples = 4 * (50 * MIB // member_bytes)
-    index = save_index(open_dataset(data)._opened.index, tmp_path / "x.index", store=LocalStore())
+    index = save_index(open_dataset(data).stream.opened.index, tmp_path / "x.index", store=LocalStore())
     for told in (True, False):
         found = streamed(data, index, told=told)
         print(member_bytes, told, found)

@@ -42,7 +42,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checksummed(ds: Dataset) -> Dataset:
-    opened = ds._opened
+    opened = ds.stream.opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
     return described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
 
@@ -112,13 +112,13 @@ def test_faults_of_parts_change_nothing(kind: Any, zipped: Dataset) -> None:
 @pytest.mark.usefixtures("small_parts")
 def test_what_lies_wrong_is_an_error_as_ever(tmp_path: Path) -> None:
     ds = checksummed(open_finely(write_tars(tmp_path / "data", [30])))
-    path = Path(ds._opened.paths[0])
+    path = Path(ds.stream.opened.paths[0])
     data = bytearray(path.read_bytes())
     data[data.index(b"0011.bin") + 700] ^= 1
     path.write_bytes(data)
-    ds._opened.store.close()
+    ds.stream.opened.store.close()
     far = far_away(ds).shuffle(Block(chunks=3), seed=1, chunk="6KiB")
-    far._opened.check._accepted[0] = 1
+    far.stream.opened.check._accepted[0] = 1
     with pytest.raises(ShardError, match="at none of 5 attempts"):
         list(far)
 
@@ -127,7 +127,7 @@ def test_what_lies_wrong_is_an_error_as_ever(tmp_path: Path) -> None:
 def test_a_part_that_cannot_be_had_is_the_error_of_the_read(tars: Dataset) -> None:
     store = faulty(Fault("status", status=403, requests=[9]))
     ds = far_away(tars, store).shuffle(Block(chunks=3), seed=1, chunk="6KiB")
-    ds._opened.check._accepted[:] = b"\1" * ds._opened.index.num_shards
+    ds.stream.opened.check._accepted[:] = b"\1" * ds.stream.opened.index.num_shards
     with pytest.raises(StorageError, match="403"):
         list(ds)
 
@@ -137,7 +137,7 @@ def test_what_comes_in_turn_is_asked_for_in_turn(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 500)
     monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
-    opened = far_away(open_dataset(tmp_path / "plain"), store := Distant(latencies=[0.002]))._opened
+    opened = far_away(open_dataset(tmp_path / "plain"), store := Distant(latencies=[0.002])).stream.opened
     data = Path(opened.paths[0]).read_bytes()[:40_000]
     opened.check.check(0)
     store.requests.clear()
@@ -159,7 +159,7 @@ def test_what_comes_in_turn_stays_within_what_may_be_ahead(
     monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 500)
     monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
-    opened = far_away(open_dataset(tmp_path / "plain"), Distant(latencies=[0.0005]))._opened
+    opened = far_away(open_dataset(tmp_path / "plain"), Distant(latencies=[0.0005])).stream.opened
     opened.check.check(0)
     ledger = MemoryBudget(ahead_limit_bytes=4080)  # of which a 51st part is for gaps
     readers = FarReaders(opened, Counters(), ledger, ReadingOptions())

@@ -114,4 +114,4 @@ def test_every_option_of_the_verb_is_tried_above() -> None:
 
 
 def test_the_verb_asks_for_the_defaults(tars: Dataset) -> None:
-    assert tars.reading()._description.reading == ReadingOptions()
+    assert tars.reading().stream.spec.reading == ReadingOptions()

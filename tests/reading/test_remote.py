@@ -64,7 +64,10 @@ def test_shards_of_several_buckets_are_one_dataset(local: Path, endpoint: str) -
         ):
             ds = open_dataset(source, storage_options=a.options)
             assert ids_of(ds) == [*range(31)]
-            assert [str(name) for name in ds._opened.index.shard_names] == [f"{bucket}a/d/x.tar", f"{bucket}b/d/x.tar"]
+            assert [str(name) for name in ds.stream.opened.index.shard_names] == [
+                f"{bucket}a/d/x.tar",
+                f"{bucket}b/d/x.tar",
+            ]
     with RangeServer({"x.tar": first.read_bytes()}) as one, RangeServer({"x.tar": second.read_bytes()}) as two:
         assert ids_of(open_dataset([f"{one.url}/x.tar", f"{two.url}/x.tar"])) == [*range(31)]
 
@@ -114,7 +117,7 @@ def test_the_same_stream_from_everywhere(place: Place, local: Path) -> None:
     near = open_dataset(f"{local}/s-{{000..003}}.tar")
     far = opened(place, "d/s-{000..003}.tar")
     assert far.num_samples == sum(COUNTS)
-    assert far._opened.index.fingerprint == near._opened.index.fingerprint
+    assert far.stream.opened.index.fingerprint == near.stream.opened.index.fingerprint
     for order in ("none", "full", "window"):
         assert ids_of(far.shuffle(order, seed=2)) == ids_of(near.shuffle(order, seed=2))
     assert far[77]["bin"] == content(77)
@@ -140,24 +143,24 @@ def test_every_way_of_naming(place: Place) -> None:
 
 
 def test_an_index_beside_the_shards(place: Place, local: Path) -> None:
-    index = open_dataset(local)._opened.index
+    index = open_dataset(local).stream.opened.index
     place.put("d/shoal.index", Path(save_index(index, local / "x.index", store=LocalStore())).read_bytes())
     for way in ("d/shoal.index", "d/", "d/s-{000..003}.tar"):
         ds = opened(place, way)
-        assert ds._opened.index_path == f"{place.root}/d/shoal.index", way
+        assert ds.stream.opened.index_path == f"{place.root}/d/shoal.index", way
         assert ids_of(ds) == list(range(100))
     some = opened(place, "d/s-{002..003}.tar")
-    assert some._opened.index_path == f"{place.root}/d/shoal.index"
+    assert some.stream.opened.index_path == f"{place.root}/d/shoal.index"
     assert some.num_samples == 69
     place.put("d/s-004.tar", Path(local / "s-000.tar").read_bytes())
-    assert opened(place, "d/s-{000..004}.tar")._opened.index_path != f"{place.root}/d/shoal.index"
+    assert opened(place, "d/s-{000..004}.tar").stream.opened.index_path != f"{place.root}/d/shoal.index"
     if place.kind in CAN_LIST:
         with pytest.raises(IndexFileError, match=r"does not know 1 of 5 shards, first .*s-004\.tar"):
             opened(place, "d")
 
 
 def test_an_index_that_lies_elsewhere(place: Place, local: Path) -> None:
-    path = Path(save_index(open_dataset(local)._opened.index, local.parent / "kept.index", store=LocalStore()))
+    path = Path(save_index(open_dataset(local).stream.opened.index, local.parent / "kept.index", store=LocalStore()))
     place.put("indexes/kept.index", path.read_bytes())
     shards = "d/s-{000..003}.tar"
     for index in (str(path), path, f"file://{path}", f"{place.root}/indexes/kept.index"):
@@ -168,13 +171,13 @@ def test_an_index_that_lies_elsewhere(place: Place, local: Path) -> None:
 
 
 def test_an_index_and_shards_behind_a_signature_for_all(local: Path) -> None:
-    index = open_dataset(local)._opened.index
+    index = open_dataset(local).stream.opened.index
     data = Path(save_index(index, local / "x.index", store=LocalStore())).read_bytes()
     objects = {f"d/{path.name}": path.read_bytes() for path in local.glob("*.tar")} | {"d/shoal.index": data}
     with RangeServer(objects) as server:
         for source in ("d/?sig=s3cret", "d/shoal.index?sig=s3cret", "d/s-{000..003}.tar?sig=s3cret"):
             ds = open_dataset(f"{server.url}/{source}")
-            assert ds._opened.index_path == f"{server.url}/d/shoal.index", source
+            assert ds.stream.opened.index_path == f"{server.url}/d/shoal.index", source
             assert ids_of(ds) == list(range(100))
 
 
@@ -189,19 +192,19 @@ def test_a_second_opening_asks_for_sizes_and_versions_only(server: RangeServer) 
     first = open_dataset(source)
     before = server.num_bytes()
     again = open_dataset(source)
-    assert again._opened.index_path == first._opened.index_path is not None
+    assert again.stream.opened.index_path == first.stream.opened.index_path is not None
     assert server.num_bytes() - before <= 4 + len(b"there is no d/shoal.index")
 
 
 def test_a_remote_index_is_fetched_once_for_all_openings(local: Path) -> None:
-    index = open_dataset(local)._opened.index
+    index = open_dataset(local).stream.opened.index
     data = Path(save_index(index, local.parent / "x.index", store=LocalStore())).read_bytes()
     objects = {f"d/{path.name}": path.read_bytes() for path in local.glob("*.tar")} | {"i/x.index": data}
     with RangeServer(objects) as other:
         url = f"{other.url}/i/x.index?token=secret"
         for _ in range(3):
             ds = open_dataset(f"{other.url}/d/s-{{000..003}}.tar", index=url)
-            assert ds._opened.index_path == f"{other.url}/i/x.index"
+            assert ds.stream.opened.index_path == f"{other.url}/i/x.index"
         asked = [exchange for exchange in other.exchanges if "x.index" in exchange.path]
         assert sum(exchange.num_bytes for exchange in asked) == len(data) + 3
 

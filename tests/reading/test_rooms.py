@@ -135,7 +135,7 @@ def test_bytes_that_are_asked_for_twice_have_two_places(
     monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
     monkeypatch.setattr(request_sizes, "LARGE_BYTES", large_bytes)
     monkeypatch.setattr(request_sizes, "PART_BYTES", 1000)
-    opened = far_away(tars, Distant())._opened
+    opened = far_away(tars, Distant()).stream.opened
     read = extent_read(opened.index, 0)
     data = Path(opened.paths[read.shard]).read_bytes()[read.first_byte : read.end_byte]
     readers = FarReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
@@ -154,7 +154,7 @@ def test_a_closed_stream_keeps_no_room(tars: Dataset, monkeypatch: pytest.Monkey
     """Also where answers never come, and the threads that wait for them know what was asked."""
     monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
     store = Stuck()
-    opened = far_away(tars, store)._opened
+    opened = far_away(tars, store).stream.opened
     readers = FarReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
     promises = [promise for extent in range(12) for promise in readers.ask([extent_read(opened.index, extent)])]
     assert all(isinstance(getattr(promise.arrival.request, "into", None), Room) for promise in promises)

@@ -43,7 +43,7 @@ def bytes_read_by(
 ) -> int:
     """How many bytes of shards were read; a number is that of the sample."""
     reads: list[int] = []
-    store = type(dataset._opened.store)
+    store = type(dataset.stream.opened.store)
     original = store.read_range
 
     def counted(self: Any, path: str, first_byte: int, end_byte: int) -> Any:
@@ -69,7 +69,7 @@ def test_scattered_samples_cost_no_more_than_their_chunks(data: Dataset, monkeyp
     scattered = data.select(np.arange(0, NUM_SAMPLES, 50))
     read = bytes_read(scattered, monkeypatch)
     assert read <= whole
-    if data._opened.index.sample_bytes is not None:  # lines, each of which can be read alone
+    if data.stream.opened.index.sample_bytes is not None:  # lines, each of which can be read alone
         assert read < 0.1 * whole
     # An order that mixes all of them comes back to a chunk for each: there is nothing to keep.
     assert scattered.shuffle(Full(), seed=1).resolved.by_singles
@@ -77,7 +77,7 @@ def test_scattered_samples_cost_no_more_than_their_chunks(data: Dataset, monkeyp
 
 def test_spans_read_each_for_itself_read_the_whole_about_once(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """As processes that repack do."""
-    opened = data._opened
+    opened = data.stream.opened
     source = ResolvedOrder(opened.index, OrderRequest(order=Sequential()))
     reader = SpanReader(_spec(opened, source, RepackRequest()), needs_keys=False, goes_on=False)
 

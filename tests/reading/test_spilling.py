@@ -102,7 +102,7 @@ def data(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def mean_bytes(ds: shoal.Dataset) -> float:
-    return float(ds._opened.index.extent_decoded_bytes.mean())
+    return float(ds.stream.opened.index.extent_decoded_bytes.mean())
 
 
 def cached(source: Any, tmp_path: Path, budget: Any = "64MiB") -> shoal.Dataset:
@@ -137,11 +137,11 @@ def test_spilled_or_not_the_samples_are_the_same(data: Path, tmp_path: Path, chu
     ds = narrow(cached(data, tmp_path), chunks)
     assert told(ds) == expected
     stats = ds.stats()
-    large = ds._opened.index.extent_decoded_bytes > chunks * mean_bytes(ds) / 2
+    large = ds.stream.opened.index.extent_decoded_bytes > chunks * mean_bytes(ds) / 2
     assert stats["num_spills"] == large.sum() == 2
     assert stats["num_spill_reads"] == LARGE
     assert stats["num_spill_bypasses"] == 0
-    assert stats["spilled_bytes"] > 0.8 * ds._opened.index.extent_decoded_bytes[large].sum()
+    assert stats["spilled_bytes"] > 0.8 * ds.stream.opened.index.extent_decoded_bytes[large].sum()
     assert stats["peak_held_bytes"] < 3 * mean_bytes(ds)
     second = narrow(cached(data, tmp_path), chunks)
     assert told(second) == expected
@@ -224,7 +224,7 @@ def test_what_is_pushed_out_again_and_again_is_left_alone(
 ) -> None:
     """As where jobs with other orders need the same cache: to decode for each sample would be the end of them."""
     ds = narrow(cached(data, tmp_path))
-    cache = ds._opened.cache
+    cache = ds.stream.opened.cache
     assert cache is not None
     read_spilled = cache.read_spilled
 
@@ -245,18 +245,18 @@ def test_two_of_the_largest_must_have_room(
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks_here))
     ds = narrow(cached(data, tmp_path)).partition(rank=0, world_size=2)
-    decoded = np.sort(ds._opened.index.extent_decoded_bytes)
-    assert ds._opened.cache is not None
-    ds._opened.cache._files.budget_bytes = int(decoded[-2:].sum())
+    decoded = np.sort(ds.stream.opened.index.extent_decoded_bytes)
+    assert ds.stream.opened.cache is not None
+    ds.stream.opened.cache._files.budget_bytes = int(decoded[-2:].sum())
     with pytest.raises(UsageError, match=r"(?s)windows of this machine.*the largest chunks take \d"):
         iter(ds)
-    ds._opened.cache._files.budget_bytes = int(1.2 * decoded[-2:].sum())
+    ds.stream.opened.cache._files.budget_bytes = int(1.2 * decoded[-2:].sum())
     iter(ds)
 
 
 def test_a_budget_below_what_the_window_holds_is_refused(data: Path, tmp_path: Path) -> None:
     ds = narrow(cached(data, tmp_path), 0.3)
-    ds._opened.cache._files.budget_bytes = int(mean_bytes(ds))  # type: ignore[union-attr]
+    ds.stream.opened.cache._files.budget_bytes = int(mean_bytes(ds))  # type: ignore[union-attr]
     with pytest.raises(UsageError, match="windows of this machine"):
         iter(ds)
 
@@ -314,9 +314,9 @@ def test_bytes_that_are_lost_on_the_way_are_asked_for_again(
     """With checksums every flipped byte shows, also of pieces that are spilled."""
     monkeypatch.setattr(spilled_readers, "_WHOLE_BYTES", whole_bytes)
     ds = cached(data, tmp_path)
-    index = ds._opened.index
+    index = ds.stream.opened.index
     crcs = np.array([crc32(_extent(data, index, e)) for e in range(index.num_extents)], dtype=np.uint32)
-    ds = described(ds, opened=replace(ds._opened, index=replace(index, extent_checksum=crcs)))
+    ds = described(ds, opened=replace(ds.stream.opened, index=replace(index, extent_checksum=crcs)))
     ds = far_away(narrow(ds), faulty(Fault("corrupt", probability=0.2)), rule=SOON)
     assert told(ds) == told(by_count(data))
     assert ds.stats()["num_corrupt"] > 0
@@ -375,7 +375,7 @@ def test_without_checksums_who_decodes_notices_and_no_cache_keeps_what_was_wrong
     monkeypatch.setattr(spilled_readers, "_WHOLE_BYTES", whole_bytes)
     data = write(tmp_path / "data", "jsonl.gz")
     ds, store = narrow(cached(data, tmp_path)), Lossy()
-    index = ds._opened.index
+    index = ds.stream.opened.index
     store.least_bytes = int(np.sort(index.extent_end_byte - index.extent_first_byte)[-3])
     ds = far_away(ds, store, rule=SOON)
     assert told(ds) == told(by_count(data))
@@ -401,7 +401,7 @@ def test_over_http_each_piece_comes_once(data: Path, server: RangeServer, tmp_pa
     ds = narrow(cached(url, tmp_path))
     assert told(ds) == told(by_count(data))
     assert ds.stats()["num_spills"] == 2
-    assert ds.stats()["requested_bytes"] <= 1.02 * ds._opened.index.num_bytes
+    assert ds.stats()["requested_bytes"] <= 1.02 * ds.stream.opened.index.num_bytes
 
 
 # ---- refused
@@ -439,7 +439,7 @@ def test_what_has_room_or_nearly_is_not_refused(tmp_path: Path, counts: tuple[in
     for kind in WRITERS:
         source = write(tmp_path / kind.replace(".", "-"), kind, counts)
         ds = shoal.open(source)
-        total = int(ds._opened.index.extent_decoded_bytes.sum())
+        total = int(ds.stream.opened.index.extent_decoded_bytes.sum())
         windows = [total, 10 * total, None] + ([int(2.05 * mean_bytes(ds))] if len(counts) > 2 else [])
         for window in windows:
             assert len(told(ds.shuffle(seed=1, window=window))) == sum(counts)
@@ -495,7 +495,7 @@ def test_the_peak_is_the_window_and_a_constant(tmp_path: Path, kind: str) -> Non
             pad = "x" * 9000
             lines = "".join(json.dumps({"id": number, "pad": pad}) + "\n" for number in range(5000))
             (data / f"{shard}.jsonl.gz").write_bytes(gzip.compress(lines.encode(), 1))
-    opened = shoal.open(data)._opened
+    opened = shoal.open(data).stream.opened
     assert (opened.index.extent_decoded_bytes > 40 << 20).all()
     index = save_index(opened.index, tmp_path / "x.index", store=opened.store)
     source = [str(Path(__file__).parents[2] / "src")]

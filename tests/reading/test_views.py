@@ -123,7 +123,7 @@ def test_only_views_keep_their_chunk_in_memory(
     samples = [{"__key__": str(i).encode(), "bin": bytes(100_000), "cls": b"%d" % i} for i in range(120)]
     write_tar(tmp_path / "a.tar", samples)
     ds = open_dataset(tmp_path / "a.tar").shuffle(Window(chunks=2), seed=1, chunk="4MiB").reading(copy=copy)
-    monkeypatch.setattr(ds._opened.store, "reads_ahead", not threads)
+    monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", not threads)
     list(ds.take(3))  # what is made once is made now
     del samples
     tracemalloc.start()
@@ -141,6 +141,6 @@ def test_only_views_keep_their_chunk_in_memory(
 
 
 def test_workers_copy(tars: Dataset) -> None:
-    work = tars.batch(4).reading(copy=False)._pass().work
+    work = tars.batch(4).reading(copy=False).stream.iterator_spec().work
     assert work.options.copy is False
     assert work.of_worker(0, 2).options.copy is True

@@ -26,7 +26,7 @@ RATES = ["elapsed_seconds", "samples_per_second", "requests_per_second", "read_b
 def told(*, wait: float, stages: float, consumer: float, num_steps: int = 10) -> dict[str, Any]:
     """What is told of a run whose every step takes so many seconds of each."""
     counters, now = Counters(num_samples=1000, wait_seconds=500.0), 50.0
-    pace = Throughput(counters, clock=lambda: now)
+    throughput = Throughput(counters, clock=lambda: now)
     for _ in range(num_steps):
         began = now
         now += wait + stages
@@ -35,9 +35,9 @@ def told(*, wait: float, stages: float, consumer: float, num_steps: int = 10) ->
         counters.num_samples += 4
         counters.num_requests += 1
         counters.read_bytes += 1000
-        pace.add(began, now)
+        throughput.add(began, now)
         now += consumer
-    return pace.told()
+    return throughput.rates()
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def test_the_largest_share_is_the_bottleneck(wait: float, stages: float, consume
 
 def test_time_inside_is_split_as_those_split_theirs_who_make_the_batches() -> None:
     counters = Counters()
-    pace = Throughput(counters, clock=lambda: 0.0)
+    throughput = Throughput(counters, clock=lambda: 0.0)
     counters.make_seconds, counters.wait_seconds = 80.0, 60.0  # of 16 processes, say
-    pace.add(0.0, 4.0)
-    pace.add(7.0, 10.0)
-    found = pace.told()
+    throughput.add(0.0, 4.0)
+    throughput.add(7.0, 10.0)
+    found = throughput.rates()
     assert found["wait_share"] == pytest.approx(0.7 * 0.75)
     assert found["stages_share"] == pytest.approx(0.7 * 0.25)
     assert found["bottleneck"] == "storage"
     counters.wait_seconds = 100.0  # clocks of several processes
-    assert pace.told()["wait_share"] == pytest.approx(0.7)
-    assert pace.told()["stages_share"] == pytest.approx(0.0)
+    assert throughput.rates()["wait_share"] == pytest.approx(0.7)
+    assert throughput.rates()["stages_share"] == pytest.approx(0.0)
 
 
 def test_before_the_first_batch_nothing_is_claimed(tars: Dataset) -> None:

@@ -97,8 +97,8 @@ def test_what_works_keeps_no_secret(
         assert main(["head", url, *words]) == 0
         everything = [
             repr(ds),
-            repr(ds._opened.store),
-            repr(ds._opened.paths),
+            repr(ds.stream.opened.store),
+            repr(ds.stream.opened.paths),
             kept,
             said(),
             everything_below(Path(cache)),

@@ -44,5 +44,5 @@ def readers(request: pytest.FixtureRequest, tars: Dataset, lines: Dataset, monke
     """Who reads `tars` and `lines`: the consumer, as for local files, or threads, as for remote stores."""
     if request.param == "threads":
         for ds in (tars, lines):
-            monkeypatch.setattr(ds._opened.store, "reads_ahead", False)
+            monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", False)
     return str(request.param)

@@ -26,7 +26,7 @@ SOON = RetryRule(first_pause_seconds=0.001, most_pause_seconds=0.02, deadline_se
 def far_away(ds: Dataset, store: Store | None = None, *, rule: RetryRule = SOON, **options: Any) -> Dataset:
     """The dataset, read from ``store`` (else from its files, without the system reading ahead), with retries."""
     inner = local_store() if store is None else store
-    opened = ds._opened
+    opened = ds.stream.opened
     tried = RetryingStore(inner, rule)
     check = ShardCheck(opened.index, opened.paths, store=tried, format=opened.format)
     reading = ReadingOptions(**{"deadline_seconds": rule.deadline_seconds, **options})

@@ -123,4 +123,4 @@ def reading_threads() -> list[str]:
 
 def described(ds: Dataset, **fields: Any) -> Dataset:
     """The same dataset with other parts of its description, which no verb reaches."""
-    return Dataset(replace(ds._description, **fields))
+    return Dataset(replace(ds.stream.spec, **fields))

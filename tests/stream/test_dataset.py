@@ -46,7 +46,7 @@ def test_choices_compose_and_keep_storage_ids(tars: Dataset) -> None:
 
 
 def test_columns_of_the_index_choose(tars: Dataset) -> None:
-    sizes = tars._opened.index.sample_bytes
+    sizes = tars.stream.opened.index.sample_bytes
     assert sizes is not None
     small = np.flatnonzero(sizes < sizes.mean())
     assert tars.select(sample_bytes=lambda column: column < sizes.mean()).ids().tolist() == small.tolist()
@@ -65,7 +65,7 @@ def test_columns_of_the_index_choose(tars: Dataset) -> None:
 def test_few_chosen_samples_are_read_one_by_one(tars: Dataset) -> None:
     few = tars.select([3, 90, 150, 196]).shuffle(seed=1)
     assert sorted(ids_of(few)) == [3, 90, 150, 196]
-    sizes = tars._opened.index.sample_bytes
+    sizes = tars.stream.opened.index.sample_bytes
     assert sizes is not None
     assert few.stats()["read_bytes"] == sizes[[3, 90, 150, 196]].sum()
 
@@ -252,7 +252,7 @@ def test_stats_count(tars: Dataset) -> None:
     ds = tars.shuffle(Window(chunks=6, num_canonical_nodes=1), chunk="6KiB", seed=1).batch(10)
     list(ds)
     stats = ds.stats()
-    index = tars._opened.index
+    index = tars.stream.opened.index
     assert stats["num_batches"] == 20
     assert stats["num_samples"] == 197
     assert stats["num_repeats"] == stats["num_filtered"] == stats["num_rereads"] == 0

@@ -84,7 +84,7 @@ def test_the_directories_of_a_folder_are_its_label(folder: Dataset, capsys: pyte
     assert labels.tolist() == [sample["label"] for sample in folder]
     assert [sample["label"] for sample in folder.select(label="dog")] == [1] * 13
     assert folder.shuffle().quality(batch=4, key="label").key == "label"
-    main(["info", str(Path(folder._opened.paths[0]).parent.parent), "--format", "folder", "--json"])
+    main(["info", str(Path(folder.stream.opened.paths[0]).parent.parent), "--format", "folder", "--json"])
     said = json.loads(capsys.readouterr().out)["index"]["columns"]
     assert said == {"label": {"type": "int64", "num_texts": 3, "texts": ["cat", "dog", "eel"]}}
 
@@ -108,7 +108,7 @@ def test_classes_of_hugging_face_are_those_of_its_features(source: str) -> None:
 
 
 def test_packing_a_folder_keeps_the_names_of_its_classes(folder: Dataset, tmp_path: Path) -> None:
-    assert main(["pack", str(Path(folder._opened.paths[0]).parent.parent), str(tmp_path / "packed")]) == 0
+    assert main(["pack", str(Path(folder.stream.opened.paths[0]).parent.parent), str(tmp_path / "packed")]) == 0
     packed = shoal.open(tmp_path / "packed")
     assert packed.classes == folder.classes
     assert packed.index_column("label").tolist() == [sample["cls"] for sample in packed.decode()]

@@ -265,7 +265,7 @@ def test_no_thread_is_left(tars: Dataset) -> None:
 
 
 def test_threads_read_where_the_store_does_not_read_ahead(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tars._opened.store, "reads_ahead", False)
+    monkeypatch.setattr(tars.stream.opened.store, "reads_ahead", False)
     iterator = iter(tars.shuffle(seed=1))
     next(iterator)
     assert reading_threads()
@@ -276,7 +276,7 @@ def test_threads_read_where_the_store_does_not_read_ahead(tars: Dataset, monkeyp
 def test_an_iterator_in_a_cycle_may_be_collected_by_a_thread_of_its_own(
     large: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large._opened.store, "reads_ahead", False)
+    monkeypatch.setattr(large.stream.opened.store, "reads_ahead", False)
     read, collect, collected = LocalStore.read_range, threading.Event(), threading.Event()
 
     def collecting(self: LocalStore, path: str, first_byte: int, end_byte: int) -> bytes:
@@ -304,7 +304,7 @@ def test_an_iterator_in_a_cycle_may_be_collected_by_a_thread_of_its_own(
 
 
 def test_close_waits_for_the_reads_in_progress_and_not_for_all(large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large._opened.store, "reads_ahead", False)
+    monkeypatch.setattr(large.stream.opened.store, "reads_ahead", False)
     monkeypatch.setattr(budgets, "ahead_limit_bytes", lambda *_, **__: 1 << 20)
     read, now_slow, slow_one = LocalStore.read_range, threading.Event(), threading.Event()
 
@@ -351,7 +351,7 @@ SCRIPT = """
         print(os.waitstatus_to_exitcode(status), time.time(), flush=True)
     else:
         raise SystemExit(0)
-    ds._opened.store.reads_ahead = number % 3 == 0
+    ds.stream.opened.store.reads_ahead = number % 3 == 0
     iterator = iter(ds)
     next(iterator)
     time.sleep({delay})  # what was asked for first is there; what is asked for from now on is late
@@ -377,7 +377,7 @@ def test_a_process_that_ends_in_the_middle_of_an_epoch_ends_at_once(
 ) -> None:
     """With threads, some reads are under way then: groups of dozens, so that waiting for all would take seconds."""
     source = [str(Path(__file__).parents[2] / "src")]
-    text = SCRIPT.format(path=source, data=large._opened.paths[0], delay=delay, num_children=num_children)
+    text = SCRIPT.format(path=source, data=large.stream.opened.paths[0], delay=delay, num_children=num_children)
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(text)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,7 +8,7 @@ from tests.stream.made import batches_of
 
 from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
-from shoal.stream.ranks.ranks import Ranks, rank_and_world_size
+from shoal.stream.ranks import Ranks, rank_and_world_size
 
 
 def test_what_is_given_wins_over_the_environment() -> None:

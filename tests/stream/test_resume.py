@@ -15,7 +15,7 @@ from tests.stream.made import check_batch, check_sample, flat, ids_of, open_fine
 
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 from shoal.stream.dataset import Dataset
-from shoal.stream.ranks import rank_share
+from shoal.stream.iterating import read_schedule
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -102,7 +102,7 @@ def test_any_chain_of_resumes_delivers_every_sample_once(datasets: dict[str, Dat
     state = described.state_dict()
     delivered: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_share, "span_positions", lambda *_: positions)
+        patch.setattr(read_schedule, "span_positions", lambda *_: positions)
         for leg in [*legs, last]:
             state, got = run(described, leg, state)
             delivered += got

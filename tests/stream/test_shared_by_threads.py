@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from shoal.order.window.order import Window
-from shoal.stream.checkpoint.cursor import Cursor
 from shoal.stream.dataset import Dataset
+from shoal.stream.position import Cursor
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -80,13 +80,13 @@ def test_spans_of_an_order_that_are_made_at_once(monkeypatch: pytest.MonkeyPatch
 
 def test_iterators_that_begin_at_once(tars: Dataset) -> None:
     ds = tars.shuffle(seed=3).with_ids().batch(50)
-    cursor: Cursor = ds._cursor
-    place = ds._pass().place()
-    place.num_yielded = 1
+    cursor: Cursor = ds.stream.cursor
+    position = ds.stream.iterator_spec().position()
+    position.num_yielded = 1
 
     def begin(_: int) -> None:
         for _ in range(300):
-            cursor.follow(place)
-            cursor.delivered.parts()
+            cursor.follow(position)
+            cursor.deliveries.parts()
 
     at_once(begin)

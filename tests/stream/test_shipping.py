@@ -12,7 +12,7 @@ from shoal.errors import IndexFileError
 from shoal.stats.counters import Counters
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.pipeline_spec import WorkerSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.open_dataset import open_dataset
 from shoal.stream.workers import pickling
 from shoal.stream.workers.worker_batches import add_counts, counts_since
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 
 def work_of(ds: Dataset) -> WorkerSpec:
-    return ds._pass().work
+    return ds.stream.iterator_spec().work
 
 
 def ids_of(work: WorkerSpec) -> list[int]:
-    iteration = Iteration(work, Counters(), epoch=0, start=0, ended=lambda _: None, state=lambda *_: {})
+    iteration = Iteration(IteratorSpec(work, 0, 0))
     return flat(check_batch(batch) for batch in iteration)
 
 
@@ -35,7 +35,7 @@ def test_what_arrives_gives_the_same_batches(least: int, tars: Dataset, monkeypa
     work = work_of(tars.shuffle(seed=2).batch(7))
     arrived = pickling.unpack(pickling.pack(work))
     assert ids_of(arrived) == ids_of(work)
-    assert arrived.opened.index is arrived.arrangement.index
+    assert arrived.opened.index is arrived.resolved.index
     assert (len(pickling.pack(work)) < 4000) == (least == 0)
 
 

@@ -109,11 +109,13 @@ def test_what_cannot_be_taken_apart_is_equal_to_nothing() -> None:
 
 def test_every_part_of_the_work_counts(tars: Dataset) -> None:
     """Not the parts that somebody thought of: each field of everything in it, changed one at a time."""
-    work = tars.shuffle(seed=3).take(50).with_ids().batch(7).without(0)._pass().work
+    work = tars.shuffle(seed=3).take(50).with_ids().batch(7).without(0).stream.iterator_spec().work
     alone = (work.opened, work.opened.index)
     before = Snapshot(work, alone=alone)
-    assert before == Snapshot(tars.shuffle(seed=3).take(50).with_ids().batch(7).without(0)._pass().work, alone=alone)
-    for part in (work.arrangement, work.recipe, work.options, work.recipe.partition, work.arrangement.request):
+    assert before == Snapshot(
+        tars.shuffle(seed=3).take(50).with_ids().batch(7).without(0).stream.iterator_spec().work, alone=alone
+    )
+    for part in (work.resolved, work.pipeline, work.options, work.pipeline.partition, work.resolved.request):
         for name in type(part).__dataclass_fields__:
             kept = getattr(part, name)
             if name.startswith("_"):

@@ -52,7 +52,7 @@ def test_every_way_of_naming_shards(source: Any, num_samples: int, here: Path) -
 
 
 def test_an_index_file_is_a_source_and_an_argument(here: Path) -> None:
-    index = shoal.open("data")._opened.index
+    index = shoal.open("data").stream.opened.index
     state = shoal.open("data").shuffle("full", seed=3).state_dict()
     kept = save_index(index, here / "kept.index", store=LocalStore())
     beside = save_index(index, here / "data", store=LocalStore())

@@ -26,7 +26,7 @@ DAMAGED = 55
 def flipped(tmp_path: Path) -> Dataset:
     """A dataset with checksums, one byte of whose sample 55 was flipped after they were taken; nobody knows."""
     ds = open_finely(write_tars(tmp_path / "data", [30, 40]))
-    opened = ds._opened
+    opened = ds.stream.opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
     path = Path(opened.paths[1])
     data = bytearray(path.read_bytes())
@@ -39,7 +39,7 @@ def flipped(tmp_path: Path) -> Dataset:
 
 def accepted(ds: Dataset) -> Dataset:
     """Whose shards are taken for those that were indexed, as if their times had not changed."""
-    ds._opened.check._accepted[:2] = b"\1\1"
+    ds.stream.opened.check._accepted[:2] = b"\1\1"
     return ds
 
 
@@ -86,7 +86,7 @@ def test_without_it_files_are_believed(flipped: Dataset) -> None:
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
 def test_sound_data_come_as_ever(order: Any, far: bool, tmp_path: Path) -> None:
     ds = open_finely(write_tars(tmp_path / "data", [30, 40]))
-    opened = ds._opened
+    opened = ds.stream.opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
     sound = described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
     for limit in (None, 100_000):

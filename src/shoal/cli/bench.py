@@ -16,7 +16,7 @@ from shoal.figures import format_bytes, format_count
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import DatasetSpec
+from shoal.stream.dataset_spec import DatasetSpec
 
 _DEFAULT_SECONDS = 10.0
 _ADVICE = {

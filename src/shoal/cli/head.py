@@ -21,7 +21,7 @@ from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.index.table import locate
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import DatasetSpec
+from shoal.stream.dataset_spec import DatasetSpec
 
 _KEY = "__key__"
 _AS_BYTES = "without --decode its bytes are shown"

@@ -78,7 +78,7 @@ class ResolvedOrder:
     delivered: Runs | None = None
     gaps: Gaps = NO_GAPS
     spills: bool = False
-    _epochs: dict[int, BoundOrder] = field(default_factory=dict, repr=False, compare=False)
+    _epochs: dict[int, BoundOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without bound orders and chunks: large, but quickly recomputed."""

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.stats.pinned_views import Pins
 from shoal.stats.throughput import Throughput
 
-_NO_COUNTS = ("of_workers", "pace", "pins")
+_NO_COUNTS = ("of_workers", "throughput", "pins")
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Counters:
     make_seconds: float = 0.0
     # Counts by worker processes of their cache use; the cache's own counts are of this process.
     of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
-    pace: Throughput | None = field(default=None, repr=False, compare=False)
+    throughput: Throughput | None = field(default=None, repr=False, compare=False)
     pins: Pins | None = field(default=None, repr=False, compare=False)
 
     def counts(self) -> dict[str, Any]:
@@ -86,4 +86,4 @@ class Counters:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts by name, whether values are views, and the rates and shares of the newest iterator."""
-        return self.counts() | {"gives_views": self.pins is not None} | (self.pace or Throughput(self)).told()
+        return self.counts() | {"gives_views": self.pins is not None} | (self.throughput or Throughput(self)).rates()

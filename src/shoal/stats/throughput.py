@@ -27,11 +27,11 @@ class Throughput:
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> class counted: num_samples, num_requests, read_bytes, wait_seconds, make_seconds = 0, 0, 0, 0.0, 0.0
-    >>> pace = Throughput(counted, clock=lambda: next(times))
+    >>> throughput = Throughput(counted, clock=lambda: next(times))
     >>> for _ in range(2):
-    ...     began = pace.clock(); counted.wait_seconds += 2.5; counted.num_samples += 4
-    ...     ended = pace.clock(); counted.make_seconds += ended - began; pace.add(began, ended)
-    >>> pace.told()["samples_per_second"], pace.told()["wait_share"], pace.told()["bottleneck"]
+    ...     began = throughput.clock(); counted.wait_seconds += 2.5; counted.num_samples += 4
+    ...     ended = throughput.clock(); counted.make_seconds += ended - began; throughput.add(began, ended)
+    >>> throughput.rates()["samples_per_second"], throughput.rates()["wait_share"], throughput.rates()["bottleneck"]
     (1.0, 0.625, 'storage')
     """
 
@@ -52,7 +52,7 @@ class Throughput:
         self._inside_seconds = (self._inside_seconds or 0.0) + ended - began
         self.last = ended
 
-    def told(self) -> dict[str, Any]:
+    def rates(self) -> dict[str, Any]:
         """Return rates and shares by name; before any measurement rates are 0, shares and the bottleneck None.
 
         ``bottleneck`` is the part with the largest share: "storage", "stages" or "consumer".
@@ -61,7 +61,7 @@ class Throughput:
         samples, requests, read_bytes, wait, make = (
             now - before for now, before in zip(_numbers_of(self._counted), self._before, strict=True)
         )
-        told: dict[str, Any] = {
+        rates: dict[str, Any] = {
             "elapsed_seconds": elapsed,
             "samples_per_second": samples / elapsed if elapsed else 0.0,
             "requests_per_second": requests / elapsed if elapsed else 0.0,
@@ -72,10 +72,10 @@ class Throughput:
         }
         if elapsed:
             inside = min(1.0, (make if self._inside_seconds is None else self._inside_seconds) / elapsed)
-            told["wait_share"] = inside * (min(1.0, wait / make) if make else 0.0)
-            told["stages_share"] = inside - told["wait_share"]
-            told["bottleneck"] = _largest(told["wait_share"], told["stages_share"])
-        return told
+            rates["wait_share"] = inside * (min(1.0, wait / make) if make else 0.0)
+            rates["stages_share"] = inside - rates["wait_share"]
+            rates["bottleneck"] = _largest(rates["wait_share"], rates["stages_share"])
+        return rates
 
 
 def _numbers_of(counted: _Counted) -> tuple[int, int, int, float, float]:

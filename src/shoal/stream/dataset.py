@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import replace
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import StateError, UsageError
+from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
-from shoal.indexing.open_source import Opened
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.partition import Partition, check_rank
 from shoal.order.protocol import Order
 from shoal.pipeline.features import features_of
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, ToTuple, WithIds
+from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.quality.prediction import ShuffleQuality
-from shoal.reading.cached_ranges import cache_counts
 from shoal.reading.options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stats.counters import Counters
-from shoal.stream.certificate.certificate import Certificate, differences
-from shoal.stream.certificate.delivery_sums import RecordHashes
-from shoal.stream.checkpoint.cursor import Cursor
-from shoal.stream.checkpoint.resuming import resumed, state_for
 from shoal.stream.dataset_requests import Batching, count_of, order_request
-from shoal.stream.framework_doors import handed_over
+from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.dataset_stream import Stream
 from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import IteratorSpec, pass_of
-from shoal.stream.map_view import MapView, map_view
-from shoal.stream.ranks.ranks import Ranks
+from shoal.stream.map_view import MapView
+from shoal.stream.ranks import Ranks
 from shoal.stream.shuffle_quality import quality_of
-from shoal.stream.skipped_steps import gaps_of
-from shoal.stream.spec import DatasetSpec
 from shoal.stream.workers.foreign_loaders import refuse_as_list, refuse_in_worker
 
 
-@dataclass(frozen=True, eq=False)
 class Dataset:
     """A stream of samples from shards: which samples, in which order, and how they are processed.
 
@@ -50,13 +39,12 @@ class Dataset:
     never changes, apart from its position. A sample is a dict of fields. Sample ids count samples in storage order.
     """
 
-    _description: DatasetSpec
-    _counters: Counters = field(default_factory=Counters, init=False, repr=False)
-    _cursor: Cursor = field(default_factory=Cursor, init=False, repr=False)
+    def __init__(self, spec: DatasetSpec) -> None:
+        self.stream = Stream(spec)  # for the modules of shoal, and not public
 
     def __repr__(self) -> str:
-        """Return a one-line summary; the default would print the columns of the index."""
-        return f"<shoal.Dataset: {self._description.summary()}>"
+        """Return a one-line summary."""
+        return f"<shoal.Dataset: {self.stream.spec.summary()}>"
 
     # ---- order and selection
 
@@ -85,12 +73,8 @@ class Dataset:
             Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
         """
-        self._description.refuse_after_batch("shuffle()")
-        if self._description.request is not None:
-            msg = "this dataset is shuffled already; a second shuffle() would hide the first"
-            raise UsageError(msg, hint="a larger window= mixes more")
         request = order_request(order, seed=seed, window=window, chunk=chunk, num_canonical_nodes=num_canonical_nodes)
-        shuffled = Dataset(self._description.in_order(request))
+        shuffled = Dataset(self.stream.spec.in_order(request))
         shuffled.resolved.order  # noqa: B018  # an impossible request is refused here, not when iterating
         return shuffled
 
@@ -101,21 +85,17 @@ class Dataset:
         collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``.
         Columns of texts and classes also accept the text or class name: ``select(label="cat")``. The order stays.
         """
-        if (samples is None) == (not columns):
-            msg = "select() takes samples, or columns of the index by name"
-            raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
-        described = self._description.selected_by(columns) if columns else self._description.selected(samples)
-        return Dataset(described)
+        return Dataset(self.stream.spec.selected(samples, columns))
 
     def take(self, num_samples: int) -> Dataset:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
         count = count_of(num_samples, "take()")
-        return Dataset(self._description.only(Runs.span(0, min(count, self.num_samples)), "take()"))
+        return Dataset(self.stream.spec.only(Runs.span(0, min(count, self.num_samples)), "take()"))
 
     def skip(self, num_samples: int) -> Dataset:
         """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
         count = count_of(num_samples, "skip()")
-        return Dataset(self._description.only(Runs.span(min(count, self.num_samples), self.num_samples), "skip()"))
+        return Dataset(self.stream.spec.only(Runs.span(min(count, self.num_samples), self.num_samples), "skip()"))
 
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Dataset:
         """Leave bad batches out of an epoch; all other samples keep their order.
@@ -132,8 +112,8 @@ class Dataset:
         epoch
             The epoch of these steps or positions.
         """
-        gaps = gaps_of(self._description, self._arrangement, steps, positions, count_of(epoch, "without(epoch=)"))
-        return Dataset(self._description.without(self._arrangement.gaps.plus(gaps)))
+        gaps = self.stream.gaps(steps, positions, count_of(epoch, "without(epoch=)"))
+        return Dataset(self.stream.spec.without(gaps))
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Dataset:
         """Set the rank and world size, overriding torchrun, SLURM, MPI or a running library.
@@ -141,20 +121,20 @@ class Dataset:
         With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
         of a tensor, pipeline or sequence parallel group see the same samples.
         """
-        return Dataset(self._description.dealt_to(Ranks.asked(rank, world_size, replicate)))
+        return Dataset(replace(self.stream.spec, ranks=Ranks.asked(rank, world_size, replicate)))
 
     # ---- processing of samples
 
     def map(self, function: Callable[[Any], Any]) -> Dataset:
         """Apply a function to every sample (after `batch`: to every batch)."""
-        return Dataset(self._description.then(Map(function)))
+        return self._then(Map(function))
 
     def filter(self, function: Callable[[Any], Any]) -> Dataset:
         """Keep only samples for which the function returns true.
 
         Batches are cut before filtering: they may be short, and a rank that would get nothing gets a marked repeat.
         """
-        return Dataset(self._description.then(Filter(function), "filter()"))
+        return self._then(Filter(function), "filter()")
 
     def decode(self, *decoders: str | Mapping[str, Decoder], allow_pickle: bool = False) -> Dataset:
         """Decode fields by suffix, with the names of WebDataset; images and features only on request.
@@ -177,25 +157,25 @@ class Dataset:
         UsageError
             There is no such decoder, the library that it needs is not installed, or no features are described.
         """
-        features = features_of(self._opened) if any(name in FEATURES for name in decoders) else None
+        features = features_of(self.stream.opened) if any(name in FEATURES for name in decoders) else None
         stage = Decode(decoders, allow_pickle=allow_pickle, features=features)
-        return Dataset(self._description.then(stage, "decode()"))
+        return self._then(stage, "decode()")
 
     def rename(self, **names: str) -> Dataset:
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has."""
-        return Dataset(self._description.then(Rename(names), "rename()"))
+        return self._then(Rename(names), "rename()")
 
     def columns(self, *names: str) -> Dataset:
         """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others."""
-        return Dataset(self._description.then(SelectColumns(names), "columns()"))
+        return self._then(SelectColumns(names), "columns()")
 
     def to_tuple(self, *names: str) -> Dataset:
         """Turn each sample into a tuple of the values of these fields; alternatives as in `rename`."""
-        return Dataset(self._description.then(ToTuple(names), "to_tuple()"))
+        return self._then(ToTuple(names), "to_tuple()")
 
     def with_ids(self) -> Dataset:
         """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers."""
-        return Dataset(self._description.then(WithIds(), "with_ids()"))
+        return self._then(WithIds(), "with_ids()")
 
     def format(self, name: str) -> Dataset:
         """Convert batches, or samples if there are no batches, to another form; its place in the chain does not matter.
@@ -206,7 +186,7 @@ class Dataset:
         the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
         `map` before `batch` get samples as they are stored.
         """
-        return Dataset(self._description.formatted(Formatting(name)))
+        return Dataset(replace(self.stream.spec, formatting=Formatting(name)))
 
     def batch(
         self, size: int | None = None, *, global_batch_size: int | None = None, remainder: str = "keep"
@@ -218,16 +198,11 @@ class Dataset:
         to the last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
         "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
         """
-        self._description.refuse_after_batch("batch()")
         if (size is None) == (global_batch_size is None):
             msg = "batch() takes a size for each rank, or global_batch_size="
             raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
         number = count_of(size if size is not None else global_batch_size, "batch()")
-        if not number:
-            msg = "batch() needs at least one sample; got 0"
-            raise UsageError(msg)
-        Partition(number, 1, remainder)  # an unknown remainder is refused here, not when iterating
-        return Dataset(self._description.in_batches(Batching(number, size is None, remainder)))
+        return Dataset(self.stream.spec.in_batches(Batching(number, size is None, remainder)))
 
     def reading(
         self,
@@ -290,54 +265,43 @@ class Dataset:
             hedge=hedge,
             progress=progress,
         )
-        return Dataset(self._description.read_by(options))
+        return Dataset(self.stream.spec.read_by(options))
 
     # ---- contents and positions
 
     @property
     def num_samples(self) -> int:
         """Number of samples in an epoch over all ranks, before any filter."""
-        return self._arrangement.num_samples
+        return self.stream.resolved.num_samples
 
     @property
     def resolved(self) -> ResolvedOrder:
         """The order resolved to integers; printed, it is a call that reproduces the order even if defaults change."""
-        return self._arrangement
+        return self.stream.resolved
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the field `label`, by number; see `class_names`."""
-        return class_names(self._opened)
+        return class_names(self.stream.opened)
 
     def class_names(self, field: str) -> tuple[str, ...]:
         """Return the names behind a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
-        return class_names(self._opened, field)
+        return class_names(self.stream.opened, field)
 
     def index_column(self, name: str) -> NDArray[Any]:
         """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only."""
-        return key_column(self._opened.index, name)
+        return key_column(self.stream.opened.index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Return the sample ids at global positions ``[start, stop)`` of an epoch, reading no data; 0.1 us each."""
-        order = self._arrangement.untouched(count_of(epoch, "ids(epoch=)"))
-        return self._arrangement.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
+        order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
+        return self.resolved.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
         """Return the sample ids a rank gets at a step of an epoch that began at position 0, repeats included."""
-        here, size = self._description.ranks.resolve()
-        size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
-        here = here if rank is None else count_of(rank, "batch_ids(rank=)")
-        check_rank(here, size)
-        step = count_of(step, "batch_ids()")
-        partition = self._description.partition(size)
-        order = self._arrangement.epoch(count_of(epoch, "batch_ids(epoch=)"))
-        num_batches = partition.num_batches(order.num_samples)
-        if step >= num_batches:
-            msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
-            raise UsageError(msg)
-        return self._arrangement.stored_ids(partition.share(order, here, step, step + 1).ids)
+        return self.stream.batch_ids(step, epoch, rank, world_size)
 
     def quality(self, *, batch: int | None = None, key: Any = None, rho: float | None = None) -> ShuffleQuality:
         """Predict how well batches will be mixed, from the index and the order alone; no data is read.
@@ -357,57 +321,57 @@ class Dataset:
             That correlation, if you know it: 0 for data that were shuffled when written, 1 for the worst case.
         """
         if batch is None:
-            size = self._description.partition(self._description.ranks.resolve()[1]).global_batch
-            batch = size if self._description.batching is not None else max(1, min(256, self.num_samples // 2))
-        return quality_of(self._arrangement, count_of(batch, "quality(batch=)"), key=key, rho=rho)
+            batched, few = self.stream.spec.batching is not None, max(1, min(256, self.num_samples // 2))
+            batch = self.stream.partition.global_batch if batched else few
+        return quality_of(self.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
 
     def __len__(self) -> int:
         """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`."""
-        rank, world_size = self._description.ranks.resolve()
-        partition = self._description.partition(world_size)
-        if self._description.batching is not None:
-            return partition.num_batches(self._arrangement.num_samples_of(self.epoch))
-        if self._description.filters:
+        spec, num_samples = self.stream.spec, self.resolved.num_samples_of(self.epoch)
+        if spec.batching is not None:
+            return self.stream.partition.num_batches(num_samples)
+        if spec.filters:
             msg = "how many samples filter() keeps is not known before they are read"
             raise TypeError(msg)
-        return partition.num_samples_of(rank, self._arrangement.num_samples_of(self.epoch))
+        return self.stream.partition.num_samples_of(spec.ranks.resolve()[0], num_samples)
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
         """Return the sample with this id, after all stages except filters; one read."""
         refuse_as_list()
-        return self._by_id[sample_id]
+        return self.stream.by_id[sample_id]
 
     def as_map(self) -> MapView:
         """Return the samples by id, for code that requires a list; `shoal.torch.BatchSampler` supplies the order.
 
         Its item ``i`` is ``ds[i]``: in the format set by `format`, and verified if `reading` says so.
         """
-        if self._description.filters:
+        if self.stream.spec.filters:
             msg = "as_map() gives a sample for every id, and this dataset has a filter()"
             raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
-        return self._by_id
+        return self.stream.by_id
 
     def to_hf(self, *, features: Any = None) -> Any:
         """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
-        return handed_over(self, "huggingface", "to_hf", features=features)
+        # The only way up: no framework is imported before a user asks for it.
+        return importlib.import_module("shoal.huggingface").to_hf(self, features=features)
 
     # ---- running
 
     def __iter__(self) -> Iteration:
         """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""
         refuse_in_worker()
-        return self._pass().iterate()
+        return Iteration(self.stream.iterator_spec())
 
     @property
     def epoch(self) -> int:
         """Epoch of the next iterator."""
-        return self._cursor.epoch
+        return self.stream.cursor.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next iterator at the beginning of this epoch; if it is the current epoch, the position stays."""
         number = count_of(epoch, "set_epoch()")
-        if number != self._cursor.epoch:
-            self._cursor.begin(number, 0)
+        if number != self.stream.cursor.epoch:
+            self.stream.cursor.begin(number, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iterator: a few integers, the same on every rank; any one resumes all.
@@ -417,7 +381,7 @@ class Dataset:
         StateError
             Several ranks get single samples, some of which `filter` or `reading` leaves out, and an epoch is under way.
         """
-        return self._arrangement.state_at(*self._cursor.position)
+        return self.resolved.state_at(*self.stream.cursor.resume_point)
 
     def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
         """Return the state at a position of an epoch; `load_state_dict` resumes from it.
@@ -425,7 +389,7 @@ class Dataset:
         Positions count samples over all ranks, as in `ids`: a run begun with another library can continue at the number
         of samples of the epoch that it has consumed.
         """
-        return state_for(self._arrangement, position, epoch)
+        return self.stream.state_at(position, epoch)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state: at any world size, with any batch size.
@@ -439,10 +403,7 @@ class Dataset:
             The state belongs to another dataset, seed or order, or to a newer shoal; the message names both sides. Or
             it was modified after it was saved: it has a checksum.
         """
-        saved, arrangement = resumed(self._description, self._arrangement, state)
-        self.__dict__["_arrangement"] = arrangement
-        self._cursor.begin(saved.epoch, arrangement.number_of(saved.epoch, saved.position))
-        self._cursor.delivered.forget()
+        self.stream.load_state_dict(state)
 
     def certificate(self) -> dict[str, Any]:
         """Return proof of what this rank delivered since this object was made, or a state was loaded.
@@ -453,11 +414,7 @@ class Dataset:
         sample was missing, duplicated, replaced or out of place. Save it beside the state: a run that resumes from
         there merges both.
         """
-        arrangement, opened = self._arrangement, self._opened
-        kind = RecordHashes(opened.index).kind
-        parts = {epoch: part.among(arrangement, epoch) for epoch, part in self._cursor.delivered.parts().items()}
-        seed, index = arrangement.request.seed, opened.index.fingerprint
-        return Certificate(index, seed, arrangement.state_order, kind, parts, arrangement.gaps).to_dict()
+        return self.stream.certificate()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> None:
         """Verify, from the index alone, that exactly the samples that were due have been delivered.
@@ -467,30 +424,11 @@ class Dataset:
         StateError
             They were not; the message lists the differences by epoch. Or it is of another dataset or order.
         """
-        request = self._description.order_request.adopting((given := Certificate.from_dict(certificate)).at(0))
-        if found := differences(given, replace(self._arrangement, request=request, _epochs={})):
-            msg = "; ".join(found)
-            raise StateError(msg, hint="merge the certificates of all ranks, and those of earlier parts of the run")
+        self.stream.check_certificate(certificate)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since this dataset object was made, and the throughput of its newest iterator."""
-        return self._counters.as_dict() | cache_counts(self._opened, self._counters.of_workers)
+        return self.stream.stats()
 
-    # ---- internals
-
-    @property
-    def _opened(self) -> Opened:
-        return self._description.opened
-
-    @cached_property
-    def _arrangement(self) -> ResolvedOrder:
-        return self._description.arrangement()
-
-    @cached_property
-    def _by_id(self) -> MapView:
-        return map_view(self._description, self._arrangement, self._cursor)
-
-    @property
-    def _pass(self) -> Callable[..., IteratorSpec]:
-        """The function that describes the next iterator, for this process or for others that share its work."""
-        return partial(pass_of, self._description, self._arrangement, self._counters, self._cursor)
+    def _then(self, stage: Stage, verb: str = "") -> Dataset:
+        return Dataset(self.stream.spec.then(stage, verb))

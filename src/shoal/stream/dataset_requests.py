@@ -151,6 +151,12 @@ class Batching:
     is_global: bool
     remainder: str
 
+    def __post_init__(self) -> None:
+        if not self.size:
+            msg = "batch() needs at least one sample; got 0"
+            raise UsageError(msg)
+        self.partition(1)  # an unknown remainder is refused here, not when iterating
+
     def partition(self, world_size: int) -> Partition:
         """Return the partition of an epoch among so many ranks."""
         return Partition(self.size if self.is_global else self.size * world_size, world_size, self.remainder)

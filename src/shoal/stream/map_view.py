@@ -16,11 +16,10 @@ from shoal.pipeline.stages import Filter, Stage, in_epoch, run_stages
 from shoal.processes.parents import end_with_trainer
 from shoal.reading.by_id import read_sample
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.checkpoint.cursor import Cursor
-from shoal.stream.checkpoint.position import Position
-from shoal.stream.iterating.iterator_spec import IteratorSpec
-from shoal.stream.ranks.rank_share import shares_of
-from shoal.stream.spec import DatasetSpec
+from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterating.read_schedule import shares_of
+from shoal.stream.position import Cursor
 
 
 class _Due(int):
@@ -45,7 +44,7 @@ class MapView:
     """
 
     _opened: Opened
-    _arrangement: ResolvedOrder
+    _resolved: ResolvedOrder
     _stages: tuple[Stage, ...]
     _formatting: Formatting
     _verifies: bool
@@ -68,7 +67,7 @@ class MapView:
             raise NoSampleError(msg)
         number %= total
         end_with_trainer()
-        sample = read_sample(self._opened, self._arrangement, number, verifies=self._verifies)
+        sample = read_sample(self._opened, self._resolved, number, verifies=self._verifies)
         epoch = sample_id.epoch if isinstance(sample_id, _Due) else self._cursor.epoch
         return self._formatting.sample(
             run_stages(in_epoch(self._stages, epoch), sample, number, index=self._opened.index)
@@ -79,24 +78,21 @@ class MapView:
         return [self[sample_id] for sample_id in sample_ids]
 
 
-def map_view(described: DatasetSpec, arrangement: ResolvedOrder, cursor: Cursor) -> MapView:
+def map_view(spec: DatasetSpec, resolved: ResolvedOrder, cursor: Cursor) -> MapView:
     """Return the samples of a dataset by id; filters do not apply."""
-    opened = with_chosen(described.opened, described.stages)
-    stages = tuple(stage for stage in described.stages if not isinstance(stage, Filter))
-    formatting = described.formatting.of(opened, stages)
-    return MapView(opened, arrangement, stages, formatting, described.reading.verify == "always", cursor)
+    opened = with_chosen(spec.opened, spec.stages)
+    stages = tuple(stage for stage in spec.stages if not isinstance(stage, Filter))
+    formatting = spec.formatting.of(opened, stages)
+    return MapView(opened, resolved, stages, formatting, spec.reading.verify == "always", cursor)
 
 
-def batches_of_ids(run: IteratorSpec) -> Iterator[list[int]]:
+def batches_of_ids(spec: IteratorSpec) -> Iterator[list[int]]:
     """Yield the sample ids of each batch of a rank, repeats included, reading no data; one id each without batches."""
-    work, place = run.work, run.place()
-    order = work.arrangement.epoch(run.epoch)
-    begin = Position(run.epoch, run.start, place.partition, place.num_samples)
-    for share, _ in shares_of(order, work.arrangement, work.recipe, begin):
-        ids: list[int] = [_Due.in_epoch(number, run.epoch) for number in share.ids.tolist()]
-        firsts = share.batch_first.tolist()
-        if not place.partition.batched:
+    work, position = spec.work, spec.position()
+    for share, _ in shares_of(work.resolved.epoch(spec.epoch), work.resolved, work.pipeline, position):
+        ids: list[int] = [_Due.in_epoch(number, spec.epoch) for number in share.ids.tolist()]
+        if position.partition.batched:
+            for first, stop in itertools.pairwise(share.batch_first.tolist()):
+                yield ids[first:stop]
+        else:
             yield from ([sample_id] for sample_id in ids)
-            continue
-        for first, stop in itertools.pairwise(firsts):
-            yield ids[first:stop]

@@ -14,7 +14,7 @@ from shoal.indexing.open_source import open_source
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import DatasetSpec
+from shoal.stream.dataset_spec import DatasetSpec
 
 
 def open_dataset(

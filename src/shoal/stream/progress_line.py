@@ -9,11 +9,10 @@ from typing import Any
 from shoal.figures import format_bytes, format_count
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import cache_counts
-from shoal.reading.options import ReadingOptions
 from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
-from shoal.stream.checkpoint.position import Position
-from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.iterating.iterator_specs import WorkerSpec
+from shoal.stream.position import Position
 
 _LOG_EVERY_SECONDS = 60.0
 
@@ -21,12 +20,12 @@ _LOG_EVERY_SECONDS = 60.0
 class ProgressLine:
     """A line redrawn ten times a second on a terminal; elsewhere, for a log, written every minute and at the end.
 
-    It shows the ``counters`` at the ``place`` of the receiver of the batches. Use it from one thread.
+    It shows the ``counters`` at the position of the receiver of the batches. Use it from one thread.
     """
 
-    def __init__(self, place: Position, counters: Counters, opened: Opened, *, who: str = "") -> None:
+    def __init__(self, position: Position, counters: Counters, opened: Opened, *, who: str = "") -> None:
         self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
-        self._place, self._who = place, who
+        self._position, self._who = position, who
         self._stats = partial(_stats, counters, opened)
 
     def step(self) -> None:
@@ -41,19 +40,18 @@ class ProgressLine:
         self._line.close()
 
     def _show(self) -> None:
-        place = self._place
-        share = place.num_yielded / max(1, place.partition.num_batches(place.num_samples, place.start))
-        self._line.draw(f"shoal: {progress_text(self._stats(), epoch=place.epoch, share=share)}{self._who}")
+        position = self._position
+        share = position.num_yielded / max(1, position.num_steps)
+        self._line.draw(f"shoal: {progress_text(self._stats(), epoch=position.epoch, share=share)}{self._who}")
 
 
-def progress_line(
-    options: ReadingOptions, recipe: PipelineSpec, place: Position, counters: Counters, opened: Opened
-) -> ProgressLine | None:
+def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> ProgressLine | None:
     """Return the progress line of this process if asked for: only the first rank has one, and its first worker."""
-    if not options.progress or recipe.rank or recipe.worker:
+    pipeline = work.pipeline
+    if not work.options.progress or pipeline.rank or pipeline.worker:
         return None
-    who = f"  (worker 0 of {recipe.num_workers})" if recipe.num_workers > 1 else ""
-    return ProgressLine(place, counters, opened, who=who)
+    who = f"  (worker 0 of {pipeline.num_workers})" if pipeline.num_workers > 1 else ""
+    return ProgressLine(position, counters, work.opened, who=who)
 
 
 def _stats(counters: Counters, opened: Opened) -> dict[str, Any]:

@@ -26,30 +26,30 @@ _MOST_MEASURED = 1 << 24
 _MOST_COUNTED = 1 << 20
 
 
-def quality_of(arrangement: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
+def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
     """Return the shuffle quality of an order's batches; see `shoal.Dataset.quality`."""
-    num_samples = arrangement.num_stored
+    num_samples = resolved.num_stored
     if not 1 <= batch <= num_samples // 2:
         msg = f"batches of {batch} cannot be compared: at least two of them must be cut from {num_samples} samples"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
-    borders = arrangement.order_borders
-    stored = arrangement.stored
+    borders = resolved.order_borders
+    stored = resolved.stored
     chunk_samples = np.diff(borders) if stored is None else stored.count_between(borders)
-    keys = _keys(arrangement, key)
+    keys = _keys(resolved, key)
     correlation = _correlation(keys, chunk_samples, rho)
-    order, sizes = arrangement.order, batch_sizes(batch, num_samples)
+    order, sizes = resolved.order, batch_sizes(batch, num_samples)
     # Storage order does not shuffle chunks, and a buffer leaves similar samples of a chunk together.
     is_measured = isinstance(order, Sequential) or (isinstance(order, Buffer) and keys is not None and rho is None)
     if is_measured:
-        ratios = _measured(arrangement, keys, sizes)
+        ratios = _measured(resolved, keys, sizes)
     else:
         layout = ChunkLayout.of(chunk_samples)
         ratios = [predicted_variance_ratio(order, layout, size, rho=correlation) for size in sizes]
-    chunks = _different(arrangement, batch, borders)
-    shards = _different(arrangement, batch, arrangement.index.extent_first_sample[arrangement.index.shard_first_extent])
+    chunks = _different(resolved, batch, borders)
+    shards = _different(resolved, batch, resolved.index.extent_first_sample[resolved.index.shard_first_extent])
     vr = dict(zip(sizes, ratios, strict=True))
     return ShuffleQuality(
-        order=str(arrangement),
+        order=str(resolved),
         batch=batch,
         key=_name_of(key, order=order),
         rho=correlation,
@@ -63,9 +63,9 @@ def quality_of(arrangement: ResolvedOrder, batch: int, *, key: Any = None, rho: 
     )
 
 
-def _keys(arrangement: ResolvedOrder, key: Any) -> NDArray[Any] | None:
+def _keys(resolved: ResolvedOrder, key: Any) -> NDArray[Any] | None:
     """Return the key of each sample that takes part, in storage order."""
-    index = arrangement.index
+    index = resolved.index
     if key is None:
         return None
     if isinstance(key, str):
@@ -75,9 +75,9 @@ def _keys(arrangement: ResolvedOrder, key: Any) -> NDArray[Any] | None:
         if array.shape != (index.num_samples,):
             msg = f"key has the label of each of {index.num_samples} samples by id; got shape {array.shape}"
             raise UsageError(msg)
-    if arrangement.stored is None:
+    if resolved.stored is None:
         return array
-    return array[arrangement.stored.members(np.arange(len(arrangement.stored)))]
+    return array[resolved.stored.members(np.arange(len(resolved.stored)))]
 
 
 def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rho: float | None) -> float:
@@ -89,24 +89,24 @@ def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rh
     return chunk_correlation(keys, chunk_samples) if int(chunk_samples.max(initial=0)) > 1 else 0.0
 
 
-def _measured(arrangement: ResolvedOrder, keys: NDArray[Any] | None, sizes: list[int]) -> list[float]:
+def _measured(resolved: ResolvedOrder, keys: NDArray[Any] | None, sizes: list[int]) -> list[float]:
     """Measure the variance ratio for each batch size on the order of epoch 0; refuse orders too long for that."""
-    num_samples = arrangement.num_stored
+    num_samples = resolved.num_stored
     if num_samples > _MOST_MEASURED:
-        msg = f"the order {arrangement.order.name!r} has no formula, and {num_samples:,} samples are many to measure"
+        msg = f"the order {resolved.order.name!r} has no formula, and {num_samples:,} samples are many to measure"
         raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures them")
-    counts = arrangement.order_borders
-    chunks = np.diff(counts) if arrangement.stored is None else arrangement.stored.count_between(counts)
-    bound = arrangement.order.bind(chunks, seed=arrangement.request.seed, epoch=0)
+    counts = resolved.order_borders
+    chunks = np.diff(counts) if resolved.stored is None else resolved.stored.count_between(counts)
+    bound = resolved.order.bind(chunks, seed=resolved.request.seed, epoch=0)
     # Without a key: the storage position of a sample, by which sorted data are sorted.
     values = np.arange(num_samples, dtype=np.float64) if keys is None else keys
     emitted = values[bound.ids(0, num_samples)]
     return [variance_ratio(emitted, size) for size in sizes]
 
 
-def _different(arrangement: ResolvedOrder, batch: int, borders: NDArray[np.int64]) -> tuple[float, float]:
+def _different(resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64]) -> tuple[float, float]:
     """Return the mean number of parts between these borders that a batch draws from, and that in a perfect shuffle."""
-    order = arrangement.epoch(0)
+    order = resolved.epoch(0)
     num_batches = order.num_samples // batch
     if not num_batches:
         return float("nan"), float("nan")
@@ -116,10 +116,10 @@ def _different(arrangement: ResolvedOrder, batch: int, borders: NDArray[np.int64
     firsts = sorted({number * max(0, num_batches - each) // 3 for number in range(4)})
     found = []
     for first in firsts:
-        ids = arrangement.stored_ids(order.ids(first * batch, min(num_batches, first + each) * batch))
+        ids = resolved.stored_ids(order.ids(first * batch, min(num_batches, first + each) * batch))
         parts = np.searchsorted(borders, ids, side="right") - 1
         found.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
-    stored = arrangement.stored
+    stored = resolved.stored
     counts = np.diff(borders) if stored is None else stored.count_between(borders)
     return float(np.mean(found)), expected_distinct_of(counts[counts > 0], batch)
 

@@ -15,27 +15,27 @@ _MOST_REREADS = 2.0
 _LITTLE_BYTES = 1 << 20  # read again: not worth a warning
 
 
-def variance_ratio_bound(arrangement: ResolvedOrder, global_batch: int) -> float | None:
+def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | None:
     """Return the variance of global batch means relative to a perfect shuffle, at most; None without a window.
 
     The prediction of `shoal.quality.prediction` for chunks whose samples are all alike; less if they are not.
     """
-    order = arrangement.order
+    order = resolved.order
     if not isinstance(order, Window):
         return None
-    return _worst(order, ChunkLayout.of(arrangement.chunks.num_samples), global_batch)
+    return _worst(order, ChunkLayout.of(resolved.chunks.num_samples), global_batch)
 
 
-def warning_about(arrangement: ResolvedOrder, global_batch: int) -> str:
+def warning_about(resolved: ResolvedOrder, global_batch: int) -> str:
     """Return the warning for this order and batch size; empty when all is well."""
-    if message := _about_rereads(arrangement):
+    if message := _about_rereads(resolved):
         return message
-    order = arrangement.order
-    if not isinstance(order, Window) or order.chunks >= len(arrangement.chunks):
+    order = resolved.order
+    if not isinstance(order, Window) or order.chunks >= len(resolved.chunks):
         return ""
-    layout = ChunkLayout.of(arrangement.chunks.num_samples)
+    layout = ChunkLayout.of(resolved.chunks.num_samples)
     ratio = _worst(order, layout, global_batch)
-    chunk_bytes = float((arrangement.chunks.end_byte - arrangement.chunks.first_byte).mean())
+    chunk_bytes = float((resolved.chunks.end_byte - resolved.chunks.first_byte).mean())
     if ratio > _MOST_VARIANCE_RATIO:
         enough = _round_up(_enough_chunks(order, layout, global_batch) * chunk_bytes)
         return (
@@ -53,15 +53,15 @@ def warning_about(arrangement: ResolvedOrder, global_batch: int) -> str:
     return ""
 
 
-def rereads(arrangement: ResolvedOrder) -> tuple[float, int]:
+def rereads(resolved: ResolvedOrder) -> tuple[float, int]:
     """Return how many times an epoch reads its bytes if it reads samples one by one, and the excess in bytes.
 
     (1.0, 0) if a sample can be read alone, or whole chunks are read.
     """
-    index = arrangement.index
-    if not isinstance(arrangement.units, RecordUnits) or index.sample_bytes is not None:
+    index = resolved.index
+    if not isinstance(resolved.units, RecordUnits) or index.sample_bytes is not None:
         return 1.0, 0
-    borders, stored = index.extent_first_sample, arrangement.stored
+    borders, stored = index.extent_first_sample, resolved.stored
     counts = index.extent_num_samples if stored is None else stored.count_between(borders)
     num_bytes = (index.extent_end_byte - index.extent_first_byte).astype(np.float64)
     once = float(num_bytes[counts > 0].sum())
@@ -69,14 +69,14 @@ def rereads(arrangement: ResolvedOrder) -> tuple[float, int]:
     return each / max(once, 1.0), int(each - once)
 
 
-def _about_rereads(arrangement: ResolvedOrder) -> str:
-    factor, more_bytes = rereads(arrangement)
+def _about_rereads(resolved: ResolvedOrder) -> str:
+    factor, more_bytes = rereads(resolved)
     if factor < _MOST_REREADS or more_bytes < _LITTLE_BYTES:
         return ""
-    index = arrangement.index
+    index = resolved.index
     piece_samples = index.num_samples / index.num_extents
     return (
-        f"the order {arrangement.order.name!r} reads its samples one by one, and of these {index.format} shards no "
+        f"the order {resolved.order.name!r} reads its samples one by one, and of these {index.format} shards no "
         f"less than a piece of {piece_samples:.0f} samples can be read: an epoch reads {factor:.0f} times its bytes "
         f"({more_bytes / 2**30:,.1f} GiB more). The window, .shuffle(window=...), reads each piece once; or write "
         "smaller row groups, or shards without compression"

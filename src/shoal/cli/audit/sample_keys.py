@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.formats.folder.reader import Folder
 from shoal.indexing.open_source import Opened
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import DatasetSpec
+from shoal.stream.dataset_spec import DatasetSpec
 
 KEY = "__key__"
 _PACKED_KEY = "key"  # for rows that `shoal pack` made from files

@@ -19,7 +19,7 @@ from shoal.formats.decoding.images import image_decoder
 from shoal.indexing.open_source import Opened
 from shoal.reports.page_document import cards, document, facts, paragraph, section
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import DatasetSpec
+from shoal.stream.dataset_spec import DatasetSpec
 
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600

@@ -17,7 +17,7 @@ from shoal.figures import counted
 from shoal.index.table import locate
 from shoal.indexing.open_source import Opened
 from shoal.stream.dataset import Dataset
-from shoal.stream.spec import DatasetSpec
+from shoal.stream.dataset_spec import DatasetSpec
 
 Row = dict[str, Any]
 

@@ -80,7 +80,7 @@ def from_hf(
 def _of_stored(stored: Stored, options: Mapping[str, Any]) -> Dataset:
     """Open the rows of Arrow files."""
     opened = open_dataset(list(stored.paths), format="arrow", **options)
-    index = opened._description.opened.index  # noqa: SLF001  # to compare it with the library's counts
+    index = opened.stream.opened.index
     counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     if counts != list(stored.num_rows):
         msg = f"the files have {counts[:8]} rows, and the library says {list(stored.num_rows)[:8]}"

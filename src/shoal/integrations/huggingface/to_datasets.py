@@ -14,7 +14,7 @@ from shoal.order.state import State
 from shoal.pipeline.stages import ToTuple
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.ranks.ranks import Ranks
+from shoal.stream.ranks import Ranks
 
 # Divisible by every number of ranks up to 16, by all powers of two up to 1024, and by products of these: the library
 # gives each rank its own shards only if the ranks divide their number; else each rank skips the others' examples.
@@ -45,14 +45,14 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     if not isinstance(given := cast("Any", dataset), Dataset):
         msg = f"to_hf() takes a shoal dataset; got {type(given).__name__}"
         raise UsageError(msg, hint="shoal.open(...).shuffle(...)")
-    described = dataset._description  # noqa: SLF001  # what the user described
-    if described.batching is not None:
+    spec = dataset.stream.spec
+    if spec.batching is not None:
         msg = "Hugging Face datasets hold samples, and this dataset gives batches"
         raise UsageError(msg, hint="leave out batch(); there is .batch(n) of datasets, and the loader's batch_size=")
-    if any(isinstance(stage, ToTuple) for stage in described.stages):
+    if any(isinstance(stage, ToTuple) for stage in spec.stages):
         msg = "Hugging Face datasets hold samples with fields, and this dataset gives tuples"
         raise UsageError(msg, hint="columns() in place of to_tuple()")
-    if described.ranks != Ranks():
+    if spec.ranks != Ranks():
         msg = "partition() deals samples to ranks, and Hugging Face datasets are dealt by that library"
         raise UsageError(msg, hint="leave out partition(), and split_dataset_by_node(ds.to_hf(), rank, world_size)")
     datasets = datasets_library()
@@ -81,7 +81,7 @@ class Examples:
         state["start"] = state["start"] or self._first_state()
         with self._iteration(state["start"], state["taken"]) as iteration:
             for sample in iteration:
-                state["taken"] = iteration.place.num_yielded
+                state["taken"] = iteration.position.num_yielded
                 yield state["taken"], sample
 
     @property
@@ -190,18 +190,12 @@ class Examples:
     def _iteration(self, start: dict[str, Any], first_step: int) -> Iteration:
         dataset = self._dataset.partition(rank=0, world_size=1)  # a copy with its own position
         dataset.load_state_dict(start)
-        run = dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before sharing among workers
-        parts = self._num_parts
-        work = run.work.of_worker(self._part, parts) if parts > 1 else run.work
-        return Iteration(
-            work, run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state, first_step=first_step
-        )
+        spec = dataset.stream.iterator_spec()
+        if self._num_parts > 1:
+            spec = spec.of_worker(self._part, self._num_parts)
+        return Iteration(replace(spec, first_step=first_step, cursor=None))
 
 
 def _in_worker() -> bool:
     torch_data = sys.modules.get("torch.utils.data")
     return torch_data is not None and torch_data.get_worker_info() is not None
-
-
-def _nothing(_: object) -> None:
-    """Do nothing: the library counts epochs."""

@@ -14,7 +14,7 @@ from shoal.integrations.jax.jax_library import jax_library
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class Placement:
     """Destination of a batch's arrays: a device of this process, or, with a sharding, all devices that it names.
 
     ``num_rows`` counts the rows of a global batch, and ``num_local`` those of this process.
@@ -68,11 +68,6 @@ def _fitting(array: NDArray[Any], name: str) -> NDArray[Any]:
         msg = f"{name} has integers from {low} to {high}, and JAX would cut them to {limits.dtype}"
         raise UsageError(msg, hint='jax.config.update("jax_enable_x64", True), or .map() them to what fits')
     return array
-
-
-def on_process(batch: Any, repeated: NDArray[np.bool_]) -> Any:
-    """Mark the repeats in a batch: in all batches, since a compiled step requires a uniform structure."""
-    return {**batch, "__pad__": repeated} if isinstance(batch, dict) else batch
 
 
 def rank_of_rows(sharding: Any) -> tuple[int, int]:

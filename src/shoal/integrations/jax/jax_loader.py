@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.integrations.jax.jax_arrays import Placing, on_process, rank_of_rows
+from shoal.integrations.jax.jax_arrays import Placement, rank_of_rows
 from shoal.integrations.jax.jax_library import jax_library
-from shoal.pipeline.stages import Filter
-from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
-from shoal.stats.throughput import Throughput
-from shoal.stream.certificate.delivery_sums import Proof
-from shoal.stream.checkpoint.position import Position
+from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_stream import Stream
+from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_spec import IteratorSpec
-from shoal.stream.workers.prefetcher import Ahead
+from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.workers.prefetcher import Prefetcher
 
 
 class DataLoader:
@@ -63,12 +61,11 @@ class DataLoader:
         self.num_epochs = num_epochs
         self.prefetch = prefetch
         jax_library()
-        run = _pass_of(dataset)
-        if not run.work.recipe.partition.batched:
+        if dataset.stream.spec.batching is None:
             msg = "JAX takes batches, and this dataset gives single samples"
             raise UsageError(msg, hint="ds.batch(global_batch_size=...)")
         if sharding is not None:
-            _check_batches(run, sharding)
+            _check_batches(dataset.stream, sharding)
 
     def __repr__(self) -> str:
         """Return the dataset, and the destination of its batches."""
@@ -104,16 +101,11 @@ class DataIterator:
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
-        self.place: Position
-        self._is_stopped = False
-        self._batches: Iterator[Any] = iter(())
-        self._failure: BaseException | None = None
-        self._ahead: Ahead | None = None
         self._begin()
 
     def get_state(self) -> dict[str, Any]:
         """Return the state after every batch that this iterator gave: a few integers, the same in all processes."""
-        return self._run.state(*self.place.position)
+        return self._iteration.state_dict()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state, on any number of processes; batches made ahead are dropped.
@@ -131,125 +123,47 @@ class DataIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._failure is not None:
-            raise self._failure
-        taken: list[tuple[Any, Proof]] = []
-        self._before = (self.place, self.place.num_yielded, self.place.received)
-        try:
-            return self._next(taken)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self._undo(error, taken)
-            if self._is_stopped and isinstance(error, Exception):
-                raise StopIteration from None
-            raise
+        while True:
+            try:
+                return next(self._iteration)
+            except StopIteration:
+                num_epochs = self._loader.num_epochs
+                if self._is_over or num_epochs is None or self._iteration.position.epoch + 1 >= num_epochs:
+                    raise
+            self._begin()
 
     def stop(self) -> None:
         """Give no more batches; returns at once, and a ``next`` that waits for one ends within a moment.
 
         Unlike `close`, it may be called in a signal handler. The state stays that after everything given.
         """
-        self._is_stopped = self._closed = True
-        begin_elsewhere(self.close)
+        self._is_over = True
+        self._iteration.stop()
 
     def close(self) -> None:
         """Stop making batches, and give no more."""
-        with InterruptsHeld():
-            self._closed = True
-            self._batches = iter(())
-            self._end_line()
-            if self._ahead is not None:
-                self._ahead.close()
-            self._iteration.close()
-
-    def _end_line(self) -> None:
-        if self._line is not None:
-            self._line.close()
-
-    def _next(self, taken: list[tuple[Any, Proof]]) -> Any:
-        """Return the next batch; a batch taken from those made ahead is recorded in ``taken`` first, for `_undo`."""
-        began = self._pace.clock()
-        try:
-            self._take(taken)
-            self._before = (self.place, self.place.num_yielded, self.place.received)  # maybe of the next epoch
-            with InterruptsHeld():
-                self.place.num_yielded += 1
-                batch, self.place.received = taken[0]
-                if self._line is not None:
-                    self._line.step()
-                if self.place.num_yielded >= self._run.num_steps:
-                    self._end_line()
-                    self._run.ended(self.place)  # now, since a loop that counts to len() never calls again
-            return batch
-        finally:
-            self._pace.add(began, self._pace.clock())
-
-    def _undo(self, error: BaseException, taken: list[tuple[Any, Proof]]) -> None:
-        """Restore the state before a batch that was not given out, because of an interrupt or an error."""
-        with InterruptsHeld():
-            place, num_yielded, received = self._before
-            place.num_yielded, place.received = num_yielded, received
-            if isinstance(error, Exception) and not taken:
-                self._failure = error
-                self.close()
-            elif self._ahead is None:
-                self._failure = _interrupted()
-                self.close()
-            elif taken:
-                self._ahead.give_back(taken[0])
-
-    def _take(self, taken: list[tuple[Any, Proof]]) -> None:
-        """Append the next batch to ``taken``, with the proof of all that was delivered up to it."""
-        while not self._closed:
-            try:
-                if self._ahead is None:
-                    taken.append(next(self._batches))
-                else:
-                    self._ahead.wait()
-                    with InterruptsHeld():
-                        taken.append(self._ahead.take())
-            except StopIteration:
-                if self._is_stopped:
-                    break
-                self._run.ended(self.place)
-                self.close()
-                if self._loader.num_epochs is None or self._run.epoch + 1 >= self._loader.num_epochs:
-                    break
-                self._begin()
-            else:
-                return
-        raise StopIteration
+        self._is_over = True
+        self._iteration.close()
 
     def _begin(self) -> None:
         """Start making the rest of the dataset's current epoch."""
         loader = self._loader
-        run = self._run = _pass_of(loader.dataset)
-        self._failure = None
-        self.place = run.place()
-        self._iteration: Iteration = Iteration(
-            run.silent().work, run.counters, epoch=run.epoch, start=run.start, ended=_nothing, state=run.state
-        )
-        self._pace = run.counters.pace = Throughput(run.counters)
-        self._line = run.progress_line(self.place)
-        run.follow(self.place)
-        self._ahead = None
-        self._closed = loader.num_epochs is not None and run.epoch >= loader.num_epochs
-        if self._closed:
-            self.close()
-            return
-        if loader.num_epochs is not None and not run.start and not run.num_steps:
-            self.close()
-            shares = run.work.recipe.partition
-            msg = f"no epoch has a batch of {shares.global_batch}: there are {self.place.num_samples} samples"
+        spec = loader.dataset.stream.iterator_spec()
+        self._is_over = loader.num_epochs is not None and spec.epoch >= loader.num_epochs
+        if loader.num_epochs is not None and not self._is_over and not spec.start and not spec.num_steps:
+            position = spec.position()
+            msg = f"no epoch has a batch of {position.partition.global_batch}: there are {position.num_samples} samples"
             raise UsageError(msg, hint='a smaller batch, or remainder="pad"')
         # The default device is that of this thread: another thread may make the arrays.
-        placed = _placed(run, self._iteration, loader.sharding, jax_library().config.jax_default_device)
-        made = self._iteration.place
-        batches = ((batch, made.proof) for batch in placed)  # in the thread that makes them, so that both match
-        if loader.prefetch:
-            self._ahead = Ahead(batches, limit=loader.prefetch, close=self._iteration.close)
-        self._batches = self._ahead or batches
+        device = jax_library().config.jax_default_device
+        with InterruptsHeld():
+            making = spec.unobserved()
+            source: BatchMaker | Prefetcher = BatchMaker(making, partial(_placed, spec, loader.sharding, device))
+            if loader.prefetch and not self._is_over:
+                source = Prefetcher(Iteration(making, source), limit=loader.prefetch)
+            self._iteration = Iteration(spec, source)
+        if self._is_over:
+            self.close()
 
 
 def partition(dataset: Dataset, sharding: Any) -> Dataset:
@@ -267,58 +181,40 @@ def partition(dataset: Dataset, sharding: Any) -> Dataset:
     return dataset.partition(rank=rank, world_size=world_size)
 
 
-def _placed(run: IteratorSpec, batches: Iterator[Any], sharding: Any, device: Any) -> Iterator[Any]:
+def _placed(spec: IteratorSpec, sharding: Any, device: Any, batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches of a pass as JAX arrays."""
-    shares = run.work.recipe.partition
-    if sharding is None:
-        yield from map(Placing(None, device), batches)
-        return
-    num_local = shares.global_batch // shares.world_size
-    place = Placing(sharding, device, shares.global_batch, num_local)
-    pads = shares.remainder == "pad"
+    partition, num_steps = spec.work.pipeline.partition, spec.num_steps
+    num_local = partition.global_batch // partition.world_size
+    put = Placement(sharding, device, partition.global_batch, num_local)
     for step, batch in enumerate(batches):
-        yield place(on_process(batch, _repeated(run, step, num_local)) if pads else batch)
+        if sharding is None or partition.remainder != "pad" or not isinstance(batch, dict):
+            yield put(batch)
+            continue
+        # In all batches, since a compiled step requires a uniform structure; only the last one has repeats.
+        repeated = np.zeros(num_local, dtype=np.bool_)
+        if step == num_steps - 1:
+            order = spec.work.resolved.epoch(spec.epoch)
+            repeated = partition.share(order, spec.work.pipeline.rank, step, step + 1, spec.start).repeated
+        yield put({**batch, "__pad__": repeated})
 
 
-def _repeated(run: IteratorSpec, step: int, num_local: int) -> NDArray[np.bool_]:
-    """Return a mask of this process's samples of a step that are repeats; only the last step of an epoch has any."""
-    if step < run.num_steps - 1:
-        return np.zeros(num_local, dtype=np.bool_)
-    work = run.work
-    order = work.arrangement.epoch(run.epoch)
-    return work.recipe.partition.share(order, work.recipe.rank, step, step + 1, run.start).repeated
-
-
-def _check_batches(run: IteratorSpec, sharding: Any) -> None:
+def _check_batches(stream: Stream, sharding: Any) -> None:
     """Raise `UsageError` unless every batch of this process is its rows of an array under a sharding."""
-    recipe, shares = run.work.recipe, run.work.recipe.partition
+    options, shares = stream.spec.reading, stream.partition
     if shares.remainder == "keep":
         msg = f"with sharding= all batches have one shape, and remainder='keep' leaves less than {shares.global_batch}"
         hint = 'batch(..., remainder="drop"), or "pad", which fills the last one with repeats and marks them'
         raise UsageError(msg, hint=hint)
-    options = run.work.options
-    if any(isinstance(stage, Filter) for stage in recipe.stages) or options.skips or options.quarantine is not None:
+    if stream.spec.filters or options.leaves_out:
         msg = "with sharding= all batches have one shape, and filter() or reading() leaves samples out"
         raise UsageError(msg, hint="map() samples to what the loss ignores, or go without sharding=")
-    rank, world_size = rank_of_rows(sharding)
-    if (rank, world_size) != (recipe.rank, shares.world_size):
-        msg = f"the sharding makes this process part {rank} of {world_size}, and the dataset rank {recipe.rank} of "
-        msg += f"{shares.world_size}"
+    (rank, world_size), ours = rank_of_rows(sharding), stream.spec.ranks.resolve()
+    if (rank, world_size) != ours:
+        msg = (
+            f"the sharding makes this process part {rank} of {world_size}, and the dataset rank {ours[0]} of {ours[1]}"
+        )
         raise UsageError(msg, hint="shoal.jax.DataLoader(shoal.jax.partition(ds, sharding), sharding=sharding)")
     num_parts = len({str(part) for part in sharding.devices_indices_map((len(sharding.device_set),)).values()})
     if shares.global_batch % max(num_parts, world_size):
         msg = f"a global batch of {shares.global_batch} has no equal parts for the {num_parts} that the sharding makes"
         raise UsageError(msg, hint=f"batch(global_batch_size=...) with a multiple of {num_parts}")
-
-
-def _pass_of(dataset: Dataset) -> IteratorSpec:
-    return dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it begins
-
-
-def _interrupted() -> UsageError:
-    msg = "this iterator was interrupted while it made a batch, and has lost it"
-    return UsageError(msg, hint="iterator.set_state(iterator.get_state()): nothing is lost by that")
-
-
-def _nothing(_: object) -> None:
-    """Do nothing: the receiver counts, not the maker."""

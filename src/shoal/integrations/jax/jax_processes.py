@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.integrations.jax.jax_library import jax_library
 from shoal.integrations.jax.jax_loader import DataLoader
 from shoal.stream.dataset import Dataset
-from shoal.stream.ranks.rank_consistency import check_agreement, told_of
+from shoal.stream.ranks import check_agreement
 
 _MOST_BYTES = 4096
 
@@ -32,11 +32,12 @@ def compare_ranks(source: Dataset | DataLoader) -> None:
         return
     from jax.experimental import multihost_utils  # noqa: PLC0415  # optional, like jax itself
 
-    told = json.dumps(told_of(source.dataset if isinstance(source, DataLoader) else source)).encode()
-    if len(told) > _MOST_BYTES:
-        msg = f"what this process would tell the others has {len(told)} bytes; {_MOST_BYTES} are the most"
+    dataset = source.dataset if isinstance(source, DataLoader) else source
+    settings = json.dumps(dataset.stream.iterator_spec().settings()).encode()
+    if len(settings) > _MOST_BYTES:
+        msg = f"what this process would tell the others has {len(settings)} bytes; {_MOST_BYTES} are the most"
         raise UsageError(msg, hint="an order of your own with large parameters? give it smaller ones")
     padded = np.zeros(_MOST_BYTES, dtype=np.uint8)
-    padded[: len(told)] = np.frombuffer(told, dtype=np.uint8)
+    padded[: len(settings)] = np.frombuffer(settings, dtype=np.uint8)
     everybody = np.asarray(multihost_utils.process_allgather(padded))
     check_agreement([tuple(json.loads(row.tobytes().rstrip(b"\0"))) for row in everybody])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self, cast
 
 import torch.utils.data
@@ -11,10 +12,9 @@ from shoal.errors import StateError, UsageError
 from shoal.integrations.torch.shared_state import SharedState
 from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.workers.foreign_loaders import refuse_batches_of_batches, refuse_second_dealing
-
-_FIELDS = ("start", "step", "worker", "num_workers", "rank", "world_size")
 
 
 class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
@@ -44,7 +44,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         self._shared, self._seen = SharedState(), 0  # the start position, for persistent workers
         self._has_begun = False
         self._saved: dict[str, Any] | None = None
-        dataset._cursor.watch(self._tell)  # noqa: SLF001  # by whichever object it is moved
+        dataset.stream.cursor.watch(self._tell)  # by whichever object it is moved
 
     def __len__(self) -> int:
         """Return the number of items that this rank yields in a whole epoch: batches, or samples."""
@@ -72,24 +72,23 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         info = torch.utils.data.get_worker_info()
         if info is not None:
             self._begin_as_told()
-        run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before sharing among workers
-        partition = run.work.recipe.partition
+        partition = self.dataset.stream.partition
         refuse_second_dealing(partition.world_size)
         if partition.batched:
             refuse_batches_of_batches()
         saved, self._saved = self._saved, None
-        part = _Part(self, 0 if info is None else info.id, 1 if info is None else info.num_workers)
+        part = _Part(self.dataset, 0 if info is None else info.id, 1 if info is None else info.num_workers)
         if saved is not None:
             part.load_state_dict(saved)
         return part
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a worker, with the rank, which it may be unable to find out, and the start position."""
-        run = self.dataset._pass()  # noqa: SLF001  # what iter(dataset) does, before it begins
-        world_size = run.work.recipe.partition.world_size
+        stream = self.dataset.stream
+        rank, world_size = stream.spec.ranks.resolve()
         refuse_second_dealing(world_size)
-        dataset = self.dataset.partition(rank=run.work.recipe.rank, world_size=world_size)
-        dataset.load_state_dict(run.state(run.epoch, run.start))
+        dataset = self.dataset.partition(rank=rank, world_size=world_size)
+        dataset.load_state_dict(stream.start_state())
         return {**self.__dict__, "dataset": dataset, "_seen": self._shared.number, "_has_begun": False}
 
     def __copy__(self) -> Self:
@@ -100,13 +99,12 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept)
-        self.dataset._cursor.watch(self._tell)  # noqa: SLF001
+        self.dataset.stream.cursor.watch(self._tell)
 
     def _tell(self) -> None:
         """Publish a new start position of the dataset to persistent workers."""
         if torch.utils.data.get_worker_info() is None:  # a move in a worker concerns that worker alone
-            dataset = self.dataset
-            self._shared.put(dataset._arrangement.state_at(*dataset._cursor.begins))  # noqa: SLF001
+            self._shared.put(self.dataset.stream.start_state())
 
     def _begin_as_told(self) -> None:
         """In a worker, begin the first pass where this copy was sent to, later ones where the parent's dataset does.
@@ -122,67 +120,47 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 class _Part:
     """One worker's part of an epoch, with a state that only the same worker can use."""
 
-    def __init__(self, source: IterableDataset, worker: int, num_workers: int) -> None:
-        self._source, self._worker, self._num_workers = source, worker, num_workers
+    def __init__(self, dataset: Dataset, worker: int, num_workers: int) -> None:
+        self._dataset, self._worker, self._num_workers = dataset, worker, num_workers
         self._begin(0)
 
     def _begin(self, step: int) -> None:
-        self._run = self._source.dataset._pass()  # noqa: SLF001
-        work = self._run.work.of_worker(self._worker, self._num_workers)
-        self._iteration: Iteration = Iteration(
-            work,
-            self._run.counters,
-            epoch=self._run.epoch,
-            start=self._run.start,
-            ended=_nothing,
-            state=self._run.state,
-            first_step=step,
-        )
+        stream = self._dataset.stream
+        self._start_state, (rank, world_size) = stream.start_state(), stream.spec.ranks.resolve()
+        self._here = {"worker": self._worker, "num_workers": self._num_workers, "rank": rank, "world_size": world_size}
+        spec = stream.iterator_spec().of_worker(self._worker, self._num_workers, first_step=step)
+        convert = partial(map, tensors) if stream.partition.batched else None
+        self._iteration = Iteration(spec, BatchMaker(spec, convert))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        iteration, before = self._iteration, self._iteration.place.num_yielded
         try:
-            made = next(iteration)
-            return tensors(made) if self._run.work.recipe.partition.batched else made
+            return next(self._iteration)
         except StopIteration:
-            dataset = self._source.dataset
+            dataset, epoch = self._dataset, self._iteration.position.epoch
             # A loaded position was used up. No worker can say that: the loop may not have received what it made ahead.
-            if torch.utils.data.get_worker_info() is None and dataset.epoch == self._run.epoch:
-                dataset.set_epoch(self._run.epoch + 1)
-                dataset.set_epoch(self._run.epoch)
-            raise
-        except BaseException as error:  # an interrupt, too: the item made is not given out
-            iteration.fail(error, num_yielded=before)
+            if torch.utils.data.get_worker_info() is None and dataset.epoch == epoch:
+                dataset.set_epoch(epoch + 1)
+                dataset.set_epoch(epoch)
             raise
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this worker."""
-        recipe = self._run.work.recipe
-        start = self._run.state(self._run.epoch, self._run.start)
-        step = self._iteration.place.num_yielded
-        parts = (start, step, self._worker, self._num_workers, recipe.rank, recipe.partition.world_size)
-        return dict(zip(_FIELDS, parts, strict=True))
+        return {"start": self._start_state, "step": self._iteration.position.num_yielded, **self._here}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same worker."""
-        recipe = self._run.work.recipe
-        here = (self._worker, self._num_workers, recipe.rank, recipe.partition.world_size)
-        for name, ours in zip(_FIELDS[2:], here, strict=True):
+        for name, ours in self._here.items():
             if state.get(name) != ours:
                 msg = f"the state was saved with {name}={state.get(name)}; this is {name}={ours}"
                 hint = "keep ranks and workers as they were, or use shoal.torch.DataLoader, whose state fits any number"
                 raise StateError(msg, hint=hint)
         self._iteration.close()
-        self._source.dataset.load_state_dict(state["start"])
+        self._dataset.load_state_dict(state["start"])
         self._begin(state["step"])
 
     def close(self) -> None:
         """Stop iterating."""
         self._iteration.close()
-
-
-def _nothing(_: object) -> None:
-    """Do nothing: a worker does not know whether the epoch is over."""

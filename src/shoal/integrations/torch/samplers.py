@@ -7,7 +7,6 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.iterator_spec import IteratorSpec
 from shoal.stream.map_view import batches_of_ids
 from shoal.stream.workers.foreign_loaders import refuse_second_dealing
 
@@ -22,7 +21,7 @@ class BatchSampler:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        if not self._pass().work.recipe.partition.batched:
+        if dataset.stream.spec.batching is None:
             msg = "a batch sampler gives batches, and this dataset gives single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
 
@@ -32,9 +31,8 @@ class BatchSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         """Begin at the loaded position, else at the start of the epoch; further passes do too until `set_epoch`."""
-        run = self._pass()
-        refuse_second_dealing(run.work.recipe.partition.world_size)
-        return batches_of_ids(run)
+        refuse_second_dealing(self.dataset.stream.partition.world_size)
+        return batches_of_ids(self.dataset.stream.iterator_spec())
 
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, unless it is the current one."""
@@ -42,17 +40,14 @@ class BatchSampler:
 
     def state_dict(self, num_received: int) -> dict[str, Any]:
         """Return the state after ``num_received`` batches of the current pass; see `Dataset.state_dict`."""
-        run = self._pass()
-        place = run.place()
-        place.num_yielded = num_received
-        return run.state(*place.position)
+        stream = self.dataset.stream
+        position = stream.iterator_spec().position()
+        position.num_yielded = num_received
+        return stream.resolved.state_at(*position.resume_point)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""
         self.dataset.load_state_dict(state)
-
-    def _pass(self) -> IteratorSpec:
-        return self.dataset._pass()  # noqa: SLF001  # what iter(dataset) would do
 
 
 class Sampler:
@@ -64,7 +59,7 @@ class Sampler:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        if dataset._pass().work.recipe.partition.batched:  # noqa: SLF001
+        if dataset.stream.spec.batching is not None:
             msg = "a sampler gives single samples, and this dataset gives batches"
             raise UsageError(msg, hint="shoal.torch.BatchSampler(ds)")
 
@@ -74,9 +69,8 @@ class Sampler:
 
     def __iter__(self) -> Iterator[int]:
         """Begin at the loaded position, else at the start of the epoch."""
-        run = self.dataset._pass()  # noqa: SLF001
-        refuse_second_dealing(run.work.recipe.partition.world_size)
-        return (ids[0] for ids in batches_of_ids(run))
+        refuse_second_dealing(self.dataset.stream.partition.world_size)
+        return (ids[0] for ids in batches_of_ids(self.dataset.stream.iterator_spec()))
 
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, unless it is the current one."""

@@ -28,6 +28,13 @@ def pinned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any
     return array
 
 
+def pinned_for(device: int, batch: Any) -> Any:
+    """Return the batch pinned for a device."""
+    # A new thread starts with device 0, where every rank would create a context.
+    torch.accelerator.set_device_index(device)
+    return pinned(batch)
+
+
 def pinned(value: Any) -> Any:
     """Return the value with tensors, and whatever else can pin itself, in pinned memory."""
     if hasattr(value, "pin_memory"):

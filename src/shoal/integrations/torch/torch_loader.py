@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
+import torch
+
 from shoal.errors import UsageError
-from shoal.integrations.torch.received_batches import ByWorkers, InThread, Received
-from shoal.integrations.torch.worker_processes import Workers
+from shoal.integrations.torch.tensor_batches import can_pin, pinned_array, pinned_for
+from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pipeline.collate import collate
 from shoal.pipeline.tensors import tensors
 from shoal.processes.forks import start_context
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.iterator_spec import IteratorSpec
+from shoal.stream.iterating.batch_maker import BatchMaker
+from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec
+from shoal.stream.workers.prefetcher import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2
@@ -135,8 +142,8 @@ class DataLoader:
         self._worker_init_fn, self._generator = worker_init_fn, generator
         self._context = start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else None
         self._staying: Workers | None = None
-        self._serving: Received | None = None
-        self._newest: weakref.ref[Received] | None = None
+        self._serving: Iteration | None = None
+        self._newest: weakref.ref[Iteration] | None = None
 
     def __repr__(self) -> str:
         """Return the dataset, and the makers of its batches."""
@@ -147,31 +154,37 @@ class DataLoader:
         """Return the number of batches in a whole epoch on this rank."""
         return len(self.dataset)
 
-    def __iter__(self) -> Received:
+    def __iter__(self) -> Iteration:
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
-        run = _pass_of(self.dataset, self.collate_fn)
-        if not run.work.recipe.partition.batched:
+        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate)
+        if not spec.work.pipeline.partition.batched:
             msg = "a loader gives batches, and this dataset gives single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
-        made_by = run.silent()
         finish = _tensor_marks if self.collate_fn is not None else tensors
-        if not self.num_workers:
-            made_by = made_by.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
-            num_ahead, limit_bytes = self.prefetch_factor, self.prefetch_bytes
+        if self.num_workers:
+            if self._serving is not None:
+                self._serving.close()
+            workers = self._workers_for(spec.unobserved(), finish)
+            iteration = Iteration(spec, WorkerBatches(workers, spec, stay=self.persistent_workers))
+            self._serving = iteration if self.persistent_workers else None
+        else:
             with InterruptsHeld():
-                made = InThread(made_by, finish, num_ahead, limit_bytes=limit_bytes, pin_memory=self.pin_memory)
-                return self._noted(Received(run, made))
-        if self._serving is not None:
-            self._serving.close()
-        workers = self._workers_for(made_by, finish)
-        workers.begin(made_by)
-        received = Received(run, ByWorkers(workers, run, stay=self.persistent_workers))
-        self._serving = received if self.persistent_workers else None
-        return self._noted(received)
+                iteration = Iteration(spec, self._source_here(spec.unobserved(), finish))
+        self._newest = weakref.ref(iteration)
+        return iteration
 
-    def _noted(self, received: Received) -> Received:
-        self._newest = weakref.ref(received)
-        return received
+    def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
+        """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
+        spec = spec.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
+        convert: Callable[[Iterator[Any]], Iterator[Any]] = partial(map, finish)
+        if self.pin_memory and can_pin():
+            spec = spec.gathered_into(pinned_array)
+            pin = partial(pinned_for, torch.accelerator.current_device_index())
+            convert = lambda batches: map(pin, map(finish, batches))  # noqa: E731
+        maker = BatchMaker(spec, convert)
+        if not self.prefetch_factor:
+            return maker
+        return Prefetcher(Iteration(spec, maker), limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`."""
@@ -217,7 +230,7 @@ class DataLoader:
         """Return the state for a copy, which has its own dataset at the same position, and no workers yet."""
         return {**self.__dict__, "_staying": None, "_serving": None, "_newest": None}
 
-    def _workers_for(self, run: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
+    def _workers_for(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
         context: Any = self._context
         options = {
             "pin_memory": self.pin_memory,
@@ -228,7 +241,7 @@ class DataLoader:
             "prefetch_factor": self.prefetch_factor,
             "persistent_workers": self.persistent_workers,
         }
-        given = (run.work, self.num_workers, finish, options)
+        given = (spec.work, self.num_workers, finish, options)
         staying, self._staying = self._staying, None
         if staying is not None:
             if staying.serve(*given):
@@ -236,15 +249,11 @@ class DataLoader:
                 return staying
             staying.close()
         if context.get_start_method() != "fork":
-            _check_travels(run, self.collate_fn, self._worker_init_fn)
+            _check_travels(spec.work.pipeline, self.collate_fn, self._worker_init_fn)
         workers = Workers(*given)
         if self.persistent_workers:
             self._staying = workers
         return workers
-
-
-def _pass_of(dataset: Dataset, collate_fn: Callable[[list[Any]], Any] | None) -> IteratorSpec:
-    return dataset._pass(collate_fn) if collate_fn is not None else dataset._pass()  # noqa: SLF001
 
 
 def _refuse(given: dict[str, Any]) -> None:
@@ -259,9 +268,8 @@ def _refuse(given: dict[str, Any]) -> None:
             raise UsageError(msg, hint=hint.format(value=value))
 
 
-def _check_travels(run: IteratorSpec, *functions: Any) -> None:
-    recipe = run.work.recipe
-    for thing in (*recipe.stages, *recipe.batch_stages, *functions):
+def _check_travels(pipeline: PipelineSpec, *functions: Any) -> None:
+    for thing in (*pipeline.stages, *pipeline.batch_stages, *functions):
         try:
             pickle.dumps(thing)
         except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -10,7 +10,7 @@ import torch.distributed
 from shoal.errors import UsageError
 from shoal.integrations.torch.torch_loader import DataLoader
 from shoal.stream.dataset import Dataset
-from shoal.stream.ranks.rank_consistency import check_agreement, told_of
+from shoal.stream.ranks import check_agreement
 
 
 def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = None) -> Dataset:
@@ -67,7 +67,8 @@ def compare_ranks(source: Dataset | DataLoader, group: Any = None) -> None:
     distributed: Any = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return
-    own = told_of(source.dataset if isinstance(source, DataLoader) else source)
+    dataset = source.dataset if isinstance(source, DataLoader) else source
+    own = dataset.stream.iterator_spec().settings()
     everybody: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(everybody, own, group=group)
     check_agreement(everybody)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import errno
+import logging
 import os
 import signal
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,16 +23,18 @@ from shoal.errors import WorkerError
 from shoal.integrations.torch.batch_transfer import SHARED_MEMORY_HINT, sendable
 from shoal.processes.feeders import UNSENT_EXIT_CODE, end_where_unsent
 from shoal.processes.forks import wait_for_end, wait_for_feeders
-from shoal.processes.interrupts import interrupts_wait
+from shoal.processes.interrupts import begin_elsewhere, interrupts_wait
 from shoal.processes.parents import end_with_parent
 from shoal.storage.retry import StoppedError
-from shoal.stream.iterating.iterator_spec import IteratorSpec
-from shoal.stream.iterating.pipeline_spec import WorkerSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.snapshot import Snapshot
-from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch
+from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch, add_counts
 from shoal.stream.workers.worker_cache import sharing_chunks
 
+_log = logging.getLogger("shoal")
+
 _SECONDS_TO_END = 2.0
+_SECONDS_TO_GIVE_UP = 1.5
 
 
 class Workshop:
@@ -64,15 +68,13 @@ class _Tasks:
     """The sampler: the steps of the current pass."""
 
     def __init__(self) -> None:
-        self.run: IteratorSpec | None = None
+        self.spec: IteratorSpec | None = None
 
     def __iter__(self) -> Iterator[Task]:
-        run = self.run
-        if run is None:
-            return
-        num_steps = run.num_steps
-        for step in range(num_steps):
-            yield Task(run.epoch, run.start, step, num_steps)
+        if (spec := self.spec) is not None:
+            num_steps = spec.num_steps
+            for step in range(num_steps):
+                yield Task(spec.epoch, spec.start, step, num_steps)
 
 
 class Workers:
@@ -109,9 +111,9 @@ class Workers:
         """Return True if these workers equal new `Workers` of these arguments, so that they can serve."""
         return not self._closed and not self._has_given_up and _given(work, num_workers, finish, options) == self._given
 
-    def begin(self, run: IteratorSpec) -> None:
+    def begin(self, spec: IteratorSpec) -> None:
         """Start making the batches of this pass; what is left of an earlier one is dropped."""
-        self._tasks.run = run
+        self._tasks.spec = spec
         try:
             self._made = iter(self._loader)
         except OSError as error:
@@ -184,6 +186,71 @@ class Workers:
         return error
 
 
+class WorkerBatches:
+    """The source of batches that worker processes make: those of one pass, which ``stay`` for the next ones if true."""
+
+    survives_interrupts = False  # torch may have taken a batch out of its queue
+
+    def __init__(self, workers: Workers, spec: IteratorSpec, *, stay: bool) -> None:
+        self.position = spec.position()
+        self._workers: Workers | None = workers
+        self._is_waiting = self._has_warned = False
+        self._counters, self._stay = spec.counters, stay
+        workers.begin(spec)
+
+    def receive(self, taken: list[Any]) -> Any:  # noqa: ARG002  # nothing can be given back
+        """Return the next batch, waiting for the worker that makes it."""
+        if self._workers is None:
+            raise StopIteration
+        try:
+            self._is_waiting = True
+            made = self._workers.next()
+            self._is_waiting = False
+        except StopIteration:
+            raise
+        except BaseException:
+            self._workers.close()  # after any error, the content of their queues is unknown
+            self._workers = None
+            raise
+        add_counts(self._counters, made.counts)
+        if made.counts.get("num_unshared_batches") and not self._has_warned:
+            self._has_warned = True
+            _log.warning("batches of workers come through a pipe, which is slower: %s", SHARED_MEMORY_HINT)
+        if made.failed is not None:
+            made.failed.raise_here()
+        position = self.position
+        if made.step != position.num_yielded:  # never seen; but a batch lost between processes must not go unnoticed
+            msg = f"a worker gave the batch of step {made.step}, and step {position.num_yielded} is due"
+            raise AssertionError(msg)
+        position.num_yielded += 1
+        position.received = position.received.plus(made.proof)
+        return made.batch
+
+    def give_back(self, taken: list[Any]) -> None:
+        """Do nothing: an interrupt ends this source."""
+
+    def stop(self) -> None:
+        """Cancel the batches in work, and end workers that do not react."""
+        if self._workers is not None:
+            self._workers.give_up()
+            begin_elsewhere(self._end_if_stuck)
+
+    def _end_if_stuck(self) -> None:
+        time.sleep(_SECONDS_TO_GIVE_UP)
+        if (workers := self._workers) is not None and self._is_waiting:
+            workers.kill()
+
+    def end(self) -> None:
+        """Release the workers after the last batch: persistent ones stay, others end."""
+        self.close()
+
+    def close(self) -> None:
+        """End the processes; persistent ones learn from the next pass that this one is over."""
+        workers, self._workers = self._workers, None
+        if workers is not None and not self._stay:
+            workers.close()
+
+
 def _given(work: WorkerSpec, *others: Any) -> Snapshot:
     """Return a snapshot of everything that workers are started with.
 
@@ -191,7 +258,7 @@ def _given(work: WorkerSpec, *others: Any) -> Snapshot:
     the random numbers of the next ones, do not affect what existing workers make.
     """
     options: dict[str, Any] = others[-1]
-    alone = (work.opened, work.arrangement.index, options["multiprocessing_context"], options["generator"])
+    alone = (work.opened, work.resolved.index, options["multiprocessing_context"], options["generator"])
     return Snapshot((work, *others), alone=alone)
 
 

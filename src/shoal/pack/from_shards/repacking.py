@@ -60,7 +60,7 @@ from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.stores import options_of_sides
-from shoal.stream.iterating.pipeline_spec import PipelineSpec, WorkerSpec
+from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
 
 _log = logging.getLogger("shoal")
 

@@ -11,9 +11,8 @@ from shoal.formats.shard_format import Sample
 from shoal.index.table import locate
 from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.shard_writer import Named, Unreadable
-from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.pipeline_spec import WorkerSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
 SAMPLE = "sample "
@@ -50,7 +49,7 @@ class SpanReader:
             self.close()
             self._iteration = self._begun(first, stop)
         self._at = first
-        for sample_id in self._work.arrangement.epoch(0).ids(first, stop).tolist():
+        for sample_id in self._work.resolved.epoch(0).ids(first, stop).tolist():
             found = self._pending or next(self._iteration, None)
             is_here = found is not None and found[0] == sample_id
             self._pending = None if is_here else found
@@ -75,9 +74,9 @@ class SpanReader:
         work = self._work
         if not self._goes_on:
             # No read-ahead beyond the span.
-            delivered = replace(work.arrangement, delivered=Runs.span(first, stop), _epochs={})
-            work, first = replace(work, arrangement=delivered), 0
-        return Iteration(work, Counters(), epoch=0, start=first, ended=_nothing, state=_no_state)
+            delivered = replace(work.resolved, delivered=Runs.span(first, stop))
+            work, first = replace(work, resolved=delivered), 0
+        return Iteration(IteratorSpec(work, 0, first))
 
     def _finished(self, sample_id: int, sample: Sample) -> Sample | Named:
         if self._renamed:
@@ -118,12 +117,3 @@ class SpanSamples:
 
     def __iter__(self) -> Iterator[Sample | Named | Unreadable]:
         return self.reader.samples(self.first, self.stop)
-
-
-def _nothing(_: object) -> None:
-    """Do nothing: no state is kept of this iteration."""
-
-
-def _no_state(epoch: int, position: int) -> dict[str, Any]:
-    msg = f"a state was asked for at epoch {epoch}, position {position}"
-    raise AssertionError(msg)

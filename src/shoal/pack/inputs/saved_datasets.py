@@ -104,7 +104,7 @@ class DatasetInputs:
 
     def options(self, *, skips: bool) -> dict[str, Any]:  # noqa: ARG002  # all rows fit
         """Return format options that keep the column types, if the target has columns too."""
-        options = options_like(self._dataset()._opened, self.format)  # noqa: SLF001  # as below
+        options = options_like(self._dataset().stream.opened, self.format)
         if "schema" in options:
             options["schema"] = _with_files(options["schema"])
         return options
@@ -165,7 +165,7 @@ def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
         msg = f"{directory / _STATE}: this does not say which files hold the dataset"
         raise SourceError(msg, hint="save the dataset again with save_to_disk") from None
     dataset = _opened(paths)
-    index = dataset._opened.index  # noqa: SLF001  # for the places of samples
+    index = dataset.stream.opened.index
     means = index.extent_decoded_bytes // np.maximum(index.extent_num_samples, 1)
     return DatasetInputs(
         paths,

@@ -21,10 +21,10 @@ from shoal.reading.checks.damaged import Damaged, forgiving_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificate.delivery_sums import DeliverySums
-from shoal.stream.checkpoint.position import Position
-from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.delivery_sums import DeliverySums
+from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
+from shoal.stream.position import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class BatchContext:
     """Inputs for making samples and batches, and the counters of the results."""
 
     opened: Opened
-    arrangement: ResolvedOrder
-    recipe: PipelineSpec
+    resolved: ResolvedOrder
+    pipeline: PipelineSpec
     counters: Counters
-    place: Position
-    ledger: DeliverySums
+    position: Position
+    sums: DeliverySums
     skips: Skips | None
     decoders: Decoders | None
 
@@ -47,8 +47,8 @@ class BatchContext:
     @property
     def made(self) -> Callable[[Any, int], Any] | None:
         """The function from such a sample and its id to the result of the remaining stages; None if there are none."""
-        threaded = self.recipe.threaded
-        stages = self.recipe.stages[0 if threaded is None else threaded.num_stages :]
+        threaded = self.pipeline.threaded
+        stages = self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
         if self.skips is not None:
             return partial(self.skips.made, stages)
         return partial(run_stages, stages, index=self.opened.index) if stages else None
@@ -56,7 +56,7 @@ class BatchContext:
     @property
     def deliverer(self) -> Callable[..., Any]:
         """The function from a collated batch and the marks of its repeats to the batch that is yielded."""
-        return partial(_delivered, self, self.recipe.after_collation)
+        return partial(_delivered, self, self.pipeline.after_collation)
 
 
 # From here on functions, not methods: a generator that referenced its iteration would keep it, and with it its threads,
@@ -65,37 +65,37 @@ class BatchContext:
 
 def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield sample after sample, without those that a filter dropped or that are damaged."""
-    made, counters, place = source.made, source.counters, source.place
-    formatting = source.recipe.formatting
+    made, counters, position = source.made, source.counters, source.position
+    formatting = source.pipeline.formatting
     formatted = None if formatting.name is None else formatting.sample
     for span in spans:
         after = span.steps.stop
         # The last position of an epoch may have no sample for this rank.
         for step, sample_id, sample in zip(span.steps, span.ids, source.samples(span), strict=False):
             result = made(sample, sample_id) if made else sample
-            place.num_yielded = step + 1
+            position.num_yielded = step + 1
             if result is SKIPPED or result is DROPPED:
                 counters.num_filtered += result is DROPPED
-                source.ledger.dropped(step, 0)
+                source.sums.dropped(step, 0)
                 continue
             counters.num_samples += 1
             yield formatted(result) if formatted else result
-        place.num_yielded = after
+        position.num_yielded = after
 
 
 def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of samples."""
-    made, place, collated, deliver = source.made, source.place, source.recipe.collator, source.deliverer
+    made, position, collated, deliver = source.made, source.position, source.pipeline.collator, source.deliverer
     for span in spans:
         stored = source.samples(span)
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
-            place.num_yielded = step
+            position.num_yielded = step
             samples: list[Any] = list(itertools.islice(stored, end - begin))
             repeated, num_filtered = span.repeated[begin:end], 0
             if made:
                 named = zip(samples, span.ids[begin:end], strict=True)
-                samples = [made(sample, sample_id) for sample, sample_id in named if not place.is_over]
-            if place.is_over:
+                samples = [made(sample, sample_id) for sample, sample_id in named if not position.is_over]
+            if position.is_over:
                 msg = "the stream was closed while a batch was made"
                 raise StoppedError(msg)
             if any(sample is DROPPED or sample is SKIPPED for sample in samples):
@@ -103,17 +103,17 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                 samples, repeated = _kept(samples, repeated, source)
             batch = deliver(collated(samples), repeated)
             source.counters.num_filtered += num_filtered
-            place.num_yielded = step + 1  # only now: a batch that failed was not yielded
+            position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
 
 
 def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
-    stages, collated, deliver = source.recipe.stages, source.recipe.collator, source.deliverer
+    stages, collated, deliver = source.pipeline.stages, source.pipeline.collator, source.deliverer
     for span in spans:
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
-            source.place.num_yielded = step
+            source.position.num_yielded = step
             batch = next(span.batches)
             if isinstance(batch, list):
                 named = zip(batch, ids[begin:end].tolist(), strict=True)
@@ -124,7 +124,7 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
             delivered = deliver(batch, repeated[begin:end])
-            source.place.num_yielded = step + 1  # only now: a batch that failed was not yielded
+            source.position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield delivered
 
 
@@ -133,7 +133,7 @@ def _kept(samples: list[Any], repeated: list[bool], source: BatchContext) -> tup
     pairs = []
     for number, (sample, again) in enumerate(zip(samples, repeated, strict=True)):
         if sample is DROPPED or sample is SKIPPED:
-            source.ledger.dropped(source.place.num_yielded, number)
+            source.sums.dropped(source.position.num_yielded, number)
         else:
             pairs.append((sample, again))
     if not pairs:
@@ -157,13 +157,13 @@ def _delivered(
     for function in finish:
         batch = function(batch)
     try:
-        for stage in source.recipe.batch_stages:
+        for stage in source.pipeline.batch_stages:
             batch = stage(batch, -1)
     except Exception as error:
-        place = source.place
-        number = place.start + place.num_yielded * place.partition.global_batch
-        start = source.arrangement.position_of(place.epoch, number)
-        error.add_note(f"shoal: in {stage!r} of the global batch at position {start} of epoch {place.epoch}")
+        position = source.position
+        number = position.start + position.num_yielded * position.partition.global_batch
+        start = source.resolved.position_of(position.epoch, number)
+        error.add_note(f"shoal: in {stage!r} of the global batch at position {start} of epoch {position.epoch}")
         raise
     counters = source.counters
     counters.num_batches += 1
@@ -177,28 +177,28 @@ def _nearest_kept(source: BatchContext) -> Any:
 
     Found from the order alone, so that a resumed run finds the same one.
     """
-    place, arrangement = source.place, source.arrangement
-    order = arrangement.epoch(place.epoch)
-    begin = place.start + place.num_yielded * place.partition.global_batch
-    for step in range(1, place.num_samples + 1):
-        position = (begin - step) % place.num_samples
-        sample = _alone(source, int(arrangement.stored_ids(order.ids(position, position + 1))[0]))
+    position, resolved = source.position, source.resolved
+    order = resolved.epoch(position.epoch)
+    begin = position.start + position.num_yielded * position.partition.global_batch
+    for step in range(1, position.num_samples + 1):
+        before = (begin - step) % position.num_samples
+        sample = _alone(source, int(resolved.stored_ids(order.ids(before, before + 1))[0]))
         if sample is not DROPPED and sample is not SKIPPED:
             return sample
     if source.skips is None:
-        msg = f"filter() keeps none of the {place.num_samples} samples of the epoch"
+        msg = f"filter() keeps none of the {position.num_samples} samples of the epoch"
         raise UsageError(msg, hint="try the function on ds[0]")
-    msg = f"all {place.num_samples} samples of the epoch are damaged, or dropped by filter()"
+    msg = f"all {position.num_samples} samples of the epoch are damaged, or dropped by filter()"
     raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
 
 
 def _alone(source: BatchContext, sample_id: int) -> Any:
     """Run a sample that was not due through all stages; do not count it if it is damaged."""
-    opened, arrangement, stages, skips = source.opened, source.arrangement, source.recipe.stages, source.skips
+    opened, resolved, stages, skips = source.opened, source.resolved, source.pipeline.stages, source.skips
     if skips is None:
-        return run_stages(stages, read_sample(opened, arrangement, sample_id), sample_id, index=opened.index)
+        return run_stages(stages, read_sample(opened, resolved, sample_id), sample_id, index=opened.index)
     if skips.among(np.array([sample_id]))[0]:
         return SKIPPED
-    sample = forgiving_sample(opened, sample_id) if skips.finds else read_sample(opened, arrangement, sample_id)
+    sample = forgiving_sample(opened, sample_id) if skips.finds else read_sample(opened, resolved, sample_id)
     made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=skips.finds)
     return SKIPPED if type(made) is Damaged else made

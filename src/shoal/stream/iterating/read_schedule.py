@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.partition import Share
+from shoal.order.protocol import BoundOrder
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.quarantine import QUARANTINED, Skips
 from shoal.reading.budgets import Budget
 from shoal.reading.fetcher import Fetch
-from shoal.reading.schedule.lifetimes import first_uses, last_uses
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
+from shoal.reading.schedule.units import ChunkUnits, Units
 from shoal.reading.single_samples import Singles
+from shoal.stream.iterating.iterator_specs import PipelineSpec
+from shoal.stream.position import Position
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -43,6 +48,51 @@ class Gathered:
     batches: Iterator[Any]
     share: Share
     steps: range
+
+
+def shares_of(
+    order: BoundOrder,
+    resolved: ResolvedOrder,
+    pipeline: PipelineSpec,
+    position: Position,
+    units: Units | None = None,
+) -> Iterator[tuple[Share, range]]:
+    """Yield the shares of a rank, or of one of its workers, span by span, and their steps.
+
+    They have stored ids, and for chunks the ``units`` that hold these; None for the chunks of the order. Each is noted
+    for the certificate.
+    """
+    by_chunks = units is None or (isinstance(units, ChunkUnits) and not resolved.by_shards)
+    partition, num_workers, num_steps = pipeline.partition, pipeline.num_workers, position.num_steps
+    batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
+    for first in range(position.num_yielded, num_steps, batches):
+        stop = min(first + batches, num_steps)
+        share = partition.share(order, pipeline.rank, first, stop, position.start)
+        steps = range(first, stop)
+        if num_workers > 1:
+            steps = range(first + (pipeline.worker - first) % num_workers, stop, num_workers)
+            share = _some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
+        if resolved.stored is not None:
+            share = replace(share, ids=resolved.stored.members(share.ids))
+        if units is not None and not by_chunks:
+            share = replace(share, chunks=units.of(share.ids))
+        if position.sums is not None:
+            position.sums.note(share, steps)
+        yield share, steps
+
+
+def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
+    """Select batches of a share by number; O(samples of those batches).
+
+    >>> share = Share(*(np.arange(6) for _ in range(3)), np.zeros(6, dtype=bool), np.array([0, 3, 5, 6]))
+    >>> part = _some_batches(share, np.array([0, 2]))
+    >>> part.ids.tolist(), part.batch_first.tolist()
+    ([0, 1, 2, 5], [0, 3, 4])
+    """
+    sizes = np.diff(share.batch_first)[batches]
+    batch_first = np.concatenate([[0], np.cumsum(sizes)])
+    kept = np.repeat(share.batch_first[batches] - batch_first[:-1], sizes) + np.arange(batch_first[-1])
+    return Share(share.ids[kept], share.positions[kept], share.chunks[kept], share.repeated[kept], batch_first)
 
 
 def planned(

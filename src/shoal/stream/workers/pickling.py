@@ -15,7 +15,7 @@ from shoal.index.table import Index
 from shoal.indexing.index_files import load_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.urls import scheme_of
-from shoal.stream.iterating.pipeline_spec import WorkerSpec
+from shoal.stream.iterating.iterator_specs import WorkerSpec
 
 _SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent faster than a file is opened
 

@@ -1,4 +1,4 @@
-"""A thread that produces the items of an iterator ahead of their use."""
+"""A thread that makes batches ahead of their use."""
 
 from __future__ import annotations
 
@@ -8,54 +8,46 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 from shoal.pipeline.value_bytes import bytes_of
-from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
+from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere, wait_in_slices
 from shoal.processes.stopping import Stop, end_pool, is_done
+from shoal.stream.iterating.iterator import Iteration
 
 _END = object()
 
 
-class Ahead:
-    """An iterator over the same items, of which up to ``limit`` are ready before they are requested.
+class Prefetcher:
+    """The source of batches that an iteration makes in a thread, of which up to ``limit`` are ready ahead of use.
 
-    Ready items hold ``limit_bytes`` at most, the largest so far serving as the estimate for the next; one may always be
-    ready. An error is raised at its place. Close it, or drop the last reference: the thread has ended when that
-    returns, unless the item in work takes seconds more; ``close`` is called first, and may make that item end early. An
-    interrupt loses nothing: none is taken during the wait, and an item that was taken can be given back.
+    Ready batches hold ``limit_bytes`` at most, the largest so far serving as the estimate for the next; one may always
+    be ready. An error is raised in the place of its batch. Close it, or drop the last reference: the thread has ended
+    when that returns, unless the batch in work takes seconds more; the iteration is closed first, and may make that
+    batch end early. An interrupt loses nothing: none is taken during the wait, and a batch can be given back.
     """
 
-    def __init__(
-        self, items: Iterator[Any], *, limit: int, close: Callable[[], None], limit_bytes: int | None = None
-    ) -> None:
+    survives_interrupts = True
+
+    def __init__(self, iteration: Iteration, *, limit: int, limit_bytes: int | None = None) -> None:
+        made = iteration.position
+        self.position = replace(made, sums=None)
+        # In the thread that makes them, so that batch and proof match.
+        self._items = ((batch, made.proof) for batch in iteration)
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
         self._room = _Room(limit_bytes)
-        self._items = items
         self._ready: deque[Future[Any]] = deque()
-        self._finalizer = weakref.finalize(self, _stop, self._thread, self._ready, self._room.stop, close, os.getpid())
+        stop = (self._thread, self._ready, self._room.stop, iteration.close, os.getpid())
+        self._finalizer = weakref.finalize(self, _stop, *stop)
         self._finalizer.atexit = False  # see `Stop`
         with InterruptsHeld():
             for _ in range(limit):
                 self._ask()
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        self.wait()
-        return self.take()
-
-    def wait(self) -> None:
-        """Wait until the next item is ready, or there is none; interrupts can arrive meanwhile."""
+    def receive(self, taken: list[Any]) -> Any:
+        """Return the next batch; interrupts arrive while it waits."""
         wait_in_slices(self._is_ready)
-
-    def _is_ready(self, timeout_seconds: float | None) -> bool:
-        ready = self._ready
-        return not ready or is_done(ready[0], timeout_seconds) or self._room.stop.is_set()
-
-    def take(self) -> Any:
-        """Return the next item, after `wait`; raise `StopIteration` after the last, and once this is closed."""
         with InterruptsHeld():
             if not self._ready or self._room.stop.is_set():
                 raise StopIteration
@@ -63,19 +55,34 @@ class Ahead:
             if item is _END:
                 self.close()
                 raise StopIteration
+            taken.append(item)
             self._room.taken(num_bytes)
             self._ask()
-            return item
+            self.position.num_yielded += 1
+            batch, self.position.received = item
+        return batch
 
-    def give_back(self, item: Any) -> None:
-        """Put an item back to be given out again, after its taker was interrupted."""
+    def _is_ready(self, timeout_seconds: float | None) -> bool:
+        ready = self._ready
+        return not ready or is_done(ready[0], timeout_seconds) or self._room.stop.is_set()
+
+    def give_back(self, taken: list[Any]) -> None:
+        """Put back a batch that was not given out, as the next one."""
         with InterruptsHeld():
             future: Future[Any] = Future()
-            future.set_result((item, self._room.made(item)))
+            future.set_result((taken[0], self._room.made(taken[0])))
             self._ready.appendleft(future)
 
+    def end(self) -> None:
+        """Stop after the last batch."""
+        self.close()
+
+    def stop(self) -> None:
+        """Stop, without waiting for the end and without taking locks here."""
+        begin_elsewhere(self.close)
+
     def close(self) -> None:
-        """Stop producing items."""
+        """Stop making batches."""
         with InterruptsHeld():
             self._finalizer()
             self._ready.clear()

@@ -18,10 +18,9 @@ from shoal.pipeline.quarantine import MOST_LISTED
 from shoal.reading.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificate.delivery_sums import Proof
-from shoal.stream.checkpoint.position import Position
+from shoal.stream.delivery_sums import Proof
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.pipeline_spec import WorkerSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
 
@@ -100,19 +99,12 @@ class StepMaker:
         if self._iteration is None or self._next != here:
             self.close()
             work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
-            self._iteration = Iteration(
-                work,
-                self._counters,
-                epoch=task.epoch,
-                start=task.start,
-                ended=_nobody_counts,
-                state=_nobody_saves,
-                first_step=task.step,
-            )
-        place = self._iteration.place
-        before = place.proof
+            spec = IteratorSpec(work, task.epoch, task.start, first_step=task.step, counters=self._counters)
+            self._iteration = Iteration(spec)
+        position = self._iteration.position
+        before = position.proof
         batch = next(self._iteration)
-        proof = place.proof.minus(before)
+        proof = position.proof.minus(before)
         following = task.step + self._num_workers
         self._next = (task.epoch, task.start, following)
         if following >= task.num_steps:
@@ -182,12 +174,3 @@ def _portable(error: BaseException) -> BaseException:
     except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
         return ShoalError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _nobody_counts(_: Position) -> None:
-    """Ignore the end of an iteration: a worker does not know if its batches were received."""
-
-
-def _nobody_saves(epoch: int, position: int) -> dict[str, Any]:
-    msg = f"a worker was asked for a state at epoch {epoch}, position {position}"
-    raise AssertionError(msg)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from shoal.errors import StorageError, UsageError
 from shoal.figures import format_bytes
 from shoal.reading.cached_ranges import chunk_cache_of, expect_windows
-from shoal.stream.iterating.pipeline_spec import WorkerSpec
+from shoal.stream.iterating.iterator_specs import WorkerSpec
 
 _log = logging.getLogger("shoal")
 _LEAST_BYTES = 1 << 30
@@ -25,15 +25,15 @@ def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
     warning says what that costs. They do not divide the window: to hold only a part of it, each worker would read
     chunks again, and over the network.
     """
-    opened, arrangement = work.opened, work.arrangement
-    if opened.cache is not None or opened.store.reads_ahead or not len(arrangement.chunks):
+    opened, resolved = work.opened, work.resolved
+    if opened.cache is not None or opened.store.reads_ahead or not len(resolved.chunks):
         return work
-    chunks = min(arrangement.order.parameters.get("chunks", 0), len(arrangement.chunks))
-    window_bytes = chunks * arrangement.index.num_bytes // len(arrangement.chunks)
+    chunks = min(resolved.order.parameters.get("chunks", 0), len(resolved.chunks))
+    window_bytes = chunks * resolved.index.num_bytes // len(resolved.chunks)
     asked = {"budget": max(_LEAST_BYTES, _WINDOWS * window_bytes), "keep": False}
     try:
         shared = replace(opened, cache=chunk_cache_of(asked, dataset=opened.index.fingerprint))
-        expect_windows(shared, arrangement, work.recipe.partition.world_size)
+        expect_windows(shared, resolved, work.pipeline.partition.world_size)
     except (UsageError, StorageError) as error:
         _log.warning(
             "workers read every chunk for themselves, since they cannot share: %s; %d workers hold a window of %s "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.spilled.large_chunks import can_spill
 from shoal.stream.dataset_requests import Batching, choose_by_columns, numbers_left
-from shoal.stream.ranks.ranks import Ranks
+from shoal.stream.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +75,33 @@ class DatasetSpec:
     # ---- additions by methods of `Dataset`
 
     def in_order(self, request: OrderRequest) -> DatasetSpec:
-        """Set the order of the samples."""
+        """Set the order of the samples; allowed once."""
+        self._refuse_after_batch("shuffle()")
+        if self.request is not None:
+            msg = "this dataset is shuffled already; a second shuffle() would hide the first"
+            raise UsageError(msg, hint="a larger window= mixes more")
         self._refuse_after_gaps("shuffle()")
         return replace(self, request=request)
 
-    def selected(self, samples: Any) -> DatasetSpec:
-        """Keep only these samples: numbers or a mask."""
-        if self.request is None and self.stored is not None:
+    def selected(self, samples: Any, columns: Mapping[str, Any]) -> DatasetSpec:
+        """Keep only these samples (numbers or a mask), or those that match columns of the index."""
+        if (samples is None) == (not columns):
+            msg = "select() takes samples, or columns of the index by name"
+            raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
+        if columns and self.request is not None:
+            msg = "columns of the index choose stored samples; after shuffle() there are only positions"
+            raise UsageError(msg, hint="put select() before shuffle()")
+        if columns:
+            samples = choose_by_columns(self.opened.index, columns)
+            if self.stored is not None:
+                samples = samples[self.stored.members(np.arange(len(self.stored)))]
+        elif self.request is None and self.stored is not None:
             samples = numbers_left(samples, self.stored)
         return self.only(Runs.of(samples, self.num_samples), "select()")
 
-    def selected_by(self, columns: dict[str, Any]) -> DatasetSpec:
-        """Keep only samples that match columns of the index."""
-        if self.request is not None:
-            msg = "columns of the index choose stored samples; after shuffle() there are only positions"
-            raise UsageError(msg, hint="put select() before shuffle()")
-        mask = choose_by_columns(self.opened.index, columns)
-        if self.stored is not None:
-            mask = mask[self.stored.members(np.arange(len(self.stored)))]
-        return self.only(Runs.of(mask, self.num_samples), "select()")
-
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
         """Keep only these samples, numbered among those left: of storage before `shuffle`, of epochs after it."""
-        self.refuse_after_batch(verb)
+        self._refuse_after_batch(verb)
         self._refuse_after_gaps(verb)
         if self.filters:
             msg = f"{verb} counts samples before any filter, and stands after filter()"
@@ -111,22 +116,15 @@ class DatasetSpec:
     def then(self, stage: Stage, verb: str = "") -> DatasetSpec:
         """Add a stage; pass the name of its method if it takes samples only, not batches."""
         if verb:
-            self.refuse_after_batch(verb)
+            self._refuse_after_batch(verb)
         if self.batching is not None:
             return replace(self, batch_stages=(*self.batch_stages, stage))
         return replace(self, stages=(*self.stages, stage))
 
     def in_batches(self, batching: Batching) -> DatasetSpec:
-        """Cut the samples into batches."""
+        """Cut the samples into batches; allowed once."""
+        self._refuse_after_batch("batch()")
         return replace(self, batching=batching)
-
-    def formatted(self, formatting: Formatting) -> DatasetSpec:
-        """Set the output format."""
-        return replace(self, formatting=formatting)
-
-    def dealt_to(self, ranks: Ranks) -> DatasetSpec:
-        """Set the ranks that share the samples."""
-        return replace(self, ranks=ranks)
 
     def read_by(self, options: ReadingOptions) -> DatasetSpec:
         """Set the reading options; allowed once."""
@@ -153,8 +151,7 @@ class DatasetSpec:
             msg = f"{verb} would give the positions that without() leaves out to other samples"
             raise UsageError(msg, hint=f"put {verb} before without()")
 
-    def refuse_after_batch(self, verb: str) -> None:
-        """Raise `UsageError` if there are batches already, which this method cannot take."""
+    def _refuse_after_batch(self, verb: str) -> None:
         if self.batching is not None:
             msg = f"{verb} works on samples, and stands after batch()"
             raise UsageError(msg, hint=f"put {verb} before batch(); only map() works on batches")
@@ -177,7 +174,7 @@ class DatasetSpec:
         """True if the number of samples that remain is not known before they are read."""
         return any(isinstance(stage, Filter) for stage in self.stages)
 
-    def arrangement(self) -> ResolvedOrder:
+    def resolve(self) -> ResolvedOrder:
         """Return the order resolved to integers."""
         opened = self.opened
         request, spills = self.order_request, can_spill(opened)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,68 +15,12 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
 from shoal.order.state import MAX_POSITION, State, count_in, order_in, shown
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.certificate.delivery_sums import Proof, RecordHashes
-from shoal.stream.checkpoint.position import Position
+from shoal.stream.delivery_sums import DeliveredPart, Proof, RecordHashes
 
 VERSION = 1
 _FIELDS = ("version", "index", "seed", "order", "checksums", "epochs")
 _BLOCK_POSITIONS = 1 << 18
 _SUM = re.compile("[0-9a-f]{16}")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The samples delivered from positions ``[start, end)`` of an epoch, summed up."""
-
-    start: int
-    end: int
-    proof: Proof
-
-    def plus(self, other: Part) -> Part:
-        """Return the sum of both parts."""
-        return Part(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
-
-    def among(self, arrangement: ResolvedOrder, epoch: int) -> Part:
-        """Convert to positions of the order, from positions that count what is left of an epoch with gaps."""
-        start, end = arrangement.gaps.span_of(self.start, self.end, epoch, arrangement.num_samples)
-        return Part(start, end, self.proof)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types."""
-        num_samples, total = self.proof
-        return {"start": self.start, "end": self.end, "num_samples": num_samples, "sum": f"{total:016x}"}
-
-
-class Delivered:
-    """Samples that a dataset has delivered in this process and that count: those behind its newest iterator.
-
-    A look at the first batches, by an iterator that another follows from the same position, is forgotten, as in states.
-    """
-
-    def __init__(self) -> None:
-        self._epochs: dict[int, Part] = {}
-        self._newest: Position | None = None
-
-    def follow(self, place: Position) -> None:
-        """Record that a new iterator begins at this position."""
-        parts = self.parts()
-        part = parts.get(place.epoch)
-        if part is not None and place.start <= part.start:
-            del parts[place.epoch]
-        self._epochs, self._newest = parts, place  # last, for other threads that begin an iterator
-
-    def forget(self) -> None:
-        """Forget all deliveries: a state was loaded, and what follows stands on its own."""
-        self._epochs.clear()
-        self._newest = None
-
-    def parts(self) -> dict[int, Part]:
-        """Return the delivered parts by epoch."""
-        parts, place = dict(self._epochs), self._newest
-        if place is not None and place.num_yielded:
-            part = Part(place.start, place.end, place.proof)
-            parts[place.epoch] = parts[place.epoch].plus(part) if place.epoch in parts else part
-        return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +43,7 @@ class Certificate:
     seed: int
     order: Mapping[str, Any]
     checksums: str
-    epochs: Mapping[int, Part] = field(default_factory=dict)
+    epochs: Mapping[int, DeliveredPart]
     gaps: Gaps = NO_GAPS
 
     def to_dict(self) -> dict[str, Any]:
@@ -197,7 +141,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     return merged.to_dict()
 
 
-def differences(certificate: Certificate, arrangement: ResolvedOrder) -> list[str]:
+def differences(certificate: Certificate, resolved: ResolvedOrder) -> list[str]:
     """List, epoch by epoch and in words, deliveries that differ from what the index says; empty if there are none.
 
     Reads no data; about 0.2 us a sample.
@@ -207,11 +151,11 @@ def differences(certificate: Certificate, arrangement: ResolvedOrder) -> list[st
     StateError
         The certificate is of another dataset or order, or used other checksums than the index has.
     """
-    index = arrangement.index
+    index = resolved.index
     certificate.at(0).check(
-        seed=arrangement.request.seed, order=arrangement.state_order, index=index.fingerprint, num_samples=0
+        seed=resolved.request.seed, order=resolved.state_order, index=index.fingerprint, num_samples=0
     )
-    arrangement = replace(arrangement, gaps=certificate.gaps, _epochs={})
+    resolved = replace(resolved, gaps=certificate.gaps)
     hashes = RecordHashes(index)
     if hashes.kind != certificate.checksums:
         sides = f"checksums of {certificate.checksums}; this index has those of {hashes.kind}"
@@ -219,28 +163,28 @@ def differences(certificate: Certificate, arrangement: ResolvedOrder) -> list[st
         raise StateError(msg, hint="compare with the index that the run used")
     found = []
     for epoch, part in sorted(certificate.epochs.items()):
-        if not 0 <= part.start < part.end <= arrangement.num_samples:
+        if not 0 <= part.start < part.end <= resolved.num_samples:
             found.append(
-                f"epoch {epoch}: positions [{part.start}, {part.end}), and an epoch has {arrangement.num_samples}"
+                f"epoch {epoch}: positions [{part.start}, {part.end}), and an epoch has {resolved.num_samples}"
             )
-        elif text := _difference(part, arrangement, hashes, epoch):
+        elif text := _difference(part, resolved, hashes, epoch):
             found.append(f"epoch {epoch}, positions [{part.start}, {part.end}): {text}")
     return found
 
 
-def _difference(part: Part, arrangement: ResolvedOrder, hashes: RecordHashes, epoch: int) -> str:
+def _difference(part: DeliveredPart, resolved: ResolvedOrder, hashes: RecordHashes, epoch: int) -> str:
     num_delivered, total = part.proof
-    first, stop = (arrangement.number_of(epoch, position) for position in (part.start, part.end))
+    first, stop = (resolved.number_of(epoch, position) for position in (part.start, part.end))
     num_due = stop - first
     if num_delivered != num_due:
         more = "more" if num_delivered > num_due else "fewer"
         return f"{num_delivered} samples were delivered, {abs(num_delivered - num_due)} {more} than there are"
-    gaps, expected = arrangement.gaps, 0
-    order = arrangement.untouched(epoch)
+    gaps, expected = resolved.gaps, 0
+    order = resolved.untouched(epoch)
     for start in range(part.start, part.end, _BLOCK_POSITIONS):
         positions = np.arange(start, min(start + _BLOCK_POSITIONS, part.end))
-        ids = arrangement.stored_ids(order.ids(start, start + len(positions)))
-        left = gaps.left(epoch, arrangement.num_samples)
+        ids = resolved.stored_ids(order.ids(start, start + len(positions)))
+        left = gaps.left(epoch, resolved.num_samples)
         kept = slice(None) if left is None else left.numbers(positions) >= 0
         expected += int(hashes.of(epoch, positions[kept], ids[kept]).sum(dtype=np.uint64))
     if expected % 2**64 != total:
@@ -257,7 +201,7 @@ def _refuse_strangers(first: Certificate, other: Certificate) -> None:
             raise StateError(msg, hint="merge what the ranks of one run, and its earlier parts, have delivered")
 
 
-def _part(given: Any) -> Part:
+def _part(given: Any) -> DeliveredPart:
     if not isinstance(given, Mapping):
         msg = f"{shown(given)} is nothing that was delivered"
         raise TypeError(msg)
@@ -265,7 +209,7 @@ def _part(given: Any) -> Part:
     if not _SUM.fullmatch(given["sum"]):
         msg = f"a sum is 16 hexadecimal digits; got {shown(given['sum'])}"
         raise ValueError(msg)
-    return Part(start, end, Proof(num_samples, int(given["sum"], 16)))
+    return DeliveredPart(start, end, Proof(num_samples, int(given["sum"], 16)))
 
 
 def _count(name: str, value: object, limit: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from shoal.index.table import Index
 from shoal.order.partition import Share
 from shoal.order.seeds import draws, key, keys
 from shoal.reading.checks.record_checksums import RECORD_CRCS
+from shoal.reading.resolved_order import ResolvedOrder
 
 _MASK = 2**64 - 1
 _MOST_NOTED = 2
@@ -43,6 +44,29 @@ class Proof(NamedTuple):
 
 NOTHING = Proof()
 """Proof of no delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredPart:
+    """The samples delivered from positions ``[start, end)`` of an epoch, summed up."""
+
+    start: int
+    end: int
+    proof: Proof
+
+    def plus(self, other: DeliveredPart) -> DeliveredPart:
+        """Return the sum of both parts."""
+        return DeliveredPart(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
+
+    def with_gaps(self, resolved: ResolvedOrder, epoch: int) -> DeliveredPart:
+        """Convert to positions of the order, from positions that count what is left of an epoch with gaps."""
+        start, end = resolved.gaps.span_of(self.start, self.end, epoch, resolved.num_samples)
+        return DeliveredPart(start, end, self.proof)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        num_samples, total = self.proof
+        return {"start": self.start, "end": self.end, "num_samples": num_samples, "sum": f"{total:016x}"}
 
 
 class RecordHashes:

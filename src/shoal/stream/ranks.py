@@ -1,4 +1,4 @@
-"""The rank of this process and the world size, as reported by its launcher; sources that disagree are an error.
+"""The rank of this process and the world size, as reported by its launcher, and the comparison of all ranks.
 
 Sources, in this order: explicit arguments; torch.distributed, JAX and Ray Train, if imported and running; torchrun's
 ``RANK`` and ``WORLD_SIZE``; then SLURM, Open MPI and other launchers that speak PMI. No library is imported for this.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -190,3 +190,37 @@ def _whole(name: str, value: Any) -> int:
         msg = f"{name} must be an integer; got {value!r} of type {type(value).__name__}"
         hint = f"{name}=int(...)" if isinstance(value, (str, float)) else ""
         raise UsageError(msg, hint=hint) from None
+
+
+def check_agreement(everybody: Sequence[tuple[Mapping[str, Any], int]]) -> None:
+    """Raise `UsageError` unless all ranks, in order, have the same settings and share the parts equally.
+
+    Each part must belong to equally many ranks. The error names the ranks, the settings and both sides.
+    """
+    differences = []
+    for name in everybody[0][0]:
+        sides: dict[str, list[int]] = {}
+        for rank, (settings, _) in enumerate(everybody):
+            sides.setdefault(str(settings[name]), []).append(rank)
+        if len(sides) > 1:
+            texts = [f"{value} on {_listed(ranks)}" for value, ranks in sides.items()]
+            differences.append(f"{name}: {', but '.join(texts)}")
+    if differences:
+        msg = f"the ranks of this job would train on different things; {'; '.join(differences)}"
+        raise UsageError(msg, hint="open, shuffle and batch alike on all ranks, and load the same state on all")
+    world_size: int = everybody[0][0]["world size"]
+    owners: dict[int, list[int]] = {part: [] for part in range(world_size)}
+    for rank, (_, part) in enumerate(everybody):
+        owners.setdefault(part, []).append(rank)
+    if len({len(ranks) for ranks in owners.values()}) > 1:
+        shown = [f"{part} belongs to {_listed(ranks)}" for part, ranks in sorted(owners.items()) if ranks][:4]
+        missing = [part for part, ranks in owners.items() if not ranks]
+        lost = f"; nobody has {missing[:8]}" if missing else ""
+        msg = f"the samples of this job are in {world_size} parts, of which {', '.join(shown)}{lost}"
+        hint = "each part must belong to equally many ranks; check .partition() and the launcher's variables"
+        raise UsageError(msg, hint=hint)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

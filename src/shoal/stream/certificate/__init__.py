@@ -1,1 +1,0 @@
-"""WHAT WAS DELIVERED? Sums that prove it."""

@@ -1,1 +1,0 @@
-"""WHERE IS THE STREAM? Positions, and what a state says of them."""

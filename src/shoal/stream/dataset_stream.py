@@ -1,0 +1,187 @@
+"""The inside of a dataset: spec, resolved order, counters and cursor, and all that is computed from them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShuffleWarning, StateError, UsageError
+from shoal.indexing.open_source import Opened
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.partition import Partition, check_rank
+from shoal.order.position_subsets import Gaps
+from shoal.order.state import State
+from shoal.pipeline.collate import collate
+from shoal.reading.cached_ranges import cache_counts, expect_windows
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.spilled.large_chunks import refuse_too_large
+from shoal.stats.counters import Counters
+from shoal.stream.certificate import Certificate, differences
+from shoal.stream.dataset_requests import count_of
+from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.delivery_sums import RecordHashes
+from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
+from shoal.stream.map_view import MapView, map_view
+from shoal.stream.position import Cursor
+from shoal.stream.window_warning import warning_about
+
+
+class Stream:
+    """The parts of a dataset, as `Dataset.stream`: for the loaders and commands of shoal, and not public.
+
+    ``spec`` never changes; ``counters`` and ``cursor`` do, and ``resolved`` when a state is loaded.
+    """
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        self.spec = spec
+        self.counters = Counters()
+        self.cursor = Cursor()
+
+    @property
+    def opened(self) -> Opened:
+        """Shards and their index."""
+        return self.spec.opened
+
+    @cached_property
+    def resolved(self) -> ResolvedOrder:
+        """The order resolved to integers."""
+        return self.spec.resolve()
+
+    @cached_property
+    def by_id(self) -> MapView:
+        """The samples by id; filters do not apply."""
+        return map_view(self.spec, self.resolved, self.cursor)
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of epochs at the world size of this process."""
+        return self.spec.partition(self.spec.ranks.resolve()[1])
+
+    def iterator_spec(self, collate: Callable[[list[Any]], Any] = collate) -> IteratorSpec:
+        """Describe the next iterator, which begins at the cursor; warn if it will mix badly. Nothing is read.
+
+        Raises
+        ------
+        UsageError
+            A chunk is too large for the memory limit.
+        """
+        spec, resolved = self.spec, self.resolved
+        opened, options = spec.opened, spec.reading
+        rank, world_size = spec.ranks.resolve()
+        partition = spec.partition(world_size)
+        if message := warning_about(resolved, partition.global_batch if spec.batching else 1):
+            warnings.warn(message, ShuffleWarning, stacklevel=3)
+        refuse_too_large(opened, resolved, options.memory_limit_bytes)
+        expect_windows(opened, resolved, world_size, options.memory_limit_bytes)
+        formatting = spec.formatting.of(opened, spec.stages)
+        pipeline = PipelineSpec(partition, rank, spec.stages, spec.batch_stages, collate, formatting=formatting)
+        work = WorkerSpec(opened, resolved, pipeline, options)
+        return IteratorSpec(work, self.cursor.epoch, self.cursor.start, counters=self.counters, cursor=self.cursor)
+
+    def batch_ids(self, step: int, epoch: int, rank: int | None, world_size: int | None) -> NDArray[np.int64]:
+        """Return the sample ids of a rank's batch; see `Dataset.batch_ids`."""
+        here, size = self.spec.ranks.resolve()
+        size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
+        here = here if rank is None else count_of(rank, "batch_ids(rank=)")
+        check_rank(here, size)
+        step = count_of(step, "batch_ids()")
+        partition, order = self.spec.partition(size), self.resolved.epoch(count_of(epoch, "batch_ids(epoch=)"))
+        num_batches = partition.num_batches(order.num_samples)
+        if step >= num_batches:
+            msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
+            raise UsageError(msg)
+        return self.resolved.stored_ids(partition.share(order, here, step, step + 1).ids)
+
+    def gaps(self, steps: Any, positions: Any, epoch: int) -> Gaps:
+        """Return the positions left out already, and those that `Dataset.without` is to leave out.
+
+        Raises
+        ------
+        UsageError
+            Neither steps nor positions were given, or both, or they do not exist.
+        """
+        if (steps is None) == (positions is None):
+            msg = "without() takes steps, or positions="
+            raise UsageError(msg, hint="without(steps=range(48212, 48215)) or without(positions=[(start, stop)])")
+        if positions is not None:
+            return self.resolved.gaps.plus(Gaps.of((epoch, start, stop) for start, stop in _pairs(positions)))
+        if self.spec.batching is None:
+            msg = "without(steps=) counts batches, and this dataset has none yet"
+            raise UsageError(msg, hint="put it behind batch(), or give positions=")
+        several = steps if np.iterable(steps) else [steps]
+        numbers = np.unique([count_of(step, "without(steps=)") for step in several])
+        partition, resolved = self.partition, self.resolved
+        num_samples = resolved.num_samples_of(epoch)
+        num_steps = partition.num_batches(num_samples)
+        if not len(numbers) or numbers[-1] >= num_steps:
+            asked = f"step {numbers[-1]}" if len(numbers) else "no step"
+            msg = f"without() was given {asked}; epoch {epoch} has steps 0 to {num_steps - 1}"
+            raise UsageError(msg, hint="steps count from the start of the epoch; epoch= says of which")
+        left = resolved.gaps.left(epoch, resolved.num_samples) or Runs.span(0, resolved.num_samples)
+        ranges = []
+        for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
+            first = int(span[0]) * partition.global_batch
+            runs = left.of_members(Runs.span(first, partition.end_of(int(span[-1]), num_samples)))
+            bounds = zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)
+            ranges += [(epoch, start, stop) for start, stop in bounds]
+        return resolved.gaps.plus(Gaps.of(ranges))
+
+    def start_state(self) -> dict[str, Any]:
+        """Return the state at which the next iterator begins."""
+        return self.resolved.state_at(self.cursor.epoch, self.cursor.start)
+
+    def state_at(self, position: int, epoch: int) -> dict[str, Any]:
+        """Return the state at a position of an epoch; at the end of an epoch, that of the start of the next."""
+        number, in_epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")
+        if number > self.resolved.num_samples:
+            msg = f"state_at() was asked for position {number} of an epoch of {self.resolved.num_samples} samples"
+            raise UsageError(msg, hint="positions count samples over all ranks: steps times the global batch")
+        if number == self.resolved.num_samples:
+            number, in_epoch = 0, in_epoch + 1
+        return replace(State.from_dict(self.resolved.state_at(in_epoch, 0)), position=number).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state; see `Dataset.load_state_dict`."""
+        saved = State.from_dict(state)
+        request = self.spec.order_request.adopting(saved)
+        resolved = replace(self.resolved, request=request, gaps=self.spec.gaps.plus(saved.gaps))
+        index = resolved.index.fingerprint
+        saved.check(seed=request.seed, order=resolved.state_order, index=index, num_samples=resolved.num_samples)
+        self.resolved = resolved
+        self.cursor.begin(saved.epoch, resolved.number_of(saved.epoch, saved.position))
+        self.cursor.deliveries.forget()
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate of what was delivered in this process."""
+        resolved, index = self.resolved, self.opened.index
+        parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in self.cursor.deliveries.parts().items()}
+        kind, seed = RecordHashes(index).kind, resolved.request.seed
+        return Certificate(index.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
+
+    def check_certificate(self, certificate: Mapping[str, Any]) -> None:
+        """Verify that what was due was delivered; see `Dataset.check_certificate`."""
+        given = Certificate.from_dict(certificate)
+        request = self.spec.order_request.adopting(given.at(0))
+        if found := differences(given, replace(self.resolved, request=request)):
+            raise StateError(
+                "; ".join(found), hint="merge the certificates of all ranks, and those of earlier parts of the run"
+            )
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters, and those of the chunk cache."""
+        return self.counters.as_dict() | cache_counts(self.opened, self.counters.of_workers)
+
+
+def _pairs(positions: Any) -> list[tuple[int, int]]:
+    try:
+        pairs = [(start, stop) for start, stop in positions]
+    except (TypeError, ValueError):
+        msg = f"without(positions=) takes a list of ranges (start, stop); got {positions!r:.80}"
+        raise UsageError(msg, hint="without(positions=[(1_024, 1_536)])") from None
+    return [(count_of(start, "without(positions=)"), count_of(stop, "without(positions=)")) for start, stop in pairs]

@@ -1,0 +1,153 @@
+"""Descriptions of an iterator's work, made before any reads, for this process or for workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.indexing.open_source import Opened
+from shoal.order.partition import Partition
+from shoal.pipeline.collate import collate, nested
+from shoal.pipeline.columns.selection import gathers
+from shoal.pipeline.decode_pool import Threaded, threaded
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.stages import Filter, Stage
+from shoal.reading.options import ReadingOptions
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.stats.counters import Counters
+from shoal.stream.position import Cursor, Position
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSpec:
+    """Stages of a sample, collation, stages of a batch; and the division of batches among workers.
+
+    Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
+    ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches that are
+    gathered from columns, or stacked.
+    """
+
+    partition: Partition
+    rank: int
+    stages: tuple[Stage, ...]
+    batch_stages: tuple[Stage, ...] = ()
+    collate: Callable[[list[Any]], Any] = collate
+    worker: int = 0
+    num_workers: int = 1
+    formatting: Formatting = field(default_factory=Formatting)
+    threaded: Threaded | None = None
+    allocate: Callable[..., NDArray[Any]] = np.empty
+
+    @property
+    def filters(self) -> bool:
+        """True if the samples that remain are not known before they are read."""
+        return any(isinstance(stage, Filter) for stage in self.stages)
+
+    @property
+    def stacks(self) -> bool:
+        """True if batches can be made of columns, since no stage does anything that columns do not allow."""
+        return self.partition.batched and gathers(self.stages) and self.collate is collate
+
+    @property
+    def collator(self) -> Callable[[list[Any]], Any]:
+        """The function that makes a batch of samples after their stages, before `after_collation`."""
+        return partial(collate, allocate=self.allocate) if self.collate is collate else self.collate
+
+    @property
+    def after_collation(self) -> tuple[Callable[[Any], Any], ...]:
+        """The functions that convert a batch, collated or gathered, for the stages of batches."""
+        nests = self.collate is collate and self.formatting.nests
+        nesting = (partial(nested, allocate=self.allocate),) if nests else ()
+        return nesting if self.formatting.name is None else (*nesting, self.formatting.finished)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position."""
+
+    opened: Opened
+    resolved: ResolvedOrder
+    pipeline: PipelineSpec
+    options: ReadingOptions
+
+    def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
+        """Return the spec of one of ``num_workers`` workers, which share the memory limit of this process.
+
+        Values are copied on their way to another process, so views are turned off.
+        """
+        limit = self.options.memory_limit_bytes
+        each = None if limit is None else max(1, limit // num_workers)
+        options = replace(self.options, copy=True, memory_limit_bytes=each)
+        pipeline = replace(self.pipeline, worker=worker, num_workers=num_workers)
+        return replace(self, pipeline=pipeline, options=options)
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorSpec:
+    """A rank's work from position ``start`` of an epoch to its end, beginning with the batch at ``first_step``.
+
+    ``start`` and steps count what is left of the epoch. ``cursor`` follows the iterator; None for the work of others,
+    whose batches are counted where they are received.
+    """
+
+    work: WorkerSpec
+    epoch: int
+    start: int
+    first_step: int = 0
+    counters: Counters = field(default_factory=Counters)
+    cursor: Cursor | None = None
+
+    def position(self) -> Position:
+        """Return the starting position, which is advanced batch by batch."""
+        work, num_samples = self.work, self.work.resolved.num_samples_of(self.epoch)
+        leaves_out = work.pipeline.filters or work.options.leaves_out
+        return Position(
+            self.epoch, self.start, work.pipeline.partition, num_samples, self.first_step, leaves_out=leaves_out
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Number of batches from ``start`` to the end of the epoch, or of positions without batches."""
+        return self.position().num_steps
+
+    def settings(self) -> tuple[dict[str, Any], int]:
+        """Return the settings that all ranks must share, in JSON types, and the part of the samples of this one."""
+        work, partition = self.work, self.work.pipeline.partition
+        state = work.resolved.state_at(self.epoch, self.start)
+        settings = {
+            "dataset": state["index"],
+            "seed": state["seed"],
+            "order": state["order"],
+            "epoch": self.epoch,
+            "position": self.start,
+            "global batch": partition.global_batch if partition.batched else "none",
+            "remainder": partition.remainder,
+            "world size": partition.world_size,
+        }
+        return settings, work.pipeline.rank
+
+    def unobserved(self) -> IteratorSpec:
+        """Return this spec without the cursor and the progress line, which the receiver of the batches moves."""
+        options = replace(self.work.options, progress=False)
+        return replace(self, work=replace(self.work, options=options), cursor=None)
+
+    def of_worker(self, worker: int, num_workers: int, *, first_step: int = 0) -> IteratorSpec:
+        """Return the spec of one of ``num_workers`` workers from a step on; it moves no cursor."""
+        return replace(self, work=self.work.of_worker(worker, num_workers), first_step=first_step, cursor=None)
+
+    def with_threads(self, *, num_threads: int | None, limit_bytes: int) -> IteratorSpec:
+        """Return this spec with samples decoded in threads if that gains, or in as many as were asked for."""
+        how = threaded(self.work.pipeline.stages, num_threads=num_threads, limit_bytes=limit_bytes)
+        return self._with_pipeline(threaded=how)
+
+    def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> IteratorSpec:
+        """Return this spec with batches of columns in arrays that ``allocate`` makes of a shape and a type."""
+        return self._with_pipeline(allocate=allocate)
+
+    def _with_pipeline(self, **changes: Any) -> IteratorSpec:
+        return replace(self, work=replace(self.work, pipeline=replace(self.work.pipeline, **changes)))

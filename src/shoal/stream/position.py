@@ -1,0 +1,152 @@
+"""The position of an iterator, the position of a dataset to save, and what was delivered on the way."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import StateError
+from shoal.order.partition import Partition
+from shoal.stream.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
+
+
+@dataclass(slots=True)
+class Position:
+    """The position of an iterator: the number of global batches of an epoch, counted from a start, that it has yielded.
+
+    ``leaves_out`` is true if some samples may not be yielded, which shows only when they are read. ``sums`` are those
+    of the maker of the batches; else the receiver sets ``received``.
+    """
+
+    epoch: int
+    start: int
+    partition: Partition
+    num_samples: int
+    num_yielded: int = 0
+    is_over: bool = False  # no more batches are wanted
+    leaves_out: bool = False
+    sums: DeliverySums | None = None
+    received: Proof = NOTHING
+
+    @property
+    def num_steps(self) -> int:
+        """Number of batches, or of positions without batches, from the start to the end of the epoch."""
+        return self.partition.num_batches(self.num_samples, self.start)
+
+    @property
+    def proof(self) -> Proof:
+        """Sum of the samples yielded."""
+        return self.received if self.sums is None else self.sums.up_to(self.num_yielded)
+
+    @property
+    def end(self) -> int:
+        """The position after all samples yielded, in this epoch."""
+        if not self.num_yielded:
+            return self.start
+        return self.partition.end_of(self.num_yielded - 1, self.num_samples, self.start)
+
+    @property
+    def resume_point(self) -> tuple[int, int]:
+        """Epoch and position of the next sample; (epoch + 1, 0) after the last.
+
+        Raises
+        ------
+        StateError
+            There is no position that all ranks have in common.
+        """
+        if self.num_yielded >= self.num_steps:
+            return self.epoch + 1, 0
+        ranks = self.partition.world_size
+        if self.num_yielded and self.leaves_out and ranks > 1 and not self.partition.batched:
+            msg = (
+                f"{ranks} ranks get single samples, of which some are left out (filter(), or damaged ones): after as"
+                " many samples each rank is at another position of the epoch, and no state fits all of them"
+            )
+            hint = "add batch(n), batch(1) at least, which is cut before samples are left out; or save between epochs"
+            raise StateError(msg, hint=hint)
+        return self.epoch, self.end
+
+
+class Deliveries:
+    """Samples that a dataset has delivered in this process and that count: those behind its newest iterator.
+
+    A look at the first batches, by an iterator that another follows from the same position, is forgotten, as in states.
+    """
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, DeliveredPart] = {}
+        self._newest: Position | None = None
+
+    def follow(self, position: Position) -> None:
+        """Record that a new iterator begins at this position."""
+        parts = self.parts()
+        part = parts.get(position.epoch)
+        if part is not None and position.start <= part.start:
+            del parts[position.epoch]
+        self._epochs, self._newest = parts, position  # last, for other threads that begin an iterator
+
+    def forget(self) -> None:
+        """Forget all deliveries: a state was loaded, and what follows stands on its own."""
+        self._epochs, self._newest = {}, None
+
+    def parts(self) -> dict[int, DeliveredPart]:
+        """Return the delivered parts by epoch."""
+        parts, position = dict(self._epochs), self._newest
+        if position is not None and position.num_yielded:
+            part = DeliveredPart(position.start, position.end, position.proof)
+            earlier = parts.get(position.epoch)
+            parts[position.epoch] = part if earlier is None else earlier.plus(part)
+        return parts
+
+
+class Cursor:
+    """The only mutable part of a dataset: the start of new iterators, and the position of the newest one.
+
+    An iterator begins at the position loaded for the epoch, else at its start. A loaded position serves every iterator
+    of its epoch until one of them has reached the end: so a look at the first batch loses nothing. Positions count what
+    is left of an epoch that has gaps.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.start = 0
+        self.deliveries = Deliveries()
+        self._newest: Position | None = None
+        self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without watchers, which a copy does not inherit."""
+        return {**self.__dict__, "_watchers": []}
+
+    def watch(self, moved: Callable[[], None]) -> None:
+        """Call this method whenever the start of the next iterator changes, as long as the method's object lives."""
+        self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
+        self._watchers.append(weakref.WeakMethod(moved))
+
+    def begin(self, epoch: int, start: int) -> None:
+        """Start the next iterator here; forget the position of earlier ones."""
+        self._newest = None
+        self._move(epoch, start)
+
+    def follow(self, position: Position) -> None:
+        """Report the position of this iterator from now on."""
+        self._newest = position
+        self.deliveries.follow(position)
+
+    def ended(self, position: Position) -> None:
+        """Handle the end of an iterator: if it began where the next one would, that one starts the next epoch."""
+        if (position.epoch, position.start) == (self.epoch, self.start):
+            self._move(self.epoch + 1, 0)
+
+    def _move(self, epoch: int, start: int) -> None:
+        self.epoch, self.start = epoch, start
+        for watcher in self._watchers:
+            if (moved := watcher()) is not None:
+                moved()
+
+    @property
+    def resume_point(self) -> tuple[int, int]:
+        """Epoch and position to save: of the newest iterator, even after it is gone, else the start of the next."""
+        return (self.epoch, self.start) if self._newest is None else self._newest.resume_point

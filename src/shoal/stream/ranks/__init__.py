@@ -1,1 +1,0 @@
-"""WHICH RANK IS THIS, AND WHAT IS ITS SHARE? Detected, compared, dealt."""
