@@ -43,7 +43,7 @@ from shoal.formats.litdata.tokens import LitDataTokens
 from shoal.formats.metadata.manifests import read_manifest
 from shoal.formats.metadata.third_party_index import scan_by_index
 from shoal.formats.shard_format import Format, Span
-from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
+from shoal.formats.tfrecord.tf_example import NotAnExampleError, parse_example
 from shoal.index.shard_scan import ShardScan
 from shoal.testing import Damage, damaged
 from shoal.testing.format_damage import answers_of_damaged

@@ -17,8 +17,8 @@ from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import Span
 from shoal.formats.tfrecord import reader
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows
-from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
 from shoal.formats.tfrecord.reader import TFRecord
+from shoal.formats.tfrecord.tf_example import NotAnExampleError, parse_example
 from shoal.index.shard_scan import ShardScan
 
 pytest.importorskip("google_crc32c")

@@ -42,9 +42,7 @@ def masked(crcs: Any) -> Any:
 
     A checksum of data that holds checksums is weak, as a comment in TensorFlow's ``record_writer.h`` explains.
     """
-    wide = np.asarray(crcs, dtype=np.uint64)
-    rotated = ((wide >> np.uint64(15)) | (wide << np.uint64(17))) & np.uint64(0xFFFFFFFF)
-    return ((rotated + np.uint64(_MASK_DELTA)) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    return ((crcs >> 15 | crcs << 17 & 0xFFFFFFFF) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 @cache

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from struct import Struct
+from typing import NoReturn
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +22,7 @@ from shoal.formats.forward_scan import About, Content, FoundSamples, forward_sca
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows, masked
-from shoal.formats.tfrecord.example_reader import FIELD_HEAD_BYTES, NotAnExampleError, field_ends, parse_example
+from shoal.formats.tfrecord.tf_example import FIELD_HEAD_BYTES, NotAnExampleError, field_end, is_example, parse_example
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
@@ -38,7 +39,7 @@ class TFRecord:
     """The format of one record after the other.
 
     If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a sample
-    has the features of its record (see `shoal.formats.tfrecord.example_reader.parse_example`). Otherwise, or with
+    has the features of its record (see `shoal.formats.tfrecord.tf_example.parse_example`). Otherwise, or with
     ``examples=False``, it is ``{"record": bytes}``.
 
     A scan checks every length; the checksum of the data is checked whenever a sample is read.
@@ -49,8 +50,7 @@ class TFRecord:
     scan_rule = 1  # increased when the cutting rule changes, so that cached scans are not used
 
     def __init__(self, *, examples: bool = True, window_bytes: int = 1 << 20) -> None:
-        self.examples = examples
-        self.window_bytes = window_bytes
+        self.examples, self.window_bytes = examples, window_bytes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records by their lengths; the layout CRC of a sample is the CRC-32 of its first 12 bytes.
@@ -74,10 +74,10 @@ class TFRecord:
             if not len(window):
                 break
             starts = [position]
-            places = _headers_in(window, starts, content.num_bytes or _UNKNOWN_BYTES, shard)
-            crcs = [crc32(window[at : at + _HEADER_BYTES]) for at in places]
+            headers_at = _headers_in(window, starts, content.num_bytes or _UNKNOWN_BYTES, shard)
+            crcs = [crc32(window[at : at + _HEADER_BYTES]) for at in headers_at]
             found.add(np.array(starts[bool(num_records) :], dtype=np.int64), np.array(crcs, dtype=np.uint32))
-            first, position, num_records = starts[-2], starts[-1], num_records + len(places)
+            first, position, num_records = starts[-2], starts[-1], num_records + len(headers_at)
             if are_examples is None:
                 are_examples = _hold_examples(content, starts)
         if position > (content.num_bytes or 0):
@@ -94,20 +94,19 @@ class TFRecord:
         """
         starts = borders_in(buffer, span, partial(_walk, buffer, span), what="records")
         examples = self.examples and span.head.get("records") == "examples"
-        return CutRecords(
-            buffer,
-            starts,
-            span,
-            decode=_decode_example if examples else _decode_record,
-            crcs=partial(_header_crcs, buffer, starts),
-        )
+        view = memoryview(buffer)
+
+        def header_crcs() -> NDArray[np.uint32]:
+            return np.array([crc32(view[start : start + _HEADER_BYTES]) for start in starts[:-1]], dtype=np.uint32)
+
+        return CutRecords(buffer, starts, span, decode=_example if examples else _record, crcs=header_crcs)
 
 
-def _decode_record(record: bytes) -> Sample:
+def _record(record: bytes) -> Sample:
     return {"record": _data_of(record)}
 
 
-def _decode_example(record: bytes) -> Sample:
+def _example(record: bytes) -> Sample:
     try:
         return parse_example(_data_of(record))
     except NotAnExampleError as error:
@@ -119,14 +118,17 @@ def _decode_example(record: bytes) -> Sample:
 def _data_of(record: bytes) -> bytes:
     """Return the data in the frame of a record, with both checksums verified."""
     data = record[_HEADER_BYTES:-_FOOTER_BYTES]
-    if wrong := _first_wrong(record, data):
-        raise BadRecordError(wrong[0], byte=wrong[1])
+    if len(record) < _FRAME_BYTES or _length_of(record)[0] != len(data):
+        _refuse("by the index a record lies here, and its length says otherwise")
+    if masked(crc32c(record[:8])) != _crc_of(record, 8)[0]:
+        _refuse("the length of this record does not have its checksum")
+    if masked(crc32c(data)) != _crc_of(record, len(record) - _FOOTER_BYTES)[0]:
+        _refuse("the data of this record do not have their checksum", _HEADER_BYTES)
     return data
 
 
-def _header_crcs(buffer: Buffer, starts: Sequence[int]) -> NDArray[np.uint32]:
-    view = memoryview(buffer)
-    return np.array([crc32(view[start : start + _HEADER_BYTES]) for start in starts[:-1]], dtype=np.uint32)
+def _refuse(what: str, byte: int = 0) -> NoReturn:
+    raise BadRecordError(what, byte=byte)
 
 
 def _walk(buffer: Buffer, span: Span) -> list[int]:
@@ -138,17 +140,6 @@ def _walk(buffer: Buffer, span: Span) -> list[int]:
     return starts
 
 
-def _first_wrong(record: bytes, data: bytes) -> tuple[str, int] | None:
-    """Return the first defect of a record's frame, and its byte; None if there is none."""
-    if len(record) < _FRAME_BYTES or _length_of(record)[0] != len(data):
-        return "by the index a record lies here, and its length says otherwise", 0
-    if int(masked(crc32c(record[:8]))) != _crc_of(record, 8)[0]:
-        return "the length of this record does not have its checksum", 0
-    if int(masked(crc32c(data))) != _crc_of(record, len(record) - _FOOTER_BYTES)[0]:
-        return "the data of this record do not have their checksum", _HEADER_BYTES
-    return None
-
-
 def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *, before: int = 0) -> list[int]:
     """Return the positions in ``window`` of the headers that it holds whole; appends each record's end to ``starts``.
 
@@ -156,27 +147,27 @@ def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *
     ``num_bytes``, where the last record has to end.
     """
     first = position = starts[-1]
-    places = []
+    headers_at = []
     while position < num_bytes and position + _HEADER_BYTES <= first + len(window):
-        places.append(position - first)
+        headers_at.append(position - first)
         position += _length_of(window, position - first)[0] + _FRAME_BYTES
         starts.append(position)
     data = np.frombuffer(window, dtype=np.uint8)
-    headers = data[np.array(places, dtype=np.int64)[:, None] + np.arange(_HEADER_BYTES)]
+    headers = data[np.array(headers_at, dtype=np.int64)[:, None] + np.arange(_HEADER_BYTES)]
     stored = np.ascontiguousarray(headers[:, 8:]).view("<u4").reshape(-1)
     wrong = np.flatnonzero(masked(crc32c_of_rows(headers[:, :8])) != stored)
     if wrong.size:
         msg = "no record begins here: the length does not have its checksum"
-        byte = before + first + places[int(wrong[0])]
+        byte = before + first + headers_at[int(wrong[0])]
         packed = packed_hint(window[:6], "tfrecord") if byte == 0 else None
         hint = packed or "this is no TFRecord shard, a compressed or a damaged one"
         raise ShardError(msg, shard=shard, byte=byte, hint=hint)
-    if not places:
+    if not headers_at:
         msg = f"{num_bytes - position} bytes are left here, too few for a record"
         raise ShardError(msg, shard=shard, byte=before + position, hint=_CUT_SHORT)
     if position > num_bytes:
         raise _beyond(before + starts[-2], before + position, before + num_bytes, shard)
-    return places
+    return headers_at
 
 
 def _beyond(start: int, end: int, num_bytes: int, shard: str) -> ShardError:
@@ -192,25 +183,16 @@ def _hold_examples(content: Content, starts: Sequence[int]) -> bool | None:
     for start, end in pairwise(starts):
         if end - start > _HUGE_RECORD_BYTES:
             return _is_huge_example(content, start + _HEADER_BYTES, end - _FOOTER_BYTES)
-        record = bytes(content.read(start, end))
-        data = record[_HEADER_BYTES:-_FOOTER_BYTES]
-        if _first_wrong(record, data):
-            continue
         try:
-            parse_example(data)
-        except NotAnExampleError:
-            return False
-        return True
+            return is_example(_data_of(bytes(content.read(start, end))))
+        except BadRecordError:
+            continue
     return None
 
 
 def _is_huge_example(content: Content, begin: int, end: int) -> bool:
     """Return True if the fields of an example fill these bytes, by their ends, without holding the record whole."""
-    at = begin
-    while at < end:
-        front = bytes(content.read(at, min(at + FIELD_HEAD_BYTES, end)))
-        following = field_ends(front, at)
-        if following is None:
-            return False
-        at = following
+    at: int | None = begin
+    while at is not None and at < end:
+        at = field_end(bytes(content.read(at, min(at + FIELD_HEAD_BYTES, end))), at)
     return at == end

@@ -9,6 +9,7 @@ or 0. See ``dmlc/recordio.h`` and ``mxnet.recordio.IRHeader``.
 from __future__ import annotations
 
 from struct import Struct
+from typing import NoReturn
 from zlib import crc32
 
 import numpy as np
@@ -41,8 +42,7 @@ class RecordIO:
     suffixes: tuple[str, ...] = (".rec",)
 
     def __init__(self, *, image_headers: bool = True, window_bytes: int = 1 << 20) -> None:
-        self.image_headers = image_headers
-        self.window_bytes = window_bytes
+        self.image_headers, self.window_bytes = image_headers, window_bytes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records by the heads of their parts; the layout CRC of a sample is that of the heads.
@@ -71,7 +71,7 @@ class RecordIO:
                 walk.add(window)
                 num_records += len(walk.crcs)
                 found.add(*walk.taken())
-            walk.finished()
+            walk.finish()
         except BadRecordError as error:
             raise error.placed(shard, 0) from None
         return About()
@@ -104,23 +104,22 @@ class RecordIO:
         data = _MAGIC_BYTES.join(record[begin:stop] for begin, stop in payloads)
         if not self.image_headers:
             return {"data": data}
-        num_labels = _image_head(data)[0] if len(data) >= _IMAGE_HEAD_BYTES else -1
+        num_labels, label, identity, _ = _image_head(data) if len(data) >= _IMAGE_HEAD_BYTES else (-1, 0.0, 0, 0)
         begin = _IMAGE_HEAD_BYTES + 4 * num_labels
         if num_labels < 0 or begin > len(data):
             msg = f"a record of {len(data)} bytes has no header of an image, or more labels than fit"
-            raise BadRecordError(
-                msg, hint="where records have no such header: RecordIO(image_headers=False) as format="
-            )
-        label = np.frombuffer(data, "<f4", count=num_labels, offset=_IMAGE_HEAD_BYTES).copy() if num_labels else None
-        _, single, identity, _ = _image_head(data)
-        return {"label": single if label is None else label, "id": identity, "data": data[begin:]}
+            hint = "where records have no such header: RecordIO(image_headers=False) as format="
+            raise BadRecordError(msg, hint=hint)
+        if num_labels:
+            label = np.frombuffer(data, "<f4", count=num_labels, offset=_IMAGE_HEAD_BYTES).copy()
+        return {"label": label, "id": identity, "data": data[begin:]}
 
 
 def _walked(buffer: Buffer, payloads: list[tuple[int, int]] | None = None) -> _Walk:
     """Walk through all of these bytes, which must end with the end of a record."""
     walk = _Walk(len(buffer), payloads=payloads)
     walk.add(buffer)
-    walk.finished()
+    walk.finish()
     return walk
 
 
@@ -141,21 +140,17 @@ class _Walk:
     def add(self, window: Buffer) -> None:
         """Walk through the next bytes, which begin at ``position``."""
         first = self.position
-        end = first + len(window)
         if self.num_bytes - first < _PART_HEAD_BYTES and first < self.num_bytes:
-            msg = f"{self.num_bytes - first} bytes are left here, too few for a record"
-            raise self._wrong(msg)
-        while self.position + _PART_HEAD_BYTES <= min(end, self.num_bytes):
+            self._refuse(f"{self.num_bytes - first} bytes are left here, too few for a record")
+        while self.position + _PART_HEAD_BYTES <= min(first + len(window), self.num_bytes):
             at = self.position - first
             magic, word = _part_head(window, at)
             kind, size = word >> 29, word & ((1 << 29) - 1)
             if magic != _MAGIC or kind > _LAST or (kind in (_MIDDLE, _LAST)) != self._inside:
-                msg = "no part of a record begins here that could follow the one before"
-                raise self._wrong(msg)
+                self._refuse("no part of a record begins here that could follow the one before")
             begin = self.position + _PART_HEAD_BYTES
             if begin + size + -size % 4 > self.num_bytes:
-                msg = f"a part of {size} bytes begins here, and {self.num_bytes - begin} are left"
-                raise self._wrong(msg)
+                self._refuse(f"a part of {size} bytes begins here, and {self.num_bytes - begin} are left")
             self._crc = crc32(window[at : at + _PART_HEAD_BYTES], self._crc)
             if self._payloads is not None:
                 self._payloads.append((begin, begin + size))
@@ -175,17 +170,15 @@ class _Walk:
         self.starts, self.crcs = self.starts[-1:], []
         return taken
 
-    def finished(self) -> list[int]:
-        """Return where records begin and the last one ends, once all bytes were added."""
+    def finish(self) -> None:
+        """Check, once all bytes were added, that they end with a record."""
         if self._inside or self.position != self.num_bytes:
-            msg = "the shard ends in the middle of a record"
             self.position = self._part if self.position > self.num_bytes else self.position
-            raise self._wrong(msg)
-        return self.starts
+            self._refuse("the shard ends in the middle of a record")
 
     def layout_crcs(self) -> NDArray[np.uint32]:
         """Return the CRC of the heads of each record."""
         return np.array(self.crcs, dtype=np.uint32)
 
-    def _wrong(self, what: str) -> BadRecordError:
-        return BadRecordError(what, byte=self.position, hint=_NO_SHARD)
+    def _refuse(self, what: str) -> NoReturn:
+        raise BadRecordError(what, byte=self.position, hint=_NO_SHARD)

@@ -8,14 +8,12 @@ from zlib import crc32
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
-from shoal.formats.tfrecord.crc32c import crc32c
-from shoal.formats.tfrecord.example_reader import NotAnExampleError, parse_example
-from shoal.formats.tfrecord.example_writer import encode_example
+from shoal.formats.tfrecord.crc32c import crc32c, masked
+from shoal.formats.tfrecord.tf_example import encode_example, is_example
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord
 from shoal.index.shard_scan import Buffer
 
 _length, _crc = Struct("<Q").pack, Struct("<I").pack
-_MASK_DELTA = 0xA282EAD8
 
 
 class TFRecordEncoder:
@@ -43,17 +41,17 @@ class TFRecordEncoder:
         is_raw = isinstance(raw, bytes)
         data = raw if isinstance(raw, bytes) else encode_example(sample)
         if is_raw or not self._are_examples:
-            self._check_alike(data, is_raw=is_raw)
+            self._check_kind(data, is_raw=is_raw)
         length = _length(len(data))
-        header = length + _crc(_masked(crc32c(length)))
-        return EncodedRecord((header, data, _crc(_masked(crc32c(data)))), len(data) + 16, crc32(header))
+        header = length + _crc(masked(crc32c(length)))
+        return EncodedRecord((header, data, _crc(masked(crc32c(data)))), len(data) + 16, crc32(header))
 
-    def _check_alike(self, data: bytes, *, is_raw: bool) -> None:
+    def _check_kind(self, data: bytes, *, is_raw: bool) -> None:
         """Check that readers will take this record for its own kind, given the first one."""
-        is_example = not is_raw or (self._are_examples is not False and _is_example(data))
+        is_one = not is_raw or (self._are_examples is not False and is_example(data))
         if self._are_examples is None:
-            self._are_examples = is_example
-        elif is_example != self._are_examples:
+            self._are_examples = is_one
+        elif is_one != self._are_examples:
             kinds = ("a tf.train.Example", "a record as it is")
             first, this = kinds if self._are_examples else kinds[::-1]
             msg = f"the first sample of the shard is {first}, and this one is {this}"
@@ -69,19 +67,6 @@ class TFRecordShard(AppendedShard):
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; return its bytes."""
-        if not self.num_samples and _is_example(bytes(record.parts[1])):
+        if not self.num_samples and is_example(bytes(record.parts[1])):
             self.head["records"] = "examples"
         return super().add(record)
-
-
-def _is_example(data: bytes) -> bool:
-    try:
-        parse_example(data)
-    except NotAnExampleError:
-        return False
-    return True
-
-
-def _masked(crc: int) -> int:
-    """Mask one number as `shoal.formats.tfrecord.crc32c.masked` does."""
-    return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + _MASK_DELTA) & 0xFFFFFFFF
