@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
-from shoal.storage.chunk_cache.usage import charge_bytes
+from shoal.storage.chunk_cache.ledger import charge_bytes
 
 MIB = 1 << 20
 

@@ -196,7 +196,7 @@ def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.Monke
     assert cache(str(tmp_path / "a")).path == str(tmp_path / "a" / FOLDER)
     assert cache(tmp_path / "a").path == str(tmp_path / "a" / FOLDER)
     assert cache({"directory": tmp_path / "b", "budget": "200MiB"}).budget_bytes == 200 << 20
-    monkeypatch.setattr(cached_ranges, "place_for_sharing", lambda num_bytes: str(tmp_path / str(num_bytes)))
+    monkeypatch.setattr(cached_ranges, "shared_directory", lambda num_bytes: str(tmp_path / str(num_bytes)))
     shared = cache(True)
     assert shared.path == str(tmp_path / str(1 << 30) / FOLDER)
     assert cache({"budget": "64MiB"}).budget_bytes == 64 << 20
@@ -215,7 +215,7 @@ def test_what_cache_may_be(tmp_path: Path, data: Path, monkeypatch: pytest.Monke
 
 
 def test_a_cache_in_memory_is_cleared_at_the_end(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_ranges, "place_for_sharing", lambda _: str(tmp_path / "shared"))
+    monkeypatch.setattr(cached_ranges, "shared_directory", lambda _: str(tmp_path / "shared"))
     ds = opened(data, True)
     keys(ds)
     assert list((tmp_path / "shared" / FOLDER / "chunks").iterdir())

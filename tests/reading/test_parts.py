@@ -24,7 +24,7 @@ from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.request_sizes import in_parts
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
-from shoal.storage.files.mappings import Memories
+from shoal.storage.files.memory_pool import MemoryPool
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault
@@ -73,7 +73,7 @@ def test_parts_are_equal_and_leave_nothing_out() -> None:
 def test_they_are_put_together_in_any_order_and_taken_without_a_copy_more() -> None:
     request = Request(0, 100, 100 + 9000, (0,))
     data = bytes(range(250)) * 36
-    whole = Whole(request, Memories())
+    whole = Whole(request, MemoryPool())
     for first in (6000, 0, 3000, 6000):
         part = request._replace(first_byte=100 + first, end_byte=3100 + first)
         whole.put(part, data[first : first + 3000])

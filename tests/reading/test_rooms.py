@@ -22,7 +22,7 @@ from shoal.reading.schedule import request_sizes
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
-from shoal.storage.files.mappings import Memories
+from shoal.storage.files.memory_pool import MemoryPool
 from shoal.storage.http.http_store import HttpStore
 from shoal.stream.dataset import Dataset
 from shoal.testing import RangeServer
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 
 def test_the_first_claim_counts() -> None:
-    room = Room(300_000, Memories())
+    room = Room(300_000, MemoryPool())
     view = room.claim()
     assert view is not None
     assert room.claim() is None
@@ -43,7 +43,7 @@ def test_the_first_claim_counts() -> None:
 
 
 def test_who_writes_too_late_changes_nothing_that_was_taken() -> None:
-    room = Room(4, Memories())
+    room = Room(4, MemoryPool())
     view = room.claim()
     assert view is not None
     view[:] = b"good"
@@ -53,7 +53,7 @@ def test_who_writes_too_late_changes_nothing_that_was_taken() -> None:
 
 
 def test_memory_is_used_again_when_nobody_can_see_it() -> None:
-    memories = Memories()
+    memories = MemoryPool()
     views = [memoryview(memories.take(200_000))[:199_000].toreadonly() for _ in range(3)]
     views[0] = views[0][5:100]  # a slice of a view sees it
     array = np.frombuffer(views[1], dtype=np.uint8)
@@ -74,7 +74,7 @@ def test_memory_is_used_again_when_nobody_can_see_it() -> None:
 
 
 def test_memory_of_another_size_goes_back() -> None:
-    memories = Memories()
+    memories = MemoryPool()
     memories.take(1_000_000)
     memories.take(500_000)
     assert memories.num_mapped == 2

@@ -24,8 +24,8 @@ from shoal.storage.chunk_cache import chunk_cache, eviction
 from shoal.storage.chunk_cache import directory as chunk_cache_place
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER
-from shoal.storage.chunk_cache.eviction import Chunk, is_name, order_of_leaving
-from shoal.storage.chunk_cache.usage import Book, charge_bytes
+from shoal.storage.chunk_cache.eviction import Chunk, eviction_order, is_name
+from shoal.storage.chunk_cache.ledger import Book, charge_bytes
 
 MIB = 1 << 20
 CHUNK_BYTES = 60_000
@@ -261,7 +261,7 @@ def test_order_of_leaving() -> None:
 
     chunks = [chunk(dataset, made) for made in range(40) for dataset in (1, 2, 3)]
     last_used = {f"{2:016x}": 7, f"{3:016x}": 5}
-    leaving = order_of_leaving(chunks, last_used=last_used, guard_bytes=10 * charge_bytes(1))
+    leaving = eviction_order(chunks, last_used=last_used, guard_bytes=10 * charge_bytes(1))
     assert leaving[:40] == [chunk(3, made) for made in range(40)]
     assert leaving[40:80] == [chunk(2, made) for made in range(40)]
     assert len(leaving) == 80 + 30
@@ -331,7 +331,7 @@ def test_a_ledger_that_cannot_be_believed_is_made_anew(tmp_path: Path, what: str
     for number in range(60, 120):
         source.read(str(number))
         assert used_bytes(tmp_path / FOLDER) <= 4 * MIB
-    assert cache._ledger.look() is not None
+    assert cache._ledger.peek() is not None
 
 
 # ---- failing disks and directories
@@ -505,9 +505,9 @@ def test_small_shared_memory_is_not_used(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(chunk_cache_place, "spare_memory_bytes", lambda: 64 << 30)
     for free_bytes, is_used in ((64 << 20, False), (8 << 30, True)):
         monkeypatch.setattr(os, "statvfs", lambda _, free=free_bytes: Found(free))
-        assert chunk_cache_place.place_for_sharing(1 << 30).startswith("/dev/shm/") == is_used
+        assert chunk_cache_place.shared_directory(1 << 30).startswith("/dev/shm/") == is_used
     monkeypatch.setattr(chunk_cache_place, "spare_memory_bytes", lambda: 2 << 30)
-    assert not chunk_cache_place.place_for_sharing(1 << 30).startswith("/dev/shm/")
+    assert not chunk_cache_place.shared_directory(1 << 30).startswith("/dev/shm/")
 
 
 def test_only_its_own_files_are_deleted(tmp_path: Path) -> None:

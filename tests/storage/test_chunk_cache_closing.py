@@ -10,7 +10,7 @@ import pytest
 
 from shoal.storage.chunk_cache import directory
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
-from shoal.storage.chunk_cache.directory import FOLDER, place_for_sharing
+from shoal.storage.chunk_cache.directory import FOLDER, shared_directory
 
 MIB = 1 << 20
 
@@ -27,11 +27,11 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_shared_memory_may_be_elsewhere(shared: Path) -> None:
-    assert place_for_sharing(MIB) == str(shared / f"shoal-{os.geteuid()}")
+    assert shared_directory(MIB) == str(shared / f"shoal-{os.geteuid()}")
 
 
 def test_the_last_one_out_removes_the_folder(shared: Path) -> None:
-    caches = [ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, keep=False) for _ in range(3)]
+    caches = [ChunkCache(shared_directory(MIB), budget_bytes=MIB, keep=False) for _ in range(3)]
     for number, cache in enumerate(caches):
         read(cache, str(number))
     for cache in caches:
@@ -49,13 +49,13 @@ def test_a_directory_that_was_given_stays(tmp_path: Path) -> None:
 
 
 def test_files_of_others_stay(shared: Path) -> None:
-    cache = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, keep=False)
+    cache = ChunkCache(shared_directory(MIB), budget_bytes=MIB, keep=False)
     theirs = {Path(cache.path, "chunks", "theirs"), Path(cache.path, "theirs"), Path(cache.path, "datasets", "theirs")}
     for path in theirs:
         path.touch()
     cache.close()
     assert all(path.exists() for path in theirs)
-    again = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, keep=False)
+    again = ChunkCache(shared_directory(MIB), budget_bytes=MIB, keep=False)
     read(again, "a")
     assert read(again, "a")
     assert again.counts.num_hits == 1
@@ -63,7 +63,7 @@ def test_files_of_others_stay(shared: Path) -> None:
 
 
 def test_a_folder_that_is_to_stay_stays(shared: Path) -> None:
-    cache = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB)
+    cache = ChunkCache(shared_directory(MIB), budget_bytes=MIB)
     read(cache, "a")
     cache.close()
     assert len(list((Path(cache.path) / "chunks").iterdir())) == 1
@@ -77,7 +77,7 @@ def test_some_open_it_while_the_last_one_leaves(shared: Path) -> None:
         start.wait()
         for turn in range(60):
             try:
-                cache = ChunkCache(place_for_sharing(MIB), budget_bytes=MIB, dataset=str(number % 2), keep=False)
+                cache = ChunkCache(shared_directory(MIB), budget_bytes=MIB, dataset=str(number % 2), keep=False)
                 read(cache, f"{number}-{turn}")
                 read(cache, f"{number}-{turn}")
                 if (cache.counts.num_fills, cache.counts.num_hits) != (1, 1):

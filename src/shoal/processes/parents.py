@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from multiprocessing import connection
 
-from shoal.storage.chunk_cache.chunk_cache import close_all_as_heir
+from shoal.storage.chunk_cache.chunk_cache import close_all_as_orphan
 
 _LOOK_SECONDS = 0.5
 _SECONDS_TO_TIDY = 1.0
@@ -51,7 +51,7 @@ def _watch(starter: int) -> None:
     while os.getppid() == starter and not connection.wait(watched, timeout=_LOOK_SECONDS):
         pass
     try:
-        tidying = threading.Thread(target=close_all_as_heir, name="shoal-heir", daemon=True)
+        tidying = threading.Thread(target=close_all_as_orphan, name="shoal-heir", daemon=True)
         tidying.start()
         tidying.join(_SECONDS_TO_TIDY)
     finally:

@@ -18,7 +18,7 @@ from shoal.reading.schedule.units import UnitRead
 from shoal.reading.spilled.large_chunks import too_large
 from shoal.storage.cache_status import record_chunk_cache
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
-from shoal.storage.chunk_cache.directory import place_for_sharing
+from shoal.storage.chunk_cache.directory import shared_directory
 from shoal.storage.urls import scheme_of, without_secrets
 
 _SHARING_BYTES = 1 << 30
@@ -45,7 +45,7 @@ def chunk_cache_of(asked: Any, *, dataset: str) -> ChunkCache | None:
         raise UsageError(msg, hint='for example cache="/nvme/cache"')
     if directory is None:  # a temporary place, kept only as long as the run lasts
         budget_bytes = budget_bytes or _SHARING_BYTES
-        directory = place_for_sharing(budget_bytes)
+        directory = shared_directory(budget_bytes)
         keep = given.get("keep", False)
     else:
         keep = given.get("keep", True)

@@ -20,7 +20,7 @@ from shoal.storage.cache_directory import cache_directory
 from shoal.storage.chunk_cache.directory import FOLDER, open_folder
 from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, count, sweep
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others
-from shoal.storage.chunk_cache.usage import Book, Usage
+from shoal.storage.chunk_cache.ledger import Book, Ledger
 
 _INDEX_FOLDERS = ("indexes", "accepted", "scans")
 _INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp")
@@ -171,7 +171,7 @@ def _held(directory: str) -> Iterator[tuple[int, str, Book]]:
         error.hint = "a chunk cache is made by shoal.open(cache=DIRECTORY); `shoal cache` shows those that are there"
         raise
     try:
-        with Usage(folder, lambda book: count(folder, book)).held() as book:
+        with Ledger(folder, lambda book: count(folder, book)).held() as book:
             yield folder, path, book
     finally:
         os.close(folder)

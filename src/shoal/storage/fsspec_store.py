@@ -13,7 +13,6 @@ from shoal.storage.remote_objects import (
     KnownObjects,
     as_one_buffer,
     check_length,
-    check_range,
     find_by_stat,
     nanoseconds_of,
     no_read_ahead,
@@ -21,7 +20,7 @@ from shoal.storage.remote_objects import (
     read_whole,
     version_of,
 )
-from shoal.storage.storage_errors import status_failure, trimmed
+from shoal.storage.storage_errors import check_range, status_failure, trimmed
 from shoal.storage.store import Buffer, ObjectInfo
 from shoal.storage.urls import scheme_of, without_secrets
 

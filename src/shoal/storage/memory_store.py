@@ -9,14 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
-from shoal.storage.remote_objects import (
-    KnownObjects,
-    as_one_buffer,
-    check_length,
-    check_range,
-    no_read_ahead,
-    range_reader,
-)
+from shoal.storage.remote_objects import KnownObjects, as_one_buffer, check_length, no_read_ahead, range_reader
+from shoal.storage.storage_errors import check_range
 from shoal.storage.store import Buffer, ObjectInfo
 
 

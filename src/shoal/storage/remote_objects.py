@@ -11,18 +11,13 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from shoal.errors import StorageError, UsageError
-from shoal.storage.storage_errors import is_missing, timestamp
+from shoal.errors import StorageError
+from shoal.storage.storage_errors import CHANGED_HINT, CUT_SHORT_HINT, is_missing, timestamp
 from shoal.storage.store import Buffer, ObjectInfo, ReadRange, Stat
 
 _PART_BYTES = 8 << 20
 _MOST_BYTES = 1 << 40  # limit for an object that is read as a whole
 _CHANGED_ATTEMPTS = 4
-CHANGED_HINT = (
-    "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
-    "contents are new"
-)
-CUT_SHORT_HINT = "it was cut short (an unfinished copy?); copy it again, or index it again"
 _SECOND_NS = 10**9
 _NANOSECONDS = re.compile(r"\d{18,19}")  # since 1970: the years 1973 to 2286
 
@@ -127,13 +122,6 @@ def read_whole(store: _ReadsAndStats, path: str) -> memoryview:
         msg = f"{path}: has {num_bytes:,} bytes by what the server says, and there is no memory for them as a whole"
         raise StorageError(msg, hint="is this the right object? An index has some 50 bytes for each 64 KiB of data")
     return memoryview(read).toreadonly()
-
-
-def check_range(path: str, first_byte: int, end_byte: int) -> None:
-    """Raise `UsageError` for an invalid range."""
-    if not 0 <= first_byte <= end_byte:
-        msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), which is no range"
-        raise UsageError(msg)
 
 
 def check_length(path: str, first_byte: int, end_byte: int, num_found: int, num_bytes: int | None) -> None:

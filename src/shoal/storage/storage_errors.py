@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from shoal.errors import StorageError
+from shoal.errors import StorageError, UsageError
 from shoal.storage.urls import without_secrets
 
 _SYSTEM_HINTS = {
@@ -43,6 +43,18 @@ _STATUS_HINTS = {
 _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
 _MAX_QUOTED = 200
+CHANGED_HINT = (
+    "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
+    "contents are new"
+)
+CUT_SHORT_HINT = "it was cut short (an unfinished copy?); copy it again, or index it again"
+
+
+def check_range(path: str, first_byte: int, end_byte: int) -> None:
+    """Raise `UsageError` for an invalid range."""
+    if not 0 <= first_byte <= end_byte:
+        msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), which is no range"
+        raise UsageError(msg)
 
 
 def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:

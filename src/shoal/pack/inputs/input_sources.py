@@ -19,8 +19,7 @@ from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home
-from shoal.storage.files.file_tree import FileTree
-from shoal.storage.files.small_files import FileList, files_matching
+from shoal.storage.files.small_files import FileList, FileTree, glob_files
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.urls import scheme_of, without_secrets
 
@@ -73,7 +72,7 @@ def inputs_of(
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
     _refuse_for(path, "a glob", path_column=path_column)
-    return _inputs_in(files_matching(str(path)), format, grouped, labelled, require, on_error)
+    return _inputs_in(glob_files(str(path)), format, grouped, labelled, require, on_error)
 
 
 def _warn_of_splits(path: Path, files: FileTree) -> None:

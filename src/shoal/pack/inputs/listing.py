@@ -14,8 +14,8 @@ import numpy as np
 
 from shoal.errors import StorageError, WorkerError
 from shoal.storage.files import scandir
-from shoal.storage.files.file_tree import FileTree, tree_of
-from shoal.storage.files.scandir import Found, look
+from shoal.storage.files.scandir import Found, scan_directory
+from shoal.storage.files.small_files import FileTree, tree_of
 from shoal.storage.storage_errors import os_failure
 
 _ALONE_FILES = 4096  # listing these takes as long as starting an interpreter
@@ -40,7 +40,7 @@ def files_below(root: str, *, num_workers: int = 1) -> FileTree:
     try:
         while pending and (num_workers <= 1 or num_files < _ALONE_FILES):
             directory, above = pending.popleft()
-            num_files += _take(look(root, directory, above), above, found, pending)
+            num_files += _take(scan_directory(root, directory, above), above, found, pending)
     except OSError as error:
         raise os_failure(error, f"{root}/{directory}", verb="list") from error
     if pending:

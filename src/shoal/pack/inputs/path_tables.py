@@ -15,7 +15,7 @@ from shoal.hints import did_you_mean
 from shoal.pack.inputs.file_inputs import FileInputs, file_inputs, refuse_taken
 from shoal.pack.inputs.file_samples import fields_beside
 from shoal.storage.cache_directory import expand_home
-from shoal.storage.files.small_files import files_named
+from shoal.storage.files.small_files import stat_files
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.urls import scheme_of, without_secrets
 from shoal.stream.open_dataset import open_dataset
@@ -80,7 +80,7 @@ def _keyed(paths: Sequence[str], root: str, format: str) -> FileInputs:  # noqa:
     """Derive keys from file names; files outside the manifest's directory are named by the last part alone."""
     outside = [path[:1] == "/" or ".." in path.split("/") for path in paths]
     named = [path.rpartition("/")[2] if out else path for path, out in zip(paths, outside, strict=True)]
-    files = files_named(root, paths)
+    files = stat_files(root, paths)
     shown = type(files)(root, named, files.num_bytes, files.modified_ns)
     keyed = file_inputs(shown, format=format, labelled=False)
     return FileInputs(files, format, keyed.keys, keyed.fields, keyed.first_file)

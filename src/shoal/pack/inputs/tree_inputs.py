@@ -20,8 +20,7 @@ from shoal.pack.inputs.file_samples import columns_of_files, fields_beside
 from shoal.pack.inputs.repeats import MARK, refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
 from shoal.pack.shard_writer import Shard, Unreadable
-from shoal.storage.files.file_tree import FileTree
-from shoal.storage.files.small_files import read_tree_into
+from shoal.storage.files.small_files import FileTree, read_tree_into
 
 _BLOCK_BYTES = 1 << 20
 _TAR_BLOCK = 512

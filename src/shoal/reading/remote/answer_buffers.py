@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 
-from shoal.storage.files.mappings import Memories
+from shoal.storage.files.memory_pool import MemoryPool
 
 LEAST_ROOM_BYTES = 128 << 10
 """Smaller responses are left in the heap of their thread, and copied by the consumer."""
@@ -28,7 +28,7 @@ class Room:
 
     __slots__ = ("_claimed", "_lock", "_view")
 
-    def __init__(self, num_bytes: int, memories: Memories) -> None:
+    def __init__(self, num_bytes: int, memories: MemoryPool) -> None:
         self._lock = threading.Lock()
         self._claimed: memoryview | None = None
         self._view = memoryview(memories.take(num_bytes))[:num_bytes]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 
 from shoal.reading.schedule.coalescing import Request
-from shoal.storage.files.mappings import Memories
+from shoal.storage.files.memory_pool import MemoryPool
 
 
 class Whole:
     """The bytes of a read, assembled by several threads."""
 
-    def __init__(self, request: Request, memories: Memories) -> None:
+    def __init__(self, request: Request, memories: MemoryPool) -> None:
         self._first_byte = request.first_byte
         self._lock = threading.Lock()
         self._view: memoryview | None = memoryview(memories.take(request.num_bytes))[: request.num_bytes]

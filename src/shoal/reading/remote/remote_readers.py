@@ -22,7 +22,7 @@ from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.request_sizes import in_parts, request_sizes
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
-from shoal.storage.files.mappings import Memories
+from shoal.storage.files.memory_pool import MemoryPool
 from shoal.storage.retry import unwrap_retries
 
 # Responses without a buffer of their own (from a cache, or a store that cannot fill one) are copied up to this size:
@@ -72,7 +72,7 @@ class FarReaders:
         ledger.ahead_limit_bytes, self.group_bytes = self._sizes.ahead_bytes, self._sizes.group_bytes
 
         self._fills = fills(opened)
-        self._memories = Memories()
+        self._memories = MemoryPool()
         self._placed: dict[int, _Placed] = {}  # by identity: requests that a consumer waits for
 
         without_cache = replace(opened, cache=None)

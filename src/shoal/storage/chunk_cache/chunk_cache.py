@@ -12,28 +12,38 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.chunk_cache.cache_files import FOOTER_BYTES, read_checked, write_checked
-from shoal.storage.chunk_cache.directory import open_folder
-from shoal.storage.chunk_cache.eviction import sweep
-from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
+from shoal.storage.chunk_cache.chunk_files import (
+    FOOTER_BYTES,
+    NoRoomError,
+    Spill,
+    SpilledPart,
+    SpillFile,
+    read_checked,
+    read_part,
+    write_checked,
+)
+from shoal.storage.chunk_cache.directory import SUBFOLDERS, is_shared_directory, open_folder
+from shoal.storage.chunk_cache.eviction import VICTIMS, Evictions, chunks_in, sweep
+from shoal.storage.chunk_cache.file_locks import lock_now, open_for_lock, release
 from shoal.storage.chunk_cache.fill_locks import Claim, Claims
-from shoal.storage.chunk_cache.leaving import abandon, leave, tell_now
-from shoal.storage.chunk_cache.spill_file import NoRoomError, Spill, SpilledPart, SpillFile, read_part
-from shoal.storage.chunk_cache.usage import Book
+from shoal.storage.chunk_cache.ledger import LEDGER
 
 _log = logging.getLogger("shoal")
 
 _LEAST_BUDGET_BYTES = 1 << 20
-_WAIT_SECONDS = 30.0
+_REPORT_SECONDS = 0.2  # a process that leaves a loop waits no longer; its counts are reported the next time
 _TRIES_TO_JOIN = 20
-_SPILLS = 3  # attempts: chunks that others need at the same time may evict a piece before it is read
+_TRIES_TO_SPILL = 3  # chunks that others need at the same time may evict a piece before it is read
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_DATASET = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(slots=True)
@@ -82,12 +92,8 @@ class ChunkCache:
     >>> first, again, cache.counts.num_hits
     (b'bytes', b'bytes', 1)
 
-    Raises
-    ------
-    UsageError
-        The directory belongs to somebody else or its file system cannot be trusted, or the budget is below 1 MiB.
-    StorageError
-        The directory cannot be made.
+    Raises `UsageError` if the directory belongs to somebody else, its file system cannot be trusted, or the budget is
+    below 1 MiB; `StorageError` if the directory cannot be made.
     """
 
     def __init__(
@@ -97,12 +103,18 @@ class ChunkCache:
         budget_bytes: int | None = None,
         dataset: str = "",
         keep: bool = True,
-        wait_seconds: float = _WAIT_SECONDS,
+        wait_seconds: float = 30.0,
     ) -> None:
         if budget_bytes is not None and budget_bytes < _LEAST_BUDGET_BYTES:
             msg = f"a chunk cache of {budget_bytes} bytes was asked for; the least is {_LEAST_BUDGET_BYTES}"
             raise UsageError(msg, hint='for example cache={"directory": ..., "budget": "200GiB"}')
-        self._asked = (os.fspath(directory), budget_bytes, dataset, keep, wait_seconds)
+        self._options = {
+            "directory": os.fspath(directory),
+            "budget_bytes": budget_bytes,
+            "dataset": dataset,
+            "keep": keep,
+            "wait_seconds": wait_seconds,
+        }
         self.spills = SpillCounts()
         self._dataset = hashlib.blake2b(dataset.encode(), digest_size=8).hexdigest()
         for is_last_try in (*[False] * _TRIES_TO_JOIN, True):
@@ -113,28 +125,24 @@ class ChunkCache:
                 self._join(budget_bytes, users)
             except FileNotFoundError as error:
                 if not is_last_try:  # another process was the last to leave, and removed the folder since we opened it
-                    abandon(self._folder, users)
+                    _close_all(self._folder, users)
                     continue
-                self._files.trouble(error)
+                self._files.handle_failure(error)
             except OSError as error:
-                self._files.trouble(error)
+                self._files.handle_failure(error)
             break
         self._ledger, self.counts = self._files.ledger, self._files.counts
-        self._finalizer = weakref.finalize(
-            self, leave, users, self._files, keep=keep, pid=os.getpid(), dataset=self._dataset
-        )
-        self._pid = os.getpid()
+        self._pid = pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _leave, users, self._files, keep, pid, self._dataset)
         _open.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (*self._asked, self._files.expected_bytes)
+        return _reopen, (self._options, self._files.expected_bytes)
 
     @property
     def budget_bytes(self) -> int:
         """The budget that holds for all processes, as last seen by this one."""
         return self._files.budget_bytes
-
-    # ---- reading
 
     def read(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
         """Return the ``num_bytes`` bytes called ``key``: from the cache, else from ``fetch``, and then kept.
@@ -144,14 +152,14 @@ class ChunkCache:
         """
         name = self._name(key)
         found: bytes | Claim | None = None
-        if not self._files.is_lost:
+        if not self._files.is_disabled:
             take = partial(read_checked, name=name, num_bytes=num_bytes)
             try:
                 found = self._files.hit(name, take)
-                if found is None and self._files.is_welcome(name, num_bytes):
+                if found is None and self._files.is_admitted(name, num_bytes):
                     found = self._files.hit_or_claim(name, num_bytes + FOOTER_BYTES, take)
             except OSError as error:
-                self._files.trouble(error)
+                self._files.handle_failure(error)
         if isinstance(found, bytes):
             self.counts.num_hits += 1
             return found
@@ -162,11 +170,11 @@ class ChunkCache:
 
     def read_again(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
         """Drop the cached bytes and `read` again: they were stored correctly, and yet were not those wanted."""
-        if not self._files.is_lost:
+        if not self._files.is_disabled:
             try:
                 self._files.drop(self._name(key))
             except OSError as error:
-                self._files.trouble(error)
+                self._files.handle_failure(error)
         return self.read(key, num_bytes, fetch)
 
     def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
@@ -181,17 +189,17 @@ class ChunkCache:
         name = self._name(key)
         found: SpilledPart | Claim | None = None
         take = partial(read_part, name=name, sample=sample)
-        for _ in range(_SPILLS):
+        for _ in range(_TRIES_TO_SPILL):
             found = None  # not the claim of the file filled before, which is closed
-            if self._files.is_lost:
+            if self._files.is_disabled:
                 break
             try:
                 found = self._files.hit(name, take)
                 if found is not None or spill is None:
                     break
-                found = self._files.hit_or_claim(name, max(1, expected_bytes), take, insists=True)
+                found = self._files.hit_or_claim(name, max(1, expected_bytes), take, must_fit=True)
             except OSError as error:
-                self._files.trouble(error)
+                self._files.handle_failure(error)
             if spill is None or not isinstance(found, Claim):
                 break
             if not self._fill_spilled(found, spill):
@@ -214,15 +222,12 @@ class ChunkCache:
     def expect(self, window_bytes: int) -> None:
         """Set how many bytes the processes of this machine share at a time; as many of the newest bytes are kept.
 
-        Raises
-        ------
-        UsageError
-            The budget is smaller: chunks would be evicted before the second process has read them.
+        Raises `UsageError` if the budget is smaller: chunks would be evicted before the second process has read them.
         """
         if 0 < self.budget_bytes < window_bytes:
             msg = (
                 f"the chunk cache {self.path} may take {self.budget_bytes:,} bytes, and the windows of this machine "
-                f"hold {window_bytes:,}: chunks would go before all processes have read them"
+                f"hold {window_bytes:,}: chunks would be evicted before all processes have read them"
             )
             hint = f'give cache={{"directory": ..., "budget": {2 * window_bytes}}}, a smaller window=, or no cache'
             raise UsageError(msg, hint=hint)
@@ -230,22 +235,20 @@ class ChunkCache:
 
     def tell(self) -> None:
         """Add this process's new counts to the shared counts; deferred while another process holds them."""
-        tell_now(self._files)
+        _report_now(self._files)
 
     def close(self) -> None:
         """Release the cache; its chunks stay, unless opened with ``keep=False`` and no other process has it open."""
         self._finalizer()
-        self._files.is_lost = True
+        self._files.is_disabled = True
 
-    def close_as_heir(self) -> None:
+    def close_as_orphan(self) -> None:
         """Close the cache after the parent was killed, perhaps while filling; close what the parent had open, too."""
-        self._files.is_lost = True
+        self._files.is_disabled = True
         self._files.abandon_all()
         self.close()
         if self._pid != os.getpid():  # its locks are shared with the parent, and with all of the parent's forks
-            _restore(*self._asked, self._files.expected_bytes).close()
-
-    # ---- filling
+            _reopen(self._options, self._files.expected_bytes).close()
 
     def _name(self, key: str) -> str:
         return f"{self._dataset}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
@@ -260,39 +263,37 @@ class ChunkCache:
                     write_checked(claim.descriptor, data, claim.name)
                     is_done = self._files.finish(claim)
             except OSError as error:
-                self._files.trouble(error)
-            if is_done:
-                self.counts.num_fills += 1
-            else:
-                self.counts.num_bypasses += 1
+                self._files.handle_failure(error)
+            self.counts.num_fills += is_done
+            self.counts.num_bypasses += not is_done
             return data
         finally:
-            self._files.let_go(claim, is_done=is_done)
+            self._files.release(claim, is_done=is_done)
 
     def _fill_spilled(self, claim: Claim, spill: Spill) -> bool:
         """Decode into the claimed file; return True if it was completed."""
         is_done = False
         try:
-            file = SpillFile(claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor, insists=True))
+            file = SpillFile(
+                claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor, must_fit=True)
+            )
             try:
                 file.finish(spill(file))
                 self._files.give_back(claim.descriptor, file.num_bytes)
                 is_done = self._files.finish(claim)
             except NoRoomError as error:
                 if error.reason is not None:
-                    self._files.trouble(error.reason)
+                    self._files.handle_failure(error.reason)
             except StorageError:
                 raise
             except OSError as error:
-                self._files.trouble(error)
+                self._files.handle_failure(error)
             if is_done:
                 self.spills.num_fills += 1
                 self.spills.num_bytes += file.num_bytes
             return is_done
         finally:
-            self._files.let_go(claim, is_done=is_done)
-
-    # ---- joining
+            self._files.release(claim, is_done=is_done)
 
     def _join(self, budget_bytes: int | None, users: list[int]) -> None:
         """Agree on a budget with the processes that have the cache open, and register: adds our locks to ``users``."""
@@ -302,9 +303,15 @@ class ChunkCache:
             users.append(descriptor)
             before = book.budget_bytes
             if lock_now(descriptor):
-                book.budget_bytes = budget_bytes or before or _half_of_free(self._folder, book)
-                if _locks_do_nothing(self._folder):
-                    raise OSError(errno.ENOLCK, "locks on files do nothing in this directory")
+                found = os.fstatvfs(self._folder)
+                half_of_free = (found.f_bavail * found.f_frsize + book.used_bytes) // 2
+                book.budget_bytes = budget_bytes or before or max(_LEAST_BUDGET_BYTES, half_of_free)
+                again = open_for_lock("users", os.O_RDWR, directory=self._folder)
+                try:
+                    if lock_now(again):
+                        raise OSError(errno.ENOLCK, "locks on files do nothing in this directory")
+                finally:
+                    release(again)
             elif budget_bytes is not None and budget_bytes != before:
                 book.budget_bytes = min(budget_bytes, before or budget_bytes)
                 text = "%s: opened with a budget of %d bytes, and by others with %d: for all it is now %d"
@@ -319,35 +326,84 @@ class ChunkCache:
             self._files.evictions.make_room(book, 0, guard_bytes=0)
 
 
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-def _half_of_free(folder: int, book: Book) -> int:
-    found = os.fstatvfs(folder)
-    return max(_LEAST_BUDGET_BYTES, (found.f_bavail * found.f_frsize + book.used_bytes) // 2)
-
-
-def _locks_do_nothing(folder: int) -> bool:
-    """Return True if "users", which is locked, can be locked a second time."""
-    descriptor = open_for_lock("users", os.O_RDWR, directory=folder)
-    try:
-        return lock_now(descriptor)
-    finally:
-        let_go(descriptor)
-
-
 _open: weakref.WeakSet[ChunkCache] = weakref.WeakSet()
 
 
-def close_all_as_heir() -> None:
-    """Call `ChunkCache.close_as_heir` on every cache that this process has open."""
+def close_all_as_orphan() -> None:
+    """Call `ChunkCache.close_as_orphan` on every cache that this process has open."""
     for cache in list(_open):
         with contextlib.suppress(StorageError, UsageError, OSError):
-            cache.close_as_heir()
+            cache.close_as_orphan()
 
 
-def _restore(*asked: Any) -> ChunkCache:
-    directory, budget_bytes, dataset, keep, wait_seconds, expected_bytes = asked
-    cache = ChunkCache(directory, budget_bytes=budget_bytes, dataset=dataset, keep=keep, wait_seconds=wait_seconds)
-    cache._files.expected_bytes = expected_bytes  # noqa: SLF001  # the same class
+def _reopen(options: dict[str, Any], expected_bytes: int) -> ChunkCache:
+    cache = ChunkCache(**options)
+    cache._files.expected_bytes = expected_bytes  # noqa: SLF001  # the same module
     return cache
+
+
+# The exit of a process: the last one removes what is not to be kept, down to the last folder. A process that opens the
+# cache meanwhile finds that a file or a folder is missing, and opens it once more: names are removed only while the
+# ledger is held and there is no other user, and a ledger without a name is ignored.
+
+
+def _leave(users: list[int], files: Claims, keep: bool, pid: int, dataset: str) -> None:  # noqa: FBT001  # a finalizer
+    """Release the cache. A forked child shares its parent's locks, and only closes."""
+    if os.getpid() == pid:
+        with contextlib.suppress(OSError):
+            os.utime(f"datasets/{dataset}", dir_fd=files.folder)
+        _report_now(files)
+        if not keep and users:
+            with contextlib.suppress(OSError):
+                _clear_if_last(users, files)
+    _close_all(files.folder, users)
+
+
+def _report_now(files: Claims) -> None:
+    """Add this process's counts to the shared counts, unless another process holds the ledger."""
+    if files.has_unreported and not files.is_disabled:
+        with contextlib.suppress(OSError), files.ledger.held(_REPORT_SECONDS) as book:
+            files.report(book)
+
+
+def _close_all(folder: int, users: Sequence[int]) -> None:
+    for descriptor in (*users, folder):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def _clear_if_last(users: list[int], files: Claims) -> None:
+    folder = files.folder
+    with files.ledger.held() as book:
+        for descriptor in users:
+            os.close(descriptor)
+        users.clear()
+        lock = open_for_lock("users", os.O_RDWR, directory=folder)
+        try:
+            if lock_now(lock):
+                for chunk in list(chunks_in(folder)):
+                    Evictions(folder).evict(book, chunk.name)
+                sweep(folder, book)
+                with contextlib.suppress(OSError):  # other files are in it
+                    _remove_folder(folder, files.path)
+        finally:
+            release(lock)
+
+
+def _remove_folder(folder: int, path: str) -> None:
+    """Remove the folder, and the directory made for it alone; stop at the first that is not empty."""
+    datasets = os.open("datasets", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        for name in filter(_DATASET.fullmatch, os.listdir(datasets)):
+            os.unlink(name, dir_fd=datasets)
+    finally:
+        os.close(datasets)
+    for name in SUBFOLDERS:
+        os.rmdir(name, dir_fd=folder)
+    # The ledger last: until then, newcomers wait for it.
+    for name in ("users", VICTIMS, LEDGER):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+    os.rmdir(path)
+    if is_shared_directory(os.path.dirname(path)):
+        os.rmdir(os.path.dirname(path))

@@ -12,7 +12,7 @@ import re
 import stat as stat_bits
 import tempfile
 
-from shoal.errors import StorageError, UsageError
+from shoal.errors import UsageError
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.storage_errors import os_failure
 
@@ -20,7 +20,7 @@ FOLDER = "shoal-chunks"
 SUBFOLDERS = ("chunks", "filling", "datasets")
 
 # Their locks are kept on a server, or not at all, depending on mount options that cannot be seen from here.
-_FAR_FILE_SYSTEMS = re.compile(
+_NETWORK_FILE_SYSTEMS = re.compile(
     r"(nfs\d*|cifs|smb\d*|smbfs|9p|afs|ceph|lustre|gpfs|beegfs|glusterfs|ocfs2|gfs2|pvfs2|orangefs|coda|ncpfs"
     r"|fuse(?!\.fuse-overlayfs$)(\..*)?)"
 )
@@ -31,12 +31,8 @@ _TRIES_TO_MAKE = 20
 def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tuple[int, str]:
     """Return a descriptor and the path of the cache's folder in ``directory``, made if missing.
 
-    Raises
-    ------
-    UsageError
-        It belongs to somebody else, is open to others, or lies on a file system whose locks cannot be trusted.
-    StorageError
-        It cannot be made or opened.
+    Raises `UsageError` if it belongs to somebody else, is open to others, or lies on a file system whose locks cannot
+    be trusted; `StorageError` if it cannot be made or opened.
     """
     path = os.path.join(os.path.abspath(expand_home(os.fspath(directory))), FOLDER)
     num_tries = _TRIES_TO_MAKE if make else 1
@@ -44,25 +40,32 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
         num_tries -= 1
         try:
             return _opened(path, make=make), path
-        except StorageError:
-            raise
         except OSError as error:
             # A folder that existed a moment ago may be gone: its last user removed it.
-            if error.errno not in (errno.ENOENT, errno.EEXIST) or not num_tries:
-                raise _refused(error, path) from error
+            if error.errno in (errno.ENOENT, errno.EEXIST) and num_tries:
+                continue
+            failure = os_failure(error, path, verb="open the chunk cache")
+            if error.errno in (errno.EACCES, errno.EPERM):
+                failure.hint = "it belongs to somebody else: give cache= a directory of your own"
+            raise failure from error
 
 
 def _opened(path: str, *, make: bool) -> int:
+    above, user = os.path.dirname(path), os.geteuid()
     if make:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    _check_above(os.path.dirname(path))
+        os.makedirs(above, exist_ok=True)
+    # The owner of the directory asked for can put another folder there: it must be this user, or the system.
+    owner = os.stat(above).st_uid
+    if owner not in (user, 0):
+        msg = f"{above}: this directory belongs to user number {owner}, and this process is {user}"
+        hint = f"give cache= a directory of your own, {os.path.join(above, f'shoal-{user}')} for instance"
+        raise UsageError(msg, hint=hint)
     if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _check_owner(path, os.fstat(descriptor))
-        _check_file_system(path, os.fstat(descriptor))
+        _check_folder(path, os.fstat(descriptor))
         for name in SUBFOLDERS if make else ():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=descriptor)
@@ -72,81 +75,53 @@ def _opened(path: str, *, make: bool) -> int:
     return descriptor
 
 
-def _refused(error: OSError, path: str) -> StorageError:
-    failure = os_failure(error, path, verb="open the chunk cache")
-    if error.errno in (errno.EACCES, errno.EPERM):
-        failure.hint = "it belongs to somebody else: give cache= a directory of your own"
-    return failure
-
-
-def _check_above(directory: str) -> None:
-    """Check that the directory asked for is this user's or the system's: its owner can put another folder there."""
-    owner = os.stat(directory).st_uid
-    if owner not in (os.geteuid(), 0):
-        msg = f"{directory}: this directory belongs to user number {owner}, and this process is {os.geteuid()}"
-        hint = f"give cache= a directory of your own, {os.path.join(directory, f'shoal-{os.geteuid()}')} for instance"
-        raise UsageError(msg, hint=hint)
-
-
-def _check_owner(path: str, found: os.stat_result) -> None:
+def _check_folder(path: str, found: os.stat_result) -> None:
+    """Check that only this user can write to the folder, and that locks work there."""
+    mode = stat_bits.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid():
         msg = f"{path}: this chunk cache belongs to user number {found.st_uid}, and this process is {os.geteuid()}"
-        raise UsageError(msg, hint="give cache= a directory of your own: what others can write cannot be believed")
-    if stat_bits.S_IMODE(found.st_mode) & 0o077:
-        msg = f"{path}: this chunk cache is open to other users (mode {stat_bits.S_IMODE(found.st_mode):04o})"
-        raise UsageError(msg, hint="what others can write cannot be believed: delete it, or chmod 700 if you trust it")
-
-
-def _check_file_system(path: str, found: os.stat_result) -> None:
+        raise UsageError(msg, hint="give cache= a directory of your own: what others can write cannot be trusted")
+    if mode & 0o077:
+        msg = f"{path}: this chunk cache is open to other users (mode {mode:04o})"
+        raise UsageError(msg, hint="what others can write cannot be trusted: delete it, or chmod 700 if you trust it")
     kind = _file_system_of(path, found)
-    if _FAR_FILE_SYSTEMS.fullmatch(kind):
+    if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
         msg = f"{path}: lies on a file system of type {kind}, whose locks between processes cannot be trusted"
         raise UsageError(msg, hint="give cache= a directory on a disk of this machine, or in its memory")
 
 
 def _file_system_of(path: str, found: os.stat_result, *, mounts: str = "/proc/self/mountinfo") -> str:
     """Return the type of the file system by the mount table; "" if there is no such table."""
-    try:
-        with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
-            rows = [line.split() for line in file]
-    except OSError:
-        return ""
     device = f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"
-    best, kind = -1, ""
-    for row in rows:
+    best, kind = (False, -1), ""
+    for row in map(str.split, _lines(mounts)):
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), row[4])
-        here = row[row.index("-") + 1]
-        is_above = (os.path.realpath(path) + "/").startswith(point.rstrip("/") + "/")
         # On some file systems parts have another device number than the table says: then take the deepest mount.
-        weight = (len(point) if is_above else -1) + (10**6 if row[2] == device and is_above else 0)
-        if weight >= best and is_above:
-            best, kind = weight, here
+        rank = (row[2] == device, len(point))
+        if rank >= best and (os.path.realpath(path) + "/").startswith(point.rstrip("/") + "/"):
+            best, kind = rank, row[row.index("-") + 1]
     return kind
 
 
-def place_for_sharing(budget_bytes: int) -> str:
+def shared_directory(budget_bytes: int) -> str:
     """Return the directory in which running processes of this machine share chunks: in memory if there is enough.
 
     Containers often have 64 MiB of shared memory; and data there counts as memory of the container, which is killed
     without notice when it has too much. So twice the budget must be free there and four times in memory; otherwise
     it is the directory for temporary files. $SHOAL_SHARED_MEMORY_DIR names another directory for shared memory.
     """
-    memory = os.environ.get("SHOAL_SHARED_MEMORY_DIR") or _SHARED_MEMORY
+    memory, parent = os.environ.get("SHOAL_SHARED_MEMORY_DIR") or _SHARED_MEMORY, tempfile.gettempdir()
     with contextlib.suppress(OSError):
         found = os.statvfs(memory)
         is_large = found.f_bavail * found.f_frsize >= 2 * budget_bytes
         if is_large and spare_memory_bytes() >= 4 * budget_bytes and os.access(memory, os.W_OK):
-            return os.path.join(memory, _name_for_sharing())
-    return os.path.join(tempfile.gettempdir(), _name_for_sharing())
+            parent = memory
+    return os.path.join(parent, f"shoal-{os.geteuid()}")
 
 
-def is_place_for_sharing(path: str) -> bool:
+def is_shared_directory(path: str) -> bool:
     """Return True if a directory was made for sharing alone, and may be removed when it is empty."""
-    return os.path.basename(path) == _name_for_sharing()
-
-
-def _name_for_sharing() -> str:
-    return f"shoal-{os.geteuid()}"
+    return os.path.basename(path) == f"shoal-{os.geteuid()}"
 
 
 def spare_memory_bytes() -> int:
@@ -162,8 +137,9 @@ def spare_memory_bytes() -> int:
 
 
 def _lines(path: str) -> list[str]:
+    """Return the lines of a file of the system; none if there is no such file."""
     try:
-        with open(path, encoding="ascii") as file:
-            return file.read().splitlines()
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return list(file)
     except OSError:
         return []

@@ -1,4 +1,4 @@
-"""Eviction: the order in which chunks leave a full chunk cache, and their removal.
+"""Eviction: the order in which chunks are removed from a full chunk cache, and their removal.
 
 Every chunk is used once an epoch, in an order that is random anew each time. The least recently used chunk is then the
 one that is needed soonest, and evicting it is the worst choice: by that rule a cache of half the data served 15 % of
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.storage.chunk_cache.file_locks import is_locked_by_others, let_go, lock_now, open_for_lock
-from shoal.storage.chunk_cache.usage import Book, charge_bytes
+from shoal.storage.chunk_cache.file_locks import is_locked_by_others, lock_now, open_for_lock, release
+from shoal.storage.chunk_cache.ledger import BASE_BYTES, Book, charge_bytes
 
 USED_MODE = 0o700  # a chunk that was found at least once; before that it has 0600
 
 VICTIMS = "victims"
 _VICTIM = struct.Struct("<49sQ")
-_NAME_LENGTH = 49
 _FEWEST_VICTIMS = 32
 _VICTIMS_PART = 16  # of all chunks: scanning all of them is then a small part of the cost of eviction
 _OLDEST_EVERY = 16
@@ -44,11 +45,8 @@ class Chunk:
         return self.name[:16]
 
 
-def is_name(name: str) -> bool:
-    """Return True if a file name may be that of a chunk: no other files are read or deleted."""
-    first, dash, second = name.partition("-")
-    is_hex = all(letter in "0123456789abcdef" for letter in first + second)
-    return len(first) == 16 and dash == "-" and len(second) == 32 and is_hex
+is_name = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}").fullmatch
+"""Match a file name that may be that of a chunk: no other files are read or deleted."""
 
 
 def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
@@ -71,41 +69,29 @@ def count(folder: int, book: Book) -> list[Chunk]:
     filling = list(chunks_in(folder, "filling"))
     chunks = list(chunks_in(folder))
     files = {chunk.inode: chunk.num_bytes for chunk in (*filling, *chunks)}
-    book.count_anew(files.values(), len(chunks))
+    book.used_bytes = BASE_BYTES + sum(map(charge_bytes, files.values()))
+    book.num_chunks = len(chunks)
     return chunks
 
 
-def order_of_leaving(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], guard_bytes: int) -> list[Chunk]:
+def eviction_order(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], guard_bytes: int) -> list[Chunk]:
     """Return the chunks that may be evicted, first to last.
 
     ``last_used`` maps datasets that no process has open to the time when one last had. Their chunks go first, those of
     the dataset unused for longest before the others. Of the rest, the newest ``guard_bytes`` stay; then the newest go
     first, except that each 16th is the oldest: so chunks never asked for again go in the end too. O(n log n).
     """
-    idle = sorted(
-        (chunk for chunk in chunks if chunk.dataset in last_used),
-        key=lambda chunk: (last_used[chunk.dataset], chunk.made_ns, chunk.name),
-    )
-    newest = sorted(
-        (chunk for chunk in chunks if chunk.dataset not in last_used),
-        key=lambda chunk: (chunk.made_ns, chunk.name),
-        reverse=True,
-    )
-    num_guarded = guarded = 0
-    while num_guarded < len(newest) and guarded < guard_bytes:
-        guarded += charge_bytes(newest[num_guarded].num_bytes)
-        num_guarded += 1
-    left = newest[num_guarded:]
-    leaving = idle
-    first, last = 0, len(left)
-    while first < last:
-        if len(leaving) % _OLDEST_EVERY == _OLDEST_EVERY - 1:
-            last -= 1
-            leaving.append(left[last])
-        else:
-            leaving.append(left[first])
-            first += 1
-    return leaving
+    by_age = sorted(chunks, key=lambda chunk: (chunk.made_ns, chunk.name))
+    idle = [chunk for chunk in by_age if chunk.dataset in last_used]
+    evicted = sorted(idle, key=lambda chunk: last_used[chunk.dataset])
+    left = deque(chunk for chunk in by_age if chunk.dataset not in last_used)  # the newest at its end
+    guarded = 0
+    while left and guarded < guard_bytes:
+        guarded += charge_bytes(left.pop().num_bytes)
+    while left:
+        is_turn_of_oldest = len(evicted) % _OLDEST_EVERY == _OLDEST_EVERY - 1
+        evicted.append(left.popleft() if is_turn_of_oldest else left.pop())
+    return evicted
 
 
 class Evictions:
@@ -137,9 +123,9 @@ class Evictions:
                     return True
             if sweep(self._folder, book):
                 return True
-            leaving = self._list_victims(book, guard_bytes)
-            if leaving and not book.victims_end:  # the disk is too full to write the list
-                return any(self.evict(book, chunk.name, chunk.made_ns) for chunk in leaving)
+            order = self._list_victims(book, guard_bytes)
+            if order and not book.victims_end:  # the disk is too full to write the list
+                return any(self.evict(book, chunk.name, chunk.made_ns) for chunk in order)
         return False
 
     def evict(self, book: Book, name: str, made_ns: int | None = None) -> bool:
@@ -156,7 +142,7 @@ class Evictions:
             # Free its blocks now, and not when the last process that has just opened it closes it.
             os.ftruncate(descriptor, 0)
         finally:
-            let_go(descriptor)
+            release(descriptor)
         book.used_bytes -= charge_bytes(found.st_size)
         book.num_chunks -= 1
         if made_ns is not None:
@@ -187,9 +173,9 @@ class Evictions:
     def _list_victims(self, book: Book, guard_bytes: int) -> list[Chunk]:
         """Scan and recount all chunks, and write the list of those to evict next, for all processes."""
         chunks = count(self._folder, book)
-        leaving = order_of_leaving(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
-        del leaving[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
-        data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.made_ns)) for chunk in leaving)
+        order = eviction_order(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
+        del order[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
+        data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.made_ns)) for chunk in order)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(VICTIMS, flags, 0o600, dir_fd=self._folder)
         try:
@@ -199,7 +185,7 @@ class Evictions:
         finally:
             os.close(descriptor)
         book.victims_next, book.victims_end = 0, num_written // _VICTIM.size
-        return leaving
+        return order
 
     def _last_used(self, chunks: Sequence[Chunk]) -> dict[str, int]:
         found = {}
@@ -234,7 +220,7 @@ def sweep(folder: int, book: Book) -> int:
         except FileNotFoundError:
             pass
         finally:
-            let_go(descriptor)
+            release(descriptor)
     return num_swept
 
 

@@ -21,7 +21,7 @@ _mine: set[int] = set()
 
 
 def open_for_lock(path: str, flags: int, *, directory: int) -> int:
-    """Open ``path``, relative to the open ``directory``, on a descriptor of its own; it must be closed by `let_go`."""
+    """Open ``path``, relative to the open ``directory``, on a descriptor of its own; it must be closed by `release`."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=directory)
     _mine.add(descriptor)
     return descriptor
@@ -51,7 +51,7 @@ def lock_within(descriptor: int, seconds: float) -> bool:
     return True
 
 
-def let_go(descriptor: int) -> None:
+def release(descriptor: int) -> None:
     """Unlock and close, which also unlocks where a child holds the same open file."""
     if descriptor not in _mine:
         return
@@ -70,7 +70,7 @@ def is_locked_by_others(path: str, *, directory: int) -> bool:
     try:
         return not lock_now(descriptor)
     finally:
-        let_go(descriptor)
+        release(descriptor)
 
 
 def _close_inherited() -> None:

@@ -1,4 +1,4 @@
-"""Files of a chunk cache: lookup, claims for filling them, publication, and abandonment.
+"""Files of a chunk cache: lookup, claims on files to fill, and the outcome: published or abandoned.
 
 A chunk is a file in ``chunks`` that appears there when it is complete. The file in ``filling`` that it grows in carries
 the lock of the process that fills it, and its space is charged to the ledger before it is taken.
@@ -13,20 +13,20 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from shoal.storage.chunk_cache.cache_files import FOOTER_BYTES, allocate
+from shoal.storage.chunk_cache.chunk_files import FOOTER_BYTES
 from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, count
-from shoal.storage.chunk_cache.file_locks import let_go, lock_now, open_for_lock
-from shoal.storage.chunk_cache.usage import Book, Usage, charge_bytes
+from shoal.storage.chunk_cache.file_locks import lock_now, open_for_lock, release
+from shoal.storage.chunk_cache.ledger import Book, Ledger, charge_bytes
 
 _log = logging.getLogger("shoal")
 
 _FIRST_PAUSE_SECONDS = 0.0005
 _LONGEST_PAUSE_SECONDS = 0.01
-_LOOKS = 20
+_LOOKUPS = 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -61,27 +61,26 @@ class Claim(NamedTuple):
 class Claims:
     """The files in one open ``folder``; its name ``path`` is for messages.
 
-    ``expected_bytes`` is how many bytes the processes of this machine share at a time; ``is_lost`` says that the folder
-    is of no more use.
+    ``expected_bytes`` is how many bytes the processes of this machine share at a time; ``is_disabled`` says that the
+    folder is of no more use.
     """
 
     def __init__(self, folder: int, path: str, *, budget_bytes: int, wait_seconds: float) -> None:
         self.folder, self.path = folder, path
         self.budget_bytes, self.expected_bytes = budget_bytes, 0
-        self.is_lost = False
+        self.is_disabled = False
         self.counts = CacheCounts()
-        # Not a method of this object, or the finalizer of a cache would keep a reference to it.
-        self.ledger = Usage(folder, partial(count, folder))
+        self.ledger = Ledger(folder, partial(count, folder))
         self.evictions = Evictions(folder)
         self._wait_seconds = wait_seconds
-        self._told = CacheCounts()
+        self._reported = CacheCounts()
         self._pid = os.getpid()
         self._claimed: dict[Claim, int] = {}  # to the claiming process: a forked child has none of its parent's
 
     def hit(self, name: str, take: Callable[[int], _T | None]) -> _T | None:
         """Return the result of ``take`` on the descriptor of the file ``name``; None if it is missing or damaged."""
         is_damaged = False
-        for _ in range(_LOOKS):
+        for _ in range(_LOOKUPS):
             try:
                 descriptor = os.open(f"chunks/{name}", _READ_FLAGS, dir_fd=self.folder)
             except FileNotFoundError:
@@ -113,11 +112,11 @@ class Claims:
     def drop(self, name: str) -> None:
         """Delete the file kept under this name."""
         with self.ledger.held() as book:
-            self.tell(book)
+            self.report(book)
             self.evictions.evict(book, name)
 
     def hit_or_claim(
-        self, name: str, size: int, take: Callable[[int], _T | None], *, insists: bool = False
+        self, name: str, size: int, take: Callable[[int], _T | None], *, must_fit: bool = False
     ) -> _T | Claim | None:
         """Return a hit if another process filled it meanwhile, else a claim on ``size`` bytes; None to bypass."""
         path = f"filling/{name}"
@@ -130,13 +129,11 @@ class Claims:
             try:
                 if lock_now(descriptor) and self._is_named(descriptor, path):
                     # Filled by another process after our lookup and before we had the lock?
-                    if (data := self.hit(name, take)) is not None:
-                        self._abandon(descriptor, path)
-                        return data
-                    is_claimed = self.reserve(descriptor, size, insists=insists)
+                    data = self.hit(name, take)
+                    is_claimed = data is None and self.reserve(descriptor, size, must_fit=must_fit)
                     if not is_claimed:
                         self._abandon(descriptor, path)
-                        return None
+                        return data
                     self._claimed[claim := Claim(descriptor, name, path)] = os.getpid()
                     return claim
                 # Keep waiting for a file that grows.
@@ -145,7 +142,7 @@ class Claims:
                     seen, until = now, time.monotonic() + self._wait_seconds
             finally:
                 if not is_claimed:
-                    let_go(descriptor)
+                    release(descriptor)
             if time.monotonic() > until:
                 return None
             time.sleep(pause)
@@ -153,10 +150,10 @@ class Claims:
             if (data := self.hit(name, take)) is not None:
                 return data
 
-    def is_welcome(self, name: str, num_bytes: int) -> bool:
+    def is_admitted(self, name: str, num_bytes: int) -> bool:
         """Return True if this chunk would be admitted, by a full cache too; all processes agree. See `Book`."""
         charge = charge_bytes(num_bytes + FOOTER_BYTES)
-        book = self.ledger.look()
+        book = self.ledger.peek()
         if book is None:
             return True
         if charge > book.budget_bytes // 2:
@@ -171,25 +168,27 @@ class Claims:
         except FileNotFoundError:
             return False
 
-    def reserve(self, descriptor: int, size: int, *, insists: bool = False) -> bool:
+    def reserve(self, descriptor: int, size: int, *, must_fit: bool = False) -> bool:
         """Reserve the space for a file of this size; return True if it was available.
 
-        With ``insists``, the oldest chunks are evicted if nothing else is left: this caller cannot do without.
+        With ``must_fit``, the oldest chunks are evicted if nothing else is left: this caller needs the space.
         """
         guard = self.guard_bytes
         with self.ledger.held() as book:
-            self.tell(book)
+            self.report(book)
             book.budget_bytes = book.budget_bytes or self.budget_bytes
             had = os.fstat(descriptor).st_size  # left by a process that was killed
             needed = charge_bytes(size) - charge_bytes(had)
             if charge_bytes(size) > book.budget_bytes:
                 return False  # evict nothing for a file that never fits
             has_room = self.evictions.make_room(book, needed, guard_bytes=guard)
-            if not has_room and not (insists and self.evictions.make_room_of_oldest(book, needed)):
+            if not has_room and not (must_fit and self.evictions.make_room_of_oldest(book, needed)):
                 return False
             for _ in range(2):
                 try:
-                    allocate(descriptor, size)
+                    os.ftruncate(descriptor, size)
+                    if hasattr(os, "posix_fallocate"):
+                        os.posix_fallocate(descriptor, 0, size)
                 except OSError as error:
                     os.ftruncate(descriptor, min(had, size))
                     if error.errno not in _FULL:
@@ -209,7 +208,7 @@ class Claims:
     def give_back(self, descriptor: int, num_bytes: int) -> None:
         """Truncate a file to its contents, and return the rest of its space."""
         with self.ledger.held() as book:
-            self.tell(book)
+            self.report(book)
             had = os.fstat(descriptor).st_size
             os.ftruncate(descriptor, num_bytes)
             book.used_bytes -= charge_bytes(had) - charge_bytes(num_bytes)
@@ -222,13 +221,13 @@ class Claims:
         os.rename(claim.path, f"chunks/{claim.name}", src_dir_fd=self.folder, dst_dir_fd=self.folder)
         return True
 
-    def let_go(self, claim: Claim, *, is_done: bool) -> None:
+    def release(self, claim: Claim, *, is_done: bool) -> None:
         """Release a claimed file; delete it if it was not completed."""
         if not is_done:
             with contextlib.suppress(OSError):
                 self._abandon(claim.descriptor, claim.path)
         self._claimed.pop(claim, None)
-        let_go(claim.descriptor)
+        release(claim.descriptor)
 
     def abandon_all(self) -> None:
         """Delete the files that this process is filling, while its threads still write to them: their work is lost."""
@@ -245,7 +244,7 @@ class Claims:
                 os.unlink(path, dir_fd=self.folder)
             return
         with self.ledger.held() as book:
-            self.tell(book)
+            self.report(book)
             if self._is_named(descriptor, path):
                 os.unlink(path, dir_fd=self.folder)
                 os.ftruncate(descriptor, 0)
@@ -257,31 +256,30 @@ class Claims:
         return min(max(self.expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
 
     @property
-    def has_news(self) -> bool:
+    def has_unreported(self) -> bool:
         """True if this process has counts that it has not reported yet."""
-        return self.counts != self._told
+        return self.counts != self._reported
 
-    def tell(self, book: Book) -> None:
+    def report(self, book: Book) -> None:
         """Add this process's unreported counts to the shared counts."""
         if os.getpid() != self._pid:  # the parent reports what it counted before the fork
             self._pid = os.getpid()
-            self._told = CacheCounts(*(getattr(self.counts, one.name) for one in fields(CacheCounts)))
+            self._reported = replace(self.counts)
         for one in fields(CacheCounts):
             now = getattr(self.counts, one.name)
-            setattr(book, one.name, getattr(book, one.name) + now - getattr(self._told, one.name))
-            setattr(self._told, one.name, now)
+            setattr(book, one.name, getattr(book, one.name) + now - getattr(self._reported, one.name))
+            setattr(self._reported, one.name, now)
         self.budget_bytes = book.budget_bytes or self.budget_bytes
 
-    def trouble(self, error: OSError) -> None:
-        """Handle a failure of the cache: reads go on without it, and if it is gone for good it is not tried again."""
-        try:
+    def handle_failure(self, error: OSError) -> None:
+        """Handle a failure of the cache: reads go on without it; a cache that is gone for good is not tried again."""
+        is_usable = False
+        with contextlib.suppress(OSError):
             os.stat("chunks", dir_fd=self.folder)
             os.stat("filling", dir_fd=self.folder)
-            is_there = error.errno not in (errno.EROFS, errno.ESTALE, errno.ENOLCK)
-        except OSError:
-            is_there = False
-        if is_there:
+            is_usable = error.errno not in (errno.EROFS, errno.ESTALE, errno.ENOLCK)
+        if is_usable:
             _log.debug("%s: read without the cache (%s)", self.path, error)
-        elif not self.is_lost:
-            self.is_lost = True
+        elif not self.is_disabled:
+            self.is_disabled = True
             _log.warning("%s: the chunk cache cannot be used any more (%s); reading goes on without", self.path, error)

@@ -20,10 +20,13 @@ from operator import itemgetter
 
 from shoal.errors import StorageError, UsageError
 from shoal.storage.atomic_writes import write_atomically
-from shoal.storage.storage_errors import os_failure
+from shoal.storage.storage_errors import CHANGED_HINT, CUT_SHORT_HINT, check_range, os_failure
 from shoal.storage.store import Buffer, ObjectInfo
 
 _MAX_OPEN = 256
+_MOST_READERS = 64
+# Opening a named pipe would otherwise wait for its writer; regular files do not care.
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 # Device, inode, size and modification time: writing to a file, or replacing it, changes one of them.
 # A tuple: a read of 512 bytes takes 3.3 us, 2.1 of them in the system; with a frozen dataclass it took 4.5 us.
@@ -87,19 +90,15 @@ class LocalStore:
         self._identities: dict[str, _Identity] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self._max_open,)
+        return partial(LocalStore, max_open=self._max_open), ()
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)`` of ``path``.
 
-        Raises
-        ------
-        StorageError
-            The file is missing, forbidden, not a file or shorter than that, or it changed since it was first opened.
+        Raises `StorageError` if the file is missing, forbidden, no file, too short, or has changed since it was opened.
         """
         if not 0 <= first_byte <= end_byte:
-            msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), which is no range"
-            raise UsageError(msg)
+            check_range(path, first_byte, end_byte)
         file = self._file(path)
         try:
             # Never more than the file has: a wrong range must not allocate memory for it.
@@ -112,8 +111,7 @@ class LocalStore:
             raise os_failure(error, path, verb=f"read bytes [{first_byte}, {end_byte}) of") from error
         self._confirm(path, file, found)
         if len(data) != end_byte - first_byte:
-            msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), but the file ends at byte {found.st_size}"
-            raise StorageError(msg, hint="it was cut short (an unfinished copy?); copy it again, or index it again")
+            raise _cut_short(path, first_byte, end_byte, found)
         return data
 
     def read_into(self, path: str, first_byte: int, buffer: memoryview) -> None:
@@ -131,9 +129,7 @@ class LocalStore:
             raise os_failure(error, path, verb=f"read {len(buffer)} bytes from byte {first_byte} of") from error
         self._confirm(path, file, found)
         if wanted:
-            asked = f"bytes [{first_byte}, {first_byte + len(buffer)})"
-            msg = f"{path}: asked for {asked}, but the file ends at byte {found.st_size}"
-            raise StorageError(msg, hint="it was cut short (an unfinished copy?); copy it again, or index it again")
+            raise _cut_short(path, first_byte, first_byte + len(buffer), found)
 
     def reader(self, path: str) -> LocalReader:
         """Return a reader of parts of one file that belong together, which checks the file once for all of them."""
@@ -153,19 +149,13 @@ class LocalStore:
             return  # the read itself will raise the error
 
     def stat(self, path: str) -> ObjectInfo:
-        """Return size and version (the modification time in nanoseconds) of the file ``path``.
-
-        Raises
-        ------
-        StorageError
-            There is no such file, or access is denied.
-        """
+        """Return size and version (the modification time in nanoseconds) of the file ``path``."""
         try:
             found = os.stat(path)
         except OSError as error:
             raise os_failure(error, path, verb="look at") from error
         _check_is_file(path, found)
-        return ObjectInfo(path, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
+        return _info(path, found)
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, or None if no such file exists."""
@@ -174,12 +164,8 @@ class LocalStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every file below the directory ``prefix``, at any depth, sorted by path.
 
-        Links are followed, except back to a directory that holds them. O(files) memory: sorting needs them all.
-
-        Raises
-        ------
-        StorageError
-            ``prefix`` is not a directory, or some part of it cannot be read.
+        Links are followed, except back to a directory that holds them. O(files) memory: sorting needs them all. Raises
+        `StorageError` if ``prefix`` is not a directory, or some part of it cannot be read.
         """
         found: list[ObjectInfo] = []
         _walk(os.path.join(prefix, ""), found, above=())
@@ -188,12 +174,7 @@ class LocalStore:
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole file, from one buffer or several one after another: visible at once or not at all.
 
-        Missing directories are made. After a crash the old file is there, or the new one.
-
-        Raises
-        ------
-        StorageError
-            The file could not be written; nothing is left behind.
+        Missing directories are made. After a crash the old file is there, or the new one; after an error, nothing new.
         """
         buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         try:
@@ -204,13 +185,7 @@ class LocalStore:
         self._identities.pop(path, None)
 
     def delete(self, path: str) -> None:
-        """Remove the file, if it exists.
-
-        Raises
-        ------
-        StorageError
-            It may not be removed.
-        """
+        """Remove the file, if it exists."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -223,11 +198,6 @@ class LocalStore:
         """Return the file as read-only memory, shared with every process that maps it; O(1), pages load on access.
 
         Meant for files that are only ever replaced, as `put` does: truncating a mapped file kills its readers.
-
-        Raises
-        ------
-        StorageError
-            The same as for `read_range`.
         """
         file = self._file(path)
         if file.num_bytes == 0:
@@ -302,9 +272,9 @@ class LocalReader:
         """Return the bytes ``[first_byte, end_byte)``."""
         return self[first_byte:end_byte]
 
-    def __getitem__(self, place: slice, /) -> bytes:
+    def __getitem__(self, span: slice, /) -> bytes:
         """Return the bytes of a slice: samples are cut out of a file as out of bytes, with one call less."""
-        begin, end = place.start, place.stop
+        begin, end = span.start, span.stop
         try:
             data = os.pread(self._descriptor, end - begin, begin)
         except (OSError, ValueError):
@@ -332,7 +302,6 @@ class LocalReader:
         self._store._confirm(self._path, file, found)  # noqa: SLF001  # one module
 
 
-_MOST_READERS = 64
 _stores: dict[int, weakref.ref[LocalStore]] = {}
 
 
@@ -358,14 +327,6 @@ def _close_oldest(stores: Sequence[LocalStore], limit: int) -> None:
             table.pop(path, None)
 
 
-# Opening a named pipe would otherwise wait for its writer; regular files do not care.
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-
-
-def _restore(max_open: int) -> LocalStore:
-    return LocalStore(max_open=max_open)
-
-
 def _read_on(descriptor: int, data: bytes, first_byte: int, end_byte: int) -> bytes:
     """Read the rest after a partial read: one call gives at most 2 GiB on Linux, and less when a signal comes."""
     parts = [data]
@@ -386,12 +347,20 @@ def _walk(directory: str, found: list[ObjectInfo], *, above: tuple[tuple[int, in
                 if entry.is_dir():
                     _walk(entry.path, found, above=(*above, key))
                 elif entry.is_file():
-                    info = entry.stat()
-                    found.append(ObjectInfo(entry.path, info.st_size, str(info.st_mtime_ns), info.st_mtime_ns))
+                    found.append(_info(entry.path, entry.stat()))
     except StorageError:
         raise
     except OSError as error:
         raise os_failure(error, directory, verb="list") from error
+
+
+def _info(path: str, found: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(path, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
+
+
+def _cut_short(path: str, first_byte: int, end_byte: int, found: os.stat_result) -> StorageError:
+    msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), but the file ends at byte {found.st_size}"
+    return StorageError(msg, hint=CUT_SHORT_HINT)
 
 
 def _check_is_file(path: str, found: os.stat_result) -> None:
@@ -409,15 +378,9 @@ def _changed(path: str, before: _Identity, now: _Identity) -> StorageError:
     pairs = zip(parts, before, now, strict=True)
     differences = [f"{part} was {old}, is {new}" for part, old, new in pairs if old != new]
     msg = f"{path}: this shard changed while it was being read: {'; '.join(differences)}"
-    return StorageError(msg, hint=_CHANGED_HINT)
+    return StorageError(msg, hint=CHANGED_HINT)
 
 
 def _gone(path: str) -> StorageError:
     msg = f"{path}: this shard was deleted or replaced while it was being read"
-    return StorageError(msg, hint=_CHANGED_HINT)
-
-
-_CHANGED_HINT = (
-    "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
-    "contents are new"
-)
+    return StorageError(msg, hint=CHANGED_HINT)

@@ -19,18 +19,13 @@ Found = tuple[str, int, bytes, bytes, bytes, list[tuple[int, str]], tuple[int, i
 _LENGTH_BYTES = 8
 
 
-def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found | None:
+def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found | None:
     """Return the files and subdirectories of a directory below ``root``, sorted; hidden ones left out; 2.7 us each.
 
     ``directory`` is empty or ends with a slash. ``above`` has device and inode of all directories that hold it: if the
     directory is one of them, by a link, the result is None. A subdirectory comes with the number of files that sort
     before it. An entry that is neither file nor directory, or fails in stat, has the size -1: reading it raises an
-    error.
-
-    Raises
-    ------
-    OSError
-        It cannot be listed.
+    error. Raises `OSError` if it cannot be listed.
     """
     descriptor = os.open(f"{root}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -66,15 +61,15 @@ def look(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found
     try:
         times = array("q", [modified_ns for _, _, modified_ns in files]).tobytes()
     except OverflowError:
-        times = array("q", [wrapped(modified_ns) for _, _, modified_ns in files]).tobytes()
+        times = array("q", [wrap_int64(modified_ns) for _, _, modified_ns in files]).tobytes()
     joined = "\0".join(names).encode("utf-8", "surrogateescape")
     return directory, len(files), joined, sizes, times, inside, identity
 
 
-def wrapped(modified_ns: int) -> int:
+def wrap_int64(modified_ns: int) -> int:
     """Return a time wrapped to int64, still good for comparison: times from the year 2263 on wrap around.
 
-    >>> wrapped(7), wrapped(-7), wrapped((1 << 63) + 7) == 7 - (1 << 63)
+    >>> wrap_int64(7), wrap_int64(-7), wrap_int64((1 << 63) + 7) == 7 - (1 << 63)
     (7, -7, True)
     """
     return (modified_ns + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -103,7 +98,7 @@ def _answer(root: str, asked: list[tuple[str, Any]]) -> list[Any]:
     answers: list[Any] = []
     for directory, above in asked:
         try:
-            answers.append(look(root, directory, above))
+            answers.append(scan_directory(root, directory, above))
         except OSError as error:
             return [(directory, error.errno or 0, os.strerror(error.errno or 0))]
     return answers

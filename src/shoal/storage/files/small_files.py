@@ -1,4 +1,4 @@
-"""Many small files of this machine: listed by name, and read whole, each in four system calls."""
+"""Many small files of this machine: listed by name in little memory, and read whole, each in four system calls."""
 
 from __future__ import annotations
 
@@ -7,18 +7,103 @@ import os
 import stat as stat_bits
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SourceError, StorageError
-from shoal.storage.files.file_tree import FileTree, tree_named
-from shoal.storage.files.scandir import wrapped
+from shoal.storage.files.scandir import wrap_int64
 from shoal.storage.storage_errors import os_failure
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe would otherwise wait for its writer
 _AT_ONCE_BYTES = 1 << 30
 _WORTH_A_DESCRIPTOR = 4  # files of one directory; opening it costs as much as resolving this many paths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileTree:
+    """Files below ``root``, in runs that lie in one directory each; about 50 bytes a file.
+
+    Run ``r`` has the files ``[first_file[r], first_file[r + 1])`` of ``directories[r]``, which is empty or ends with a
+    slash. ``joined`` has the rest of their names, each ended by a NUL; file ``i`` begins at ``starts[i]``, shape
+    (num_files + 1,). ``num_bytes`` and ``modified_ns``, shape (num_files,), are as of the listing; the size is -1 for
+    entries that failed in stat.
+    """
+
+    root: str
+    directories: Sequence[str]
+    first_file: NDArray[np.int64]
+    joined: bytes
+    starts: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    modified_ns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.num_bytes)
+
+    def last_parts(self) -> list[bytes]:
+        """Return the part after the directory of each name."""
+        return self.joined.split(b"\0")[:-1]
+
+    def names(self) -> list[str]:
+        """Return all names below the root, as text."""
+        parts = self.joined.decode("utf-8", "surrogateescape").split("\0")
+        borders = self.first_file.tolist()
+        return [
+            directory + part
+            for run, directory in enumerate(self.directories)
+            for part in parts[borders[run] : borders[run + 1]]
+        ]
+
+    def part(self, start: int, stop: int) -> FileTree:
+        """Return the files ``[start, stop)``; O(1) except for copies of their names."""
+        first_run = int(np.searchsorted(self.first_file, start, side="right")) - 1
+        last_run = max(first_run + 1, int(np.searchsorted(self.first_file, stop, side="left")))
+        borders = np.clip(self.first_file[first_run : last_run + 1], start, stop) - start
+        begin, end = int(self.starts[start]), int(self.starts[stop])
+        return FileTree(
+            self.root,
+            self.directories[first_run:last_run],
+            borders,
+            self.joined[begin:end],
+            self.starts[start : stop + 1] - begin,
+            self.num_bytes[start:stop],
+            self.modified_ns[start:stop],
+        )
+
+    def take(self, numbers: NDArray[np.int64]) -> FileTree:
+        """Return the files of these numbers, in this order."""
+        if not len(numbers):
+            return self.part(0, 0)
+        if int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
+            return self.part(int(numbers[0]), int(numbers[-1]) + 1)
+        runs = np.searchsorted(self.first_file, numbers, side="right") - 1
+        changes = np.flatnonzero(np.diff(runs)) + 1
+        borders = np.concatenate([[0], changes, [len(numbers)]]).astype(np.int64)
+        begins, ends = self.starts[numbers], self.starts[numbers + 1]
+        joined = b"".join([self.joined[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)])
+        return FileTree(
+            self.root,
+            [self.directories[run] for run in runs[borders[:-1]].tolist()],
+            borders,
+            joined,
+            np.concatenate([[0], np.cumsum(ends - begins)]).astype(np.int64),
+            self.num_bytes[numbers],
+            self.modified_ns[numbers],
+        )
+
+
+def tree_of(
+    root: str, runs: Sequence[tuple[str, int, bytes]], num_bytes: NDArray[np.int64], modified_ns: NDArray[np.int64]
+) -> FileTree:
+    """Build a tree from runs: of each directory its name, number of files, and their names joined by NUL."""
+    kept = [run for run in runs if run[1]]
+    joined = b"\0".join([names for _, _, names in kept]) + b"\0" if kept else b""
+    ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0) + 1
+    starts = np.concatenate([[0], ends]).astype(np.int64)
+    first_file = np.concatenate([[0], np.cumsum([count for _, count, _ in kept])]).astype(np.int64)
+    return FileTree(root, [directory for directory, _, _ in kept], first_file, joined, starts, num_bytes, modified_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +116,7 @@ class FileList:
     modified_ns: NDArray[np.int64]
 
 
-def files_named(root: str, names: Sequence[str]) -> FileList:
+def stat_files(root: str, names: Sequence[str]) -> FileList:
     """Return the files of these names below ``root`` (or of absolute names), in this order.
 
     A file that fails in stat has the size -1: reading it raises the error.
@@ -44,17 +129,14 @@ def files_named(root: str, names: Sequence[str]) -> FileList:
         except OSError:
             continue
         if stat_bits.S_ISREG(found.st_mode):
-            num_bytes[number], modified_ns[number] = found.st_size, wrapped(found.st_mtime_ns)
+            num_bytes[number], modified_ns[number] = found.st_size, wrap_int64(found.st_mtime_ns)
     return FileList(root, names, num_bytes, modified_ns)
 
 
-def files_matching(pattern: str) -> FileTree:
+def glob_files(pattern: str) -> FileTree:
     """Return the files that a glob matches (``**``: any directories), named below their common directory.
 
-    Raises
-    ------
-    SourceError
-        There are none.
+    Raises `SourceError` if there are none.
     """
     # Keep matches that are neither file nor directory: they are an error, or left out and listed.
     found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
@@ -62,26 +144,28 @@ def files_matching(pattern: str) -> FileTree:
         msg = f"{pattern}: matches no files"
         raise SourceError(msg, hint="** matches any directories, as in 'photos/**/*.jpg'")
     root = os.path.commonpath([os.path.dirname(path) for path in found])
-    files = files_named(root, [os.path.relpath(path, root).replace(os.sep, "/") for path in found])
-    return tree_named(root, files.names, files.num_bytes, files.modified_ns)
+    files = stat_files(root, [os.path.relpath(path, root).replace(os.sep, "/") for path in found])
+    runs = []
+    for directory, names in groupby(files.names, key=lambda name: name[: name.rfind("/") + 1]):
+        parts = [name[len(directory) :] for name in names]
+        runs.append((directory, len(parts), "\0".join(parts).encode("utf-8", "surrogateescape")))
+    return tree_of(root, runs, files.num_bytes, files.modified_ns)
 
 
 def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
-    """Return the whole file, if it still has this size and modification time.
-
-    Raises
-    ------
-    StorageError
-        It cannot be read, or it changed since it was listed.
-    """
+    """Return the whole file; raise `StorageError` if it cannot be read, or changed since it was listed."""
     try:
         descriptor = os.open(path, _FLAGS)
         try:
             # Read one byte more than expected, which reveals a file that grew.
             # An entry that was no file when it was listed is not read: a device has no end.
             data = os.read(descriptor, min(num_bytes + 1, _AT_ONCE_BYTES)) if num_bytes >= 0 else b""
-            if len(data) == _AT_ONCE_BYTES:
-                data = _read_on(descriptor, data, num_bytes)
+            if len(data) == _AT_ONCE_BYTES:  # one system call gives at most 2 GiB
+                parts, have = [data], len(data)
+                while have <= num_bytes and (more := os.read(descriptor, _AT_ONCE_BYTES)):
+                    parts.append(more)
+                    have += len(more)
+                data = b"".join(parts)
             found = os.fstat(descriptor)
         finally:
             os.close(descriptor)
@@ -90,29 +174,20 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
     except MemoryError:
         msg = f"could not read {path}: there is no memory for its {num_bytes} bytes"
         raise StorageError(msg, hint="each process holds one file: fewer --workers, or --on-error skip") from None
-    if len(data) == num_bytes == found.st_size and wrapped(found.st_mtime_ns) == modified_ns:
+    if len(data) == num_bytes == found.st_size and wrap_int64(found.st_mtime_ns) == modified_ns:
         return data
     if not stat_bits.S_ISREG(found.st_mode):
         msg = f"could not read {path}: it is no file but a directory, a pipe, a socket or a device"
         raise StorageError(msg, hint="name files; --on-error skip leaves out what cannot be read, and lists it")
     now = f"now it has {found.st_size}"
     if num_bytes == found.st_size:
-        now = "it was written to" if wrapped(found.st_mtime_ns) != modified_ns else f"{len(data)} could be read"
+        now = "it was written to" if wrap_int64(found.st_mtime_ns) != modified_ns else f"{len(data)} could be read"
     msg = f"{path}: this file changed while it was being packed: it had {num_bytes} bytes when it was listed, and {now}"
     raise StorageError(msg, hint="let nobody write to inputs while they are packed; the same command lists them anew")
 
 
-def _read_on(descriptor: int, data: bytes, num_bytes: int) -> bytes:
-    """Read the rest of a large file; one system call gives at most 2 GiB."""
-    parts, have = [data], len(data)
-    while have <= num_bytes and (more := os.read(descriptor, _AT_ONCE_BYTES)):
-        parts.append(more)
-        have += len(more)
-    return b"".join(parts)
-
-
-def read_tree_into(files: FileTree, buffer: memoryview, places: Sequence[int]) -> bool:
-    """Read all files, each to its place in a buffer; return True if each was still as listed. 4 us a file.
+def read_tree_into(files: FileTree, buffer: memoryview, offsets: Sequence[int]) -> bool:
+    """Read all files, each to its offset in a buffer; return True if each was still as listed. 4 us a file.
 
     False as soon as one is not, or cannot be read: `read_small` raises the error for it.
     """
@@ -124,12 +199,12 @@ def read_tree_into(files: FileTree, buffer: memoryview, places: Sequence[int]) -
             path = os.fsencode(f"{files.root}/{directory}")
             if some.stop - some.start < _WORTH_A_DESCRIPTOR:
                 names = [path + name for name in last_parts[some]]
-                if not _read_some(None, names, places[some], sizes[some], times[some], buffer):
+                if not _read_some(None, names, offsets[some], sizes[some], times[some], buffer):
                     return False
                 continue
             parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                if not _read_some(parent, last_parts[some], places[some], sizes[some], times[some], buffer):
+                if not _read_some(parent, last_parts[some], offsets[some], sizes[some], times[some], buffer):
                     return False
             finally:
                 os.close(parent)
@@ -141,17 +216,17 @@ def read_tree_into(files: FileTree, buffer: memoryview, places: Sequence[int]) -
 def _read_some(
     parent: int | None,
     names: Sequence[bytes],
-    places: Sequence[int],
+    offsets: Sequence[int],
     sizes: Sequence[int],
     times: Sequence[int],
     buffer: memoryview,
 ) -> bool:
     """Read some files into a buffer; globals are bound to locals, since packing small files spends its time here."""
     begin, readv, fstat, end, flags = os.open, os.readv, os.fstat, os.close, _FLAGS
-    for name, place, num_bytes, modified_ns in zip(names, places, sizes, times, strict=True):
+    for name, offset, num_bytes, modified_ns in zip(names, offsets, sizes, times, strict=True):
         descriptor = begin(name, flags, dir_fd=parent)
         try:
-            have = readv(descriptor, (buffer[place : place + num_bytes],))
+            have = readv(descriptor, (buffer[offset : offset + num_bytes],))
             # After reading: a write in between has changed the time.
             found = fstat(descriptor)
         finally:

@@ -18,7 +18,6 @@ from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendabl
 from shoal.storage.remote_objects import (
     KnownObjects,
     check_length,
-    check_range,
     find_by_stat,
     nanoseconds_of,
     no_read_ahead,
@@ -26,7 +25,7 @@ from shoal.storage.remote_objects import (
     read_whole,
     version_of,
 )
-from shoal.storage.storage_errors import status_failure
+from shoal.storage.storage_errors import check_range, status_failure
 from shoal.storage.store import Buffer, ObjectInfo
 from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, without_secrets
 

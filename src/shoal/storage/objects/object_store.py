@@ -19,7 +19,6 @@ from shoal.storage.remote_objects import (
     KnownObjects,
     as_one_buffer,
     check_length,
-    check_range,
     find_by_stat,
     nanoseconds_of,
     no_read_ahead,
@@ -27,7 +26,7 @@ from shoal.storage.remote_objects import (
     read_whole,
     version_of,
 )
-from shoal.storage.storage_errors import is_missing
+from shoal.storage.storage_errors import check_range, is_missing
 from shoal.storage.store import Buffer, ObjectInfo
 
 _LISTED_AT_A_TIME = 1000

@@ -13,22 +13,22 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 
-from shoal.storage.chunk_cache.file_locks import let_go, lock_within, open_for_lock
+from shoal.storage.chunk_cache.file_locks import lock_within, open_for_lock, release
 
 LEDGER = "ledger"
 _RECORD = struct.Struct("<8s16s14Q")
 _CRC = struct.Struct("<I")
 _MAGIC = b"shoalcc1"
-_BASE_BYTES = 64 << 10  # folders, ledger, lock files
+BASE_BYTES = 64 << 10  # folders, ledger, lock files
 _BLOCK_BYTES = 4 << 10
-_PATIENCE_SECONDS = 10.0
+_LOCK_SECONDS = 10.0
 
 
 def charge_bytes(num_bytes: int) -> int:
-    """Return the cost of a file of ``num_bytes``: whole blocks, and one more for its name, inode and place in lists."""
+    """Return the cost of a file of ``num_bytes``: whole blocks, and one more for its name, inode and list entries."""
     return (-(-num_bytes // _BLOCK_BYTES) + 1) * _BLOCK_BYTES if num_bytes else 0
 
 
@@ -42,7 +42,7 @@ class Book:
 
     is_open: int = 0
     budget_bytes: int = 0
-    used_bytes: int = _BASE_BYTES
+    used_bytes: int = BASE_BYTES
     num_chunks: int = 0
     victims_next: int = 0
     victims_end: int = 0
@@ -55,16 +55,11 @@ class Book:
     num_damaged: int = 0
     num_evicted: int = 0
 
-    def count_anew(self, sizes: Iterable[int], num_chunks: int) -> None:
-        """Replace the sums by those of the files on the disk."""
-        self.used_bytes = _BASE_BYTES + sum(map(charge_bytes, sizes))
-        self.num_chunks = num_chunks
-
 
 _NUMBERS = tuple(one.name for one in fields(Book))
 
 
-class Usage:
+class Ledger:
     """The ledger in the open ``folder``; ``count`` recounts the files on the disk into a book."""
 
     def __init__(self, folder: int, count: Callable[[Book], object]) -> None:
@@ -72,18 +67,15 @@ class Usage:
         self._boot = _boot()
 
     @contextlib.contextmanager
-    def held(self, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[Book]:
+    def held(self, limit_seconds: float = _LOCK_SECONDS) -> Iterator[Book]:
         """Lock the ledger and yield its book; changes to the book are written at the end.
 
-        Raises
-        ------
-        OSError
-            Another process held it for ``patience_seconds`` (ETIMEDOUT), or the file system fails.
+        Raises `OSError` if another process held it for ``limit_seconds`` (ETIMEDOUT), or the file system fails.
         """
         descriptor = open_for_lock(LEDGER, os.O_RDWR | os.O_CREAT, directory=self._folder)
         try:
-            if not lock_within(descriptor, patience_seconds):
-                raise OSError(errno.ETIMEDOUT, "somebody holds the ledger of the chunk cache, and does not let go")
+            if not lock_within(descriptor, limit_seconds):
+                raise OSError(errno.ETIMEDOUT, "another process holds the ledger of the chunk cache for too long")
             if not os.fstat(descriptor).st_nlink:
                 raise FileNotFoundError(errno.ENOENT, "the last process that had the chunk cache open has removed it")
             book, is_true = self._read(descriptor)
@@ -97,9 +89,9 @@ class Usage:
             book.is_open = 0
             self._write(descriptor, book)
         finally:
-            let_go(descriptor)
+            release(descriptor)
 
-    def look(self) -> Book | None:
+    def peek(self) -> Book | None:
         """Return the book as it is now, without waiting; None if it is being written, or missing."""
         try:
             descriptor = os.open(LEDGER, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
@@ -133,10 +125,6 @@ class Usage:
 def _boot() -> bytes:
     """Return a digest that identifies this boot of the machine; constant if the system does not say."""
     text = b""
-    with contextlib.suppress(OSError):
-        descriptor = os.open("/proc/sys/kernel/random/boot_id", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = os.read(descriptor, 64)
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        text = file.read(64)
     return hashlib.blake2b(text, digest_size=16).digest()

@@ -1,7 +1,8 @@
-"""One file of a chunk cache that holds a decoded piece: its parts, then a table of where each begins and its checksum.
+"""Files of a chunk cache, whose checksums tell whether they hold what was written: one chunk, or a decoded piece.
 
-It grows while it is decoded, since its size is not known beforehand: space is reserved in steps. One part is read by
-three small reads, and nothing of the file is kept in memory.
+A decoded piece grows while it is decoded, since its size is not known beforehand: space is reserved in steps. Its parts
+are followed by a table of where each begins and its checksum, so that one part is read by three small reads, and
+nothing of the file is kept in memory.
 """
 
 from __future__ import annotations
@@ -17,12 +18,55 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-_MAGIC = b"shs2"
+# Behind the bytes and not before them, so that they are read straight into the object that is returned.
+_FOOTER = struct.Struct("<4sIQ")
+_MAGIC = b"shl1"
+FOOTER_BYTES = _FOOTER.size
+
+_SPILL_MAGIC = b"shs2"
 _ENTRY = struct.Struct("<QI")  # one for each part: its end, and `_part_crc`
-_PLACE = struct.Struct("<QQQ")
-_FOOTER = struct.Struct("<4sIQQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_Footer`
+_PART = struct.Struct("<QQQ")
+_NUMBERS = struct.Struct("<6Q")
+_SPILL_FOOTER = struct.Struct("<4sIQQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_SpillFooter`
 _STEP_BYTES = 16 << 20
 _AT_ONCE_BYTES = 1 << 20
+
+
+def read_checked(descriptor: int, name: str, num_bytes: int) -> bytes | None:
+    """Return the bytes of a chunk, or None if they are not those that were written under this name."""
+    footer = os.pread(descriptor, FOOTER_BYTES + 1, num_bytes)
+    if len(footer) != FOOTER_BYTES:
+        return None
+    magic, crc, size = _FOOTER.unpack(footer)
+    if magic != _MAGIC or size != num_bytes:
+        return None
+    data = _read_all(descriptor, 0, num_bytes)
+    return data if len(data) == num_bytes and zlib.crc32(data, zlib.crc32(name.encode())) == crc else None
+
+
+def write_checked(descriptor: int, data: bytes, name: str) -> None:
+    """Write the bytes, followed by the footer that `read_checked` compares."""
+    crc = zlib.crc32(data, zlib.crc32(name.encode()))
+    _write_all(descriptor, data, 0)
+    _write_all(descriptor, _FOOTER.pack(_MAGIC, crc, len(data)), len(data))
+
+
+def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:
+    """Return a range of a file, or its part before the end of the file."""
+    data = os.pread(descriptor, end_byte - first_byte, first_byte)
+    while len(data) < end_byte - first_byte:  # a signal, or more than 2 GiB
+        more = os.pread(descriptor, end_byte - first_byte - len(data), first_byte + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _write_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        num_written = os.pwrite(descriptor, rest, position)
+        position, rest = position + num_written, rest[num_written:]
 
 
 class NoRoomError(Exception):
@@ -39,22 +83,18 @@ class Spilling(Protocol):
     @property
     def borders(self) -> NDArray[np.int64]:
         """Start of each part, and end of the last one; shape (num_parts + 1,)."""
-        ...
 
     @property
     def num_samples(self) -> int:
         """Samples of all parts."""
-        ...
 
     @property
     def samples_per_part(self) -> int:
         """Samples of each part except the last."""
-        ...
 
     @property
     def head(self) -> Mapping[str, Any]:
         """Metadata needed to decode any part."""
-        ...
 
 
 class SpilledPart(NamedTuple):
@@ -67,7 +107,7 @@ class SpilledPart(NamedTuple):
     head: Mapping[str, Any]
 
 
-class _Footer(NamedTuple):
+class _SpillFooter(NamedTuple):
     base: int
     content_bytes: int
     num_parts: int
@@ -91,13 +131,16 @@ class SpillFile:
     def append(self, data: bytes | bytearray | memoryview, /) -> None:
         """Append bytes to the file."""
         view = memoryview(data).cast("B")
+        size = self.num_bytes + len(view)
         try:
-            self._make_room(len(view))
-            while view:
-                num_written = os.pwrite(self._descriptor, view, self.num_bytes)
-                self.num_bytes, view = self.num_bytes + num_written, view[num_written:]
+            if size > self._reserved_bytes:
+                if not any(self._reserve(step) for step in (size + _STEP_BYTES, size)):
+                    raise NoRoomError
+                self._reserved_bytes = os.fstat(self._descriptor).st_size
+            _write_all(self._descriptor, view, self.num_bytes)
         except OSError as error:
             raise NoRoomError(error) from None
+        self.num_bytes = size
 
     def restart(self) -> None:
         """Discard everything appended: it was not good."""
@@ -136,18 +179,9 @@ class SpillFile:
                 table.clear()
         self.append(table)
         self.append(head)
-        numbers = _Footer(
-            self._base, content_bytes, len(ends) - 1, spilled.num_samples, spilled.samples_per_part, len(head)
-        )
-        self.append(_FOOTER.pack(_MAGIC, _crc(self._name, head, numbers), *numbers))
-
-    def _make_room(self, num_bytes: int) -> None:
-        size = self.num_bytes + num_bytes
-        if size <= self._reserved_bytes:
-            return
-        if not any(self._reserve(step) for step in (size + _STEP_BYTES, size)):
-            raise NoRoomError
-        self._reserved_bytes = os.fstat(self._descriptor).st_size
+        per_part = spilled.samples_per_part
+        numbers = _SpillFooter(self._base, content_bytes, len(ends) - 1, spilled.num_samples, per_part, len(head))
+        self.append(_SPILL_FOOTER.pack(_SPILL_MAGIC, _footer_crc(self._name, head, numbers), *numbers))
 
 
 class Spill(Protocol):
@@ -155,18 +189,17 @@ class Spill(Protocol):
 
     def __call__(self, file: SpillFile, /) -> Spilling:
         """Append the decoded piece to ``file``, and return its parts."""
-        ...
 
 
 def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
     """Return the part that holds a sample, or None if it is not what was written under this name."""
-    end = os.fstat(descriptor).st_size - _FOOTER.size
+    end = os.fstat(descriptor).st_size - _SPILL_FOOTER.size
     if end < 0:
         return None
-    magic, crc, *found = _FOOTER.unpack(os.pread(descriptor, _FOOTER.size, end))
-    numbers = _Footer(*found)
-    head = os.pread(descriptor, numbers.head_bytes, max(0, end - numbers.head_bytes)) if magic == _MAGIC else b""
-    if magic != _MAGIC or crc != _crc(name, head, numbers) or sample < 0:
+    magic, crc, *found = _SPILL_FOOTER.unpack(os.pread(descriptor, _SPILL_FOOTER.size, end))
+    numbers = _SpillFooter(*found)
+    head = os.pread(descriptor, numbers.head_bytes, max(0, end - numbers.head_bytes)) if magic == _SPILL_MAGIC else b""
+    if magic != _SPILL_MAGIC or crc != _footer_crc(name, head, numbers) or sample < 0:
         return None
     part, number = divmod(sample, numbers.samples_per_part)
     if part >= numbers.num_parts:
@@ -183,20 +216,10 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
     return SpilledPart(data, first_byte, number, num_samples, json.loads(head)) if number < num_samples else None
 
 
-def _crc(name: str, head: bytes, numbers: _Footer) -> int:
-    return zlib.crc32(struct.pack("<6Q", *numbers), zlib.crc32(head, zlib.crc32(name.encode())))
+def _footer_crc(name: str, head: bytes, numbers: _SpillFooter) -> int:
+    return zlib.crc32(_NUMBERS.pack(*numbers), zlib.crc32(head, zlib.crc32(name.encode())))
 
 
 def _part_crc(part: int, first_byte: int, data: bytes | memoryview) -> int:
     """Return the CRC-32 of a part and its position: zeros, which reserved blocks hold until written, never match."""
-    return zlib.crc32(data, zlib.crc32(_PLACE.pack(part, first_byte, first_byte + len(data))))
-
-
-def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:
-    data = os.pread(descriptor, end_byte - first_byte, first_byte)
-    while len(data) < end_byte - first_byte:  # a signal, or more than 2 GiB
-        more = os.pread(descriptor, end_byte - first_byte - len(data), first_byte + len(data))
-        if not more:
-            break
-        data += more
-    return data
+    return zlib.crc32(data, zlib.crc32(_PART.pack(part, first_byte, first_byte + len(data))))

@@ -10,21 +10,24 @@ from __future__ import annotations
 import mmap
 import sys
 
-_MOST_LOOKED_AT = 256
+_MOST_TRIED = 256
 _SPARE_PART = 16  # memory is reused if it is larger than wanted by up to one 16th
 # Without the GIL, a count of references may be out of date when it is used.
 _COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
-_REFERENCES_OF_NOBODY = 3  # a list and a name here, and the argument of `sys.getrefcount`
+_UNUSED_REFERENCES = 3  # a list and a name here, and the argument of `sys.getrefcount`
+
+# Private to this process; only systems that need these flags have them.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 
 
-class Memories:
+class MemoryPool:
     """Memory mappings, reused as soon as nothing refers to them; not thread-safe, used by the consumer alone.
 
-    >>> memories = Memories()
-    >>> first = memoryview(memories.take(200_000)); second = memories.take(200_000)
+    >>> pool = MemoryPool()
+    >>> first = memoryview(pool.take(200_000)); second = pool.take(200_000)
     >>> first.obj is second
     False
-    >>> del second; memories.take(200_000) is first.obj, memories.num_mapped
+    >>> del second; pool.take(200_000) is first.obj, pool.num_mapped
     (False, 2)
     """
 
@@ -38,13 +41,13 @@ class Memories:
         A view of it refers to it, and an array or a slice of the view does: so memory without other references is free.
         """
         known = self._known
-        place = 0
-        while _COUNTS and place < min(len(known), _MOST_LOOKED_AT):
-            memory = known[place]
-            if sys.getrefcount(memory) > _REFERENCES_OF_NOBODY:
-                place += 1
+        index = 0
+        while _COUNTS and index < min(len(known), _MOST_TRIED):
+            memory = known[index]
+            if sys.getrefcount(memory) > _UNUSED_REFERENCES:
+                index += 1
                 continue
-            del known[place]
+            del known[index]
             if num_bytes <= len(memory) <= num_bytes + num_bytes // _SPARE_PART:
                 known.append(memory)
                 return memory
@@ -58,7 +61,3 @@ class Memories:
     def clear(self) -> None:
         """Forget all mappings: each is freed when nothing else refers to it."""
         self._known.clear()
-
-
-# Private to this process; only systems that need these flags have them.
-_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
