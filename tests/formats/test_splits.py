@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShoalError, SourceError
 from shoal.formats.metadata.splits import Splits, splits_in_dataset_dict, splits_in_energon, splits_in_names
-from shoal.storage.sources.braces import expand_braces
+from shoal.storage.sources.patterns import expand_braces
 
 MUST_BE_CHOSEN = [
     ["train/a.tar", "test/a.tar"],

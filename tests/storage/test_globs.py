@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.storage.sources.globs import has_magic, matcher
+from shoal.storage.sources.patterns import has_magic, matcher
 
 NAMES = [
     *("a", "b.tar", "a.tar", ".hid", "x/a.tar", "x/.hid", "x/y/a.tar", "x/y/z/b.tar", ".dot/a.tar", "x/.dot/a.tar"),

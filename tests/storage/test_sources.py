@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shoal.errors import SourceError
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.sources import braces
-from shoal.storage.sources.braces import expand_braces, has_braces
+from shoal.storage.sources import patterns
+from shoal.storage.sources.patterns import expand_braces, has_braces
 from shoal.storage.sources.source import Source, SourceLike, expand
 
 SUFFIXES = (".tar", ".jsonl")
@@ -190,7 +190,7 @@ def test_braces_as_in_the_shell(pattern: str, names: list[str]) -> None:
 
 
 def test_too_many_braces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(braces, "MAX_NAMES", 1000)
+    monkeypatch.setattr(patterns, "MAX_NAMES", 1000)
     assert len(list(expand_braces("{0..9}{0..99}"))) == 1000
     with pytest.raises(SourceError, match="more than 1000 names"):
         list(expand_braces("{0..9}{0..99999999}"))

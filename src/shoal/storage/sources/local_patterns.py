@@ -9,36 +9,38 @@ import glob
 import os
 import re
 from collections.abc import Sequence
+from itertools import islice
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import SourceError
-from shoal.storage.sources.braces import expand_braces, has_braces
-from shoal.storage.sources.named_files import INDEX_SUFFIX, NamedFiles, SourceKind, shards_among
-from shoal.storage.sources.suggestions import what_is_there
+from shoal.storage.sources.named_files import INDEX_SUFFIX, NamedFiles, SourceKind, nearest_names, select_shards
+from shoal.storage.sources.patterns import expand_braces, has_braces
 from shoal.storage.urls import scheme_of
 
+_MAX_LISTED = 10_000
 
-def named_locally(text: str, suffixes: Sequence[str]) -> NamedFiles:
+
+def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
     """Return the files of this machine that ``text`` names: a path, a glob, braces."""
     pattern = os.path.expanduser(local_path(text))
     path = os.path.abspath(pattern)
+    if os.path.isdir(path):
+        return NamedFiles("directory", path, _below(path, suffixes))
     if os.path.lexists(path):
-        return _existing(path, suffixes)
+        kind: SourceKind = "index" if path.endswith(INDEX_SUFFIX) else "file"
+        return NamedFiles(kind, os.path.dirname(path), [path])
     if has_braces(pattern):
-        return _members(pattern, suffixes)
+        return NamedFiles("braces", _fixed_directory(pattern), _members(pattern, suffixes))
     if glob.has_magic(pattern):
         return NamedFiles("glob", _fixed_directory(pattern), _matches(pattern))
     msg = f"{text}: there is no such file or directory"
-    raise SourceError(msg, hint=what_is_there(path))
+    raise SourceError(msg, hint=_what_is_there(path))
 
 
 def local_path(text: str) -> str:
     """Return the local path of a ``file://`` URL; a path, or any other URL, unchanged.
 
-    Raises
-    ------
-    SourceError
-        It is the URL of a file on another machine.
+    Raises `SourceError` for the URL of a file on another machine.
     """
     if scheme_of(text) != "file" or os.path.lexists(text):
         return text
@@ -50,25 +52,18 @@ def local_path(text: str) -> str:
     return unquote(text[len("file:") :].removeprefix("//").removeprefix("localhost"))
 
 
-def _existing(path: str, suffixes: Sequence[str]) -> NamedFiles:
-    if os.path.isdir(path):
-        return NamedFiles("directory", path, _below(path, suffixes))
-    kind: SourceKind = "index" if path.endswith(INDEX_SUFFIX) else "file"
-    return NamedFiles(kind, os.path.dirname(path), [path])
-
-
 def _below(directory: str, suffixes: Sequence[str]) -> list[str]:
     found = []
-    for place, directories, files in os.walk(directory, followlinks=True, onerror=_cannot_list):
-        directories[:] = [name for name in directories if not name.startswith(".") and not _is_circle(place, name)]
-        found += [os.path.join(place, name) for name in files]
-    return shards_among(directory, found, suffixes)
+    for folder, directories, files in os.walk(directory, followlinks=True, onerror=_cannot_list):
+        directories[:] = [name for name in directories if not name.startswith(".") and not _is_circle(folder, name)]
+        found += [os.path.join(folder, name) for name in files]
+    return select_shards(directory, found, suffixes)
 
 
-def _is_circle(place: str, name: str) -> bool:
+def _is_circle(folder: str, name: str) -> bool:
     """Return True if a linked directory leads back to one that contains it."""
-    path = os.path.join(place, name)
-    return os.path.islink(path) and (os.path.realpath(place) + os.sep).startswith(os.path.realpath(path) + os.sep)
+    path = os.path.join(folder, name)
+    return os.path.islink(path) and (os.path.realpath(folder) + os.sep).startswith(os.path.realpath(path) + os.sep)
 
 
 def _cannot_list(error: OSError) -> None:
@@ -76,12 +71,11 @@ def _cannot_list(error: OSError) -> None:
     raise SourceError(msg, hint="check its permissions") from error
 
 
-def _members(pattern: str, suffixes: Sequence[str]) -> NamedFiles:
+def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
     paths: list[str] = []
     missing: list[str] = []
     count = 0
-    for member in expand_braces(pattern):
-        count += 1
+    for count, member in enumerate(expand_braces(pattern), start=1):  # noqa: B007  # its last value is the number
         path = os.path.abspath(member)
         if os.path.isfile(path):
             paths.append(path)
@@ -93,8 +87,8 @@ def _members(pattern: str, suffixes: Sequence[str]) -> NamedFiles:
             missing.append(path)
     if missing:
         msg = f"{pattern}: {len(missing)} of the {count} files it names are missing; the first is {missing[0]}"
-        raise SourceError(msg, hint=what_is_there(missing[0]))
-    return NamedFiles("braces", _fixed_directory(pattern), paths)
+        raise SourceError(msg, hint=_what_is_there(missing[0]))
+    return paths
 
 
 def _matches(pattern: str) -> list[str]:
@@ -106,10 +100,23 @@ def _matches(pattern: str) -> list[str]:
         msg = f"{pattern}: matches {len(found)} directories and no shards"
         raise SourceError(msg, hint=f"for the files below them, write {os.path.join(pattern, '**', '*')} with a suffix")
     msg = f"{pattern}: matches nothing"
-    raise SourceError(msg, hint=what_is_there(os.path.join(_fixed_directory(pattern), os.path.basename(pattern))))
+    raise SourceError(msg, hint=_what_is_there(os.path.join(_fixed_directory(pattern), os.path.basename(pattern))))
 
 
 def _fixed_directory(pattern: str) -> str:
     """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
     fixed = re.split(r"[*?\[{]", os.path.join(os.getcwd(), pattern), maxsplit=1)[0]
     return os.path.abspath(os.path.dirname(fixed))
+
+
+def _what_is_there(path: str) -> str:
+    """Return a sentence about the nearest existing directory above ``path``, with names most like the missing one."""
+    directory, name = os.path.split(path)
+    while not os.path.isdir(directory) and os.path.dirname(directory) != directory:
+        directory, name = os.path.split(directory)
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name + "/" * entry.is_dir() for entry in islice(entries, _MAX_LISTED)]
+    except OSError as error:
+        return f"{directory} cannot be listed: {error.strerror}"
+    return f"{directory} has no {name}; it holds {nearest_names(name, names)}" if names else f"{directory} is empty"

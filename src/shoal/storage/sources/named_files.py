@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections import Counter
@@ -42,23 +43,20 @@ _CACHE_OF_DATASETS = re.compile(r"/cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow$")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # as TensorFlow names the shards of a dataset, behind the suffix
 
 
-def ends_as_one_of(name: str, suffixes: Sequence[str]) -> bool:
+def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
     """Return True if a name has one of the suffixes, in either case, and perhaps ``-00000-of-00042`` behind it.
 
-    >>> ends_as_one_of("A.TFRecord-00000-of-00042", [".tfrecord"]), ends_as_one_of("a.tfrecord-00042", [".tfrecord"])
+    >>> has_suffix("A.TFRecord-00000-of-00042", [".tfrecord"]), has_suffix("a.tfrecord-00042", [".tfrecord"])
     (True, False)
     """
     lowered, wanted = name.lower(), tuple(suffixes)
     return lowered.endswith(wanted) or ("-of-" in lowered and _NUMBERED.sub("", lowered).endswith(wanted))
 
 
-def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> list[str]:
+def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> list[str]:
     """Return those of the files below ``directory`` that are shards, sorted.
 
-    Raises
-    ------
-    SourceError
-        There are none; or they belong to a table whose log says which of them count.
+    Raises `SourceError` if there are none, or they belong to a table whose log says which of them count.
     """
     wanted, others = [], Counter[str]()
     for path in paths:
@@ -66,14 +64,17 @@ def shards_among(directory: str, paths: Iterable[str], suffixes: Sequence[str]) 
         _refuse_table(path, directory)
         if name.startswith(".") or name.endswith(INDEX_SUFFIX):
             continue
-        if ends_as_one_of(name, suffixes):
+        if has_suffix(name, suffixes):
             wanted.append(path)
         else:
             others[_suffix_of(name) or name] += 1
     if not wanted:
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
-        raise SourceError(msg, hint=_hint(suffixes, others))
+        # A user who asked for a folder already learns how to include the files that are there.
+        kind = next((kind for kind, _ in others.most_common() if kind.startswith(".")), "")
+        hint = f'format=shoal.formats.Folder(suffixes=["{kind}"]) takes {kind} files, each as a sample'
+        raise SourceError(msg, hint=hint if kind and "metadata.csv" in suffixes else _HINT)
     return sorted([path for path in wanted if not _CACHE_OF_DATASETS.search(path)] or wanted)
 
 
@@ -104,20 +105,16 @@ def _refuse_table(path: str, directory: str) -> None:
     raise SourceError(msg, hint=f"open the list of files that {how} gives, or name them by a glob")
 
 
-def _hint(suffixes: Sequence[str], others: Counter[str]) -> str:
-    """Return a hint; a user who asked for a folder already is told how to include the files that are there."""
-    kinds = [kind for kind, _ in others.most_common() if kind.startswith(".")]
-    if "metadata.csv" not in suffixes or not kinds:
-        return _HINT
-    return f'format=shoal.formats.Folder(suffixes=["{kinds[0]}"]) takes {kinds[0]} files, each as a sample'
-
-
 def _listed(suffixes: Sequence[str]) -> str:
     """Format the suffixes for messages; compressed ones, of which there are many times as many, are summarised."""
     plain = [suffix for suffix in suffixes if suffix.count(".") == 1 or "." not in suffix[1:]]
-    compressed = sorted(
-        {"." + suffix.rpartition(".")[2] for suffix in suffixes if suffix not in plain and suffix[0] == "."}
-    )
+    others = {f".{suffix.rpartition('.')[2]}" for suffix in suffixes if suffix not in plain and suffix[0] == "."}
     if not plain:
         return ", ".join(suffixes)
-    return ", ".join(plain) + (f" (also with {', '.join(compressed)})" if compressed else "")
+    return ", ".join(plain) + (f" (also with {', '.join(sorted(others))})" if others else "")
+
+
+def nearest_names(name: str, names: Sequence[str]) -> str:
+    """Return up to three of ``names``, those most like ``name`` or else the first, and the number of the others."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or sorted(names)[:3]
+    return ", ".join(near) + (f", {len(names) - len(near)} more" if len(names) > len(near) else "")

@@ -6,23 +6,23 @@ not exist. Everything else is found by listing, once per directory.
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
 from shoal.errors import SourceError, StorageError
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
-from shoal.storage.sources.braces import expand_braces, has_braces
-from shoal.storage.sources.globs import has_magic, matcher
 from shoal.storage.sources.named_files import (
     INDEX_NAME,
     INDEX_SUFFIX,
     NamedFiles,
     SourceKind,
-    ends_as_one_of,
-    shards_among,
+    has_suffix,
+    nearest_names,
+    select_shards,
 )
+from shoal.storage.sources.patterns import expand_braces, has_braces, has_magic, matcher
 from shoal.storage.store import ObjectInfo, Store
 from shoal.storage.urls import is_top, join, object_path, parent, relative, scheme_of, tagged_path, without_secrets
 
@@ -33,7 +33,7 @@ _LISTED_PER_MEMBER = 4
 _LISTED_AT_LEAST = 2000
 
 
-def named_remotely(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[NamedFiles]:
+def remote_files(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[NamedFiles]:
     """Return the files in ``store`` that each of ``texts``, URLs of one scheme, names."""
     paths = _paths_of(texts)
     return [_named(text, paths, suffixes, store) for text in texts]
@@ -66,12 +66,9 @@ def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Sto
 
 
 def _is_glob(text: str) -> bool:
-    return has_magic(_path_part(object_path(text)))
-
-
-def _path_part(url: str) -> str:
-    """Return the URL without scheme, and without host (whose brackets belong to an address) or bucket."""
-    return url[_first_of_path(url) :]
+    # Brackets before the path belong to the address of a host.
+    url = object_path(text)
+    return has_magic(url[_first_of_path(url) :])
 
 
 def _first_of_path(url: str) -> int:
@@ -86,7 +83,7 @@ def _first_of_path(url: str) -> int:
 def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
     # A URL with a query is answered by a program, and has nothing below it.
     path = object_path(url)
-    is_named = ends_as_one_of(path, (*suffixes, INDEX_SUFFIX))
+    is_named = has_suffix(path, (*suffixes, INDEX_SUFFIX))
     return is_named or (path != url and "?" in url and not path.endswith("/"))
 
 
@@ -103,16 +100,12 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
         raise SourceError(msg, hint=hint)
     below = [info.path for info in store.list(directory)]
     if below:
-        visible = [found for found in below if not _is_hidden(found, directory)]
-        return NamedFiles("directory", directory, shards_among(directory, visible, suffixes))
+        visible = [found for found in below if "/." not in f"/{relative(found, directory)}"]
+        return NamedFiles("directory", directory, select_shards(directory, visible, suffixes))
     if store.find(path) is not None:
         return NamedFiles("file", parent(path), [path])
     msg = f"{path}: nothing of that name is there, nor below it"
     raise SourceError(msg, hint=_nearby(path, store))
-
-
-def _is_hidden(path: str, directory: str) -> bool:
-    return any(part.startswith(".") for part in relative(path, directory).split("/"))
 
 
 def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> NamedFiles:
@@ -172,7 +165,8 @@ def _fixed_directory(pattern: str) -> str:
     first = _first_of_path(url)
     if "{" in url[:first]:  # braces may name several buckets
         return url[: url.find("://") + 3]
-    return parent(url[: min([place for letter in "*?[{" if (place := url.find(letter, first)) >= 0], default=len(url))])
+    special = re.compile(r"[*?\[{]").search(url, first)
+    return parent(url[: special.start()] if special else url)
 
 
 def _nearby(path: str, store: Store) -> str:
@@ -188,6 +182,4 @@ def _among(directory: str, wanted: str, infos: Sequence[ObjectInfo]) -> str:
     names = [relative(info.path, directory) for info in infos]
     if not names:
         return f"nothing lies below {directory}"
-    near = difflib.get_close_matches(relative(wanted, directory), names, n=3, cutoff=0.5) or sorted(names)[:3]
-    more = f", {len(names) - len(near)} more" if len(names) > len(near) else ""
-    return f"{directory} holds {', '.join(near)}{more}"
+    return f"{directory} holds {nearest_names(relative(wanted, directory), names)}"

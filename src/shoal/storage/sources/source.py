@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.errors import SourceError, UsageError
-from shoal.storage.sources.local_patterns import named_locally
+from shoal.storage.sources.local_patterns import local_files
 from shoal.storage.sources.named_files import NamedFiles, SourceKind
-from shoal.storage.sources.pipes import url_of_pipe
-from shoal.storage.sources.remote_patterns import named_remotely
+from shoal.storage.sources.remote_patterns import remote_files
 from shoal.storage.store import ObjectInfo, Stat, Store
 from shoal.storage.urls import relative, scheme_of, without_secrets
+
+# Shell commands that other tools take for sources (``pipe:aws s3 cp URL -``), and their options that change no bytes.
+_COMMANDS = {
+    ("aws", "s3", "cp"): {"--quiet", "--no-progress", "--only-show-errors"},
+    ("gsutil", "cat"): set[str](),
+    ("gsutil", "-q", "cat"): set[str](),
+    ("gcloud", "storage", "cat"): set[str](),
+    ("curl",): {"-s", "-L", "-f", "-S", "-sL", "-Ls", "-fsSL", "-sfL", "-sSL", "--silent", "--location", "--fail"},
+}
+
+_SOURCE_HINT = "give a file, a directory, a glob, braces, or a list of those"
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -58,38 +69,37 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
     On this machine, a file or directory of exactly that name takes precedence over a pattern. Remotely, a name that
     ends in one of ``suffixes`` is taken for a file, and the first request for it shows if it does not exist.
 
-    Raises
-    ------
-    SourceError
-        Some or all of the files do not exist; or the same file is named twice.
-    StorageError
-        A store cannot list, or fails.
+    Raises `SourceError` if some of the files do not exist or one is named twice, `StorageError` if a store cannot list.
     """
     texts, alone = texts_of(source)
     asked = printed(source)
     if schemes_of(texts) in (set(), {""}):
-        found = [named_locally(text, suffixes) for text in texts]
+        found = [local_files(text, suffixes) for text in texts]
     elif store is None:
         msg = f"{asked}: a URL is expanded by asking a store"
         raise UsageError(msg, hint="expand(source, suffixes=..., store=open_store(source))")
     else:
-        found = named_remotely(texts, suffixes, store)
+        found = remote_files(texts, suffixes, store)
     return _joined(found, kind=found[0].kind if alone else "list", asked=asked)
 
 
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:
     """Return the patterns of a source, and True if it is a single one and no list.
 
-    Raises
-    ------
-    SourceError
-        It contains something other than text, or nothing, or commands that are not recognised.
+    Raises `SourceError` if it contains something other than text, or nothing, or commands that are not recognised.
     """
-    parts = _parts(source)
-    texts = [_with_both_slashes(url_of_pipe(text)) for part in parts for text in _split(_as_text(part))]
+    given: object = source  # callers may pass something else
+    if isinstance(given, str | os.PathLike):
+        parts: Sequence[object] = [given]
+    elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray | memoryview):
+        parts = given
+    else:
+        msg = f"a source is a path or a list of paths, not {type(given).__name__}"
+        raise SourceError(msg, hint=_SOURCE_HINT)
+    texts = [_with_both_slashes(_url_of_pipe(text)) for part in parts for text in _split(_as_text(part))]
     if not texts:
         msg = "the source is empty: it names no files"
-        raise SourceError(msg, hint="give a file, a directory, a glob, braces, or a list of those")
+        raise SourceError(msg, hint=_SOURCE_HINT)
     return texts, len(texts) == 1 and isinstance(source, str | os.PathLike)
 
 
@@ -97,15 +107,6 @@ def schemes_of(texts: Sequence[str]) -> set[str]:
     """Return the schemes of URLs; "" for files of this machine."""
     schemes = {"" if os.path.lexists(text) else scheme_of(text) for text in texts}
     return {"" if scheme == "file" else scheme for scheme in schemes}
-
-
-def _parts(source: object) -> list[object]:
-    if isinstance(source, str | os.PathLike):
-        return [source]
-    if isinstance(source, Sequence) and not isinstance(source, bytes | bytearray | memoryview):
-        return list(source)
-    msg = f"a source is a path or a list of paths, not {type(source).__name__}"
-    raise SourceError(msg, hint="give a file, a directory, a glob, braces, or a list of those")
 
 
 def printed(source: SourceLike) -> str:
@@ -122,6 +123,30 @@ def _as_text(part: object) -> str:
         msg = "the source is an empty path"
         raise SourceError(msg, hint='write "." for the current directory')
     return text
+
+
+def _url_of_pipe(text: str) -> str:
+    """Return the URL that a ``pipe:`` reads; any other text unchanged.
+
+    >>> _url_of_pipe("pipe:aws s3 cp s3://bucket/train-{000..127}.tar -")
+    's3://bucket/train-{000..127}.tar'
+    """
+    if not text.startswith("pipe:"):
+        return text
+    try:
+        words = shlex.split(text[len("pipe:") :])
+    except ValueError:
+        words = []
+    for command, harmless in _COMMANDS.items():
+        if tuple(words[: len(command)]) == command:
+            rest = [word for word in words[len(command) :] if word not in harmless]
+            if command[0] == "aws" and rest[-1:] == ["-"]:
+                del rest[-1]
+            if len(rest) == 1 and scheme_of(rest[0]):
+                return rest[0]
+    # The command itself may hold a secret.
+    msg = f"pipe:{words[0] if words else ''} ...: shoal runs no commands, and this one does not just read a URL"
+    raise SourceError(msg, hint="name the URL itself; headers and credentials go into storage_options")
 
 
 def _split(text: str) -> list[str]:

@@ -1,0 +1,113 @@
+"""Patterns in paths: braces, as in ``train-{000000..001023}.tar``, and globs over names that a store lists.
+
+Braces name 1024 shards without listing a directory. Their rules are the shell's, where the notation comes from, except
+that an unclosed brace is an error: it is never intended. Globs mean what they mean for local files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+
+from shoal.errors import SourceError
+from shoal.storage.urls import without_secrets
+
+MAX_NAMES = 10_000_000
+
+_RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
+
+
+def has_braces(pattern: str) -> bool:
+    """Return True if expanding ``pattern`` would change it."""
+    return next(expand_braces(pattern, limit=1)) != pattern
+
+
+def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
+    """Yield every name that ``pattern`` stands for, in the order in which it is written; may be nested.
+
+    ``{a,b}`` stands for either, ``{08..11}`` for whole numbers, all as wide as the widest if one is zero-padded,
+    ``{0..10..2}`` for every second one, ``{a..e}`` for letters. Anything else in braces stands for itself.
+
+    Raises `SourceError` if a brace is not closed, or there are more than ten million names.
+
+    >>> list(expand_braces("{train-{08..10},val-0}.tar"))
+    ['train-08.tar', 'train-09.tar', 'train-10.tar', 'val-0.tar']
+    """
+    names = _expand(pattern)
+    yield from islice(names, MAX_NAMES if limit is None else limit)
+    if limit is None and next(names, None) is not None:
+        msg = f"{without_secrets(pattern)}: stands for more than {MAX_NAMES} names"
+        raise SourceError(msg, hint="a slip in a range? Name the directory, or fewer and larger shards")
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    start = pattern.find("{")
+    if start < 0:
+        yield pattern
+        return
+    depth, commas = 0, [start]
+    for end in range(start, len(pattern)):
+        depth += {"{": 1, "}": -1}.get(pattern[end], 0)
+        if depth == 1 and pattern[end] == ",":
+            commas.append(end)
+        if depth == 0:
+            break
+    else:
+        msg = f"{without_secrets(pattern)}: the brace at character {start} is never closed"
+        raise SourceError(msg, hint="write {000..123} or {a,b}, with both braces")
+    parts = [pattern[first + 1 : last] for first, last in zip(commas, [*commas[1:], end], strict=True)]
+    for member in _members(parts):
+        for tail in _expand(pattern[end + 1 :]):
+            yield pattern[:start] + member + tail
+
+
+def _members(parts: Sequence[str]) -> Iterator[str]:
+    match = _RANGE.fullmatch(parts[0])
+    if len(parts) > 1:
+        for part in parts:
+            yield from _expand(part)
+    elif match and match[1].isalpha() == match[2].isalpha():
+        first, last, step = match[1], match[2], abs(int(match[3] or 1)) or 1
+        is_padded = any(re.match(r"-?0\d", text) for text in (first, last))
+        width = max(len(first), len(last)) if is_padded else 0
+        begin, end = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
+        for number in range(begin, end + 1, step) if begin <= end else range(begin, end - 1, -step):
+            yield chr(number) if first.isalpha() else f"{number:0{width}d}"
+    else:
+        for member in _expand(parts[0]):
+            yield "{" + member + "}"
+
+
+def has_magic(pattern: str) -> bool:
+    """Return True if ``pattern`` is a glob."""
+    return re.search(r"[*?\[]", pattern) is not None
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a function that is True for names that ``pattern`` matches; parts are separated by "/".
+
+    ``**`` as a whole part stands for any number of directories, including none; at the end, for everything below. As in
+    a shell, only an explicit "." matches one at the beginning of a part.
+
+    >>> is_match = matcher("**/train-*.tar")
+    >>> [name for name in ("train-0.tar", "a/b/train-1.tar", "a/.b/train-2.tar") if is_match(name)]
+    ['train-0.tar', 'a/b/train-1.tar']
+    """
+    parts = pattern.split("/")
+    return lambda name: _match(parts, name.split("/"))
+
+
+def _match(parts: Sequence[str], names: Sequence[str]) -> bool:
+    for i, part in enumerate(parts):
+        if part == "**":
+            rest = parts[i + 1 :] or ["*"]
+            hidden = next((j for j, name in enumerate(names[i:], i) if name.startswith(".")), len(names))
+            return any(_match(rest, names[start:]) for start in range(i, min(hidden + 1, len(names))))
+        if i >= len(names):
+            return False
+        is_hidden = names[i].startswith(".") and not part.startswith(".")
+        if not (fnmatchcase(names[i], part) and not is_hidden if has_magic(part) else part == names[i]):
+            return False
+    return len(parts) == len(names)
