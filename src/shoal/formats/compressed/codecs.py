@@ -15,10 +15,8 @@ from shoal.errors import UsageError
 from shoal.hints import pip_install
 from shoal.index.shard_scan import Buffer
 
-_PIECE_BYTES = 1 << 20
+_PART_BYTES = 1 << 20
 _ZSTD_INPUT_BYTES = 512  # at a time: a block of 128 KiB can hide in 4 bytes, so this gives at most 16 MiB
-
-
 _XZ_MEMORY_BYTES = 256 << 20  # `xz -9` takes 65 MiB to decompress; a header may ask for 1.5 GiB
 
 _SNAPPY_FRAMES = b"\xff\x06\x00\x00sNaPpY"
@@ -31,7 +29,6 @@ _BEGINNINGS = {
     b"\x28\xb5\x2f\xfd": "zst",
     **dict.fromkeys((b"\x78\x01", b"\x78\x9c", b"\x78\xda"), "zlib"),  # as TensorFlow writes it, by its options alone
 }
-
 
 # The next decompressed bytes, or, after a member, its end in the compressed bytes.
 _Part = bytes | int
@@ -76,29 +73,29 @@ def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -
     The exception is snappy in one block, which has no pieces. Raises as `decompress` does, after yielding what came
     before.
     """
-    pieces = decompressed_pieces(codec, parts, limit_bytes=limit_bytes)
-    return (piece for piece in pieces if not isinstance(piece, int))
+    found = parts_and_member_ends(codec, parts, limit_bytes=limit_bytes)
+    return (part for part in found if not isinstance(part, int))
 
 
-def decompressed_pieces(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes | int]:
+def parts_and_member_ends(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[_Part]:
     """Decompress like `decompress_parts`, and yield after each member its end in the compressed bytes, with padding.
 
     A part is released once the next one has arrived.
     """
     num_bytes = member_byte = 0
     try:
-        for piece in CODECS[codec](_Stored(parts), limit_bytes):
-            if isinstance(piece, int):
-                member_byte = piece
+        for part in CODECS[codec](_Stored(parts), limit_bytes):
+            if isinstance(part, int):
+                member_byte = part
             else:
-                num_bytes += len(piece)
+                num_bytes += len(part)
                 if num_bytes > limit_bytes:
                     raise _too_much(limit_bytes)
-            yield piece
+            yield part
     except (CodecError, zlib.error, lzma.LZMAError, EOFError) as error:
-        told = error if isinstance(error, CodecError) else CodecError(str(error))
-        told.member_byte = member_byte
-        raise told from None
+        named = error if isinstance(error, CodecError) else CodecError(str(error))
+        named.member_byte = member_byte
+        raise named from None
 
 
 class _Stored:
@@ -109,7 +106,7 @@ class _Stored:
         self._part, self._at = memoryview(b""), 0
         self.position = 0
 
-    def take(self, most_bytes: int = _PIECE_BYTES) -> memoryview:
+    def take(self, most_bytes: int = _PART_BYTES) -> memoryview:
         """Take some of the next bytes; none at the end."""
         while self._at == len(self._part):
             part = next(self._parts, None)
@@ -153,50 +150,49 @@ class _Stored:
 def _deflated(wbits: int) -> Callable[[_Stored, int], Iterator[_Part]]:
     """Return the decompressor of gzip members, or of zlib streams."""
 
-    def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its pieces
+    def parts(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001  # bounded by its parts
         while rest := stored.take():
             member = zlib.decompressobj(wbits)
             while not member.eof:
-                piece = member.decompress(rest, _PIECE_BYTES)
+                part = member.decompress(rest, _PART_BYTES)
                 rest = memoryview(member.unconsumed_tail)
                 if not rest and not member.eof:
                     rest = stored.take()
-                if not piece and not rest and not member.eof:
+                if not part and not rest and not member.eof:
                     raise _cut_short()
-                yield piece
+                yield part
             stored.give_back(len(member.unused_data))
             stored.skip_padding()
             yield stored.position
 
-    return pieces
+    return parts
 
 
 def _keeping_input(new: Callable[[], Any]) -> Callable[[_Stored, int], Iterator[_Part]]:
     """Return the decompressor of a standard library codec that keeps its unused input."""
 
-    def pieces(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
+    def decompressed(member: Any, data: Buffer) -> bytes:
+        """Return the next part. bz2 reports damage as an OSError, which must not pass for a failed read."""
+        try:
+            part: bytes = member.decompress(data, _PART_BYTES)
+        except OSError as error:
+            raise CodecError(str(error)) from None
+        return part
+
+    def parts(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
         while taken := stored.take():
             member = new()
-            yield _library_says(member, taken)
+            yield decompressed(member, taken)
             while not member.eof:
                 more: Buffer = b""
                 if member.needs_input and not (more := stored.take()):
                     raise _cut_short()
-                yield _library_says(member, more)
+                yield decompressed(member, more)
             stored.give_back(len(member.unused_data))
             stored.skip_padding()
             yield stored.position
 
-    return pieces
-
-
-def _library_says(member: Any, data: Buffer) -> bytes:
-    """Return the next piece of a member. bz2 reports damage as an OSError, which must not pass for a failed read."""
-    try:
-        piece: bytes = member.decompress(data, _PIECE_BYTES)
-    except OSError as error:
-        raise CodecError(str(error)) from None
-    return piece
+    return parts
 
 
 def _zstd(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG001
@@ -219,13 +215,13 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
     library = _library("brotli", "brotli")
     stream = library.Decompressor()
     try:
-        yield stream.process(bytes(stored.take()), output_buffer_limit=_PIECE_BYTES)
+        yield stream.process(bytes(stored.take()), output_buffer_limit=_PART_BYTES)
         while not stream.is_finished():
             more = bytes(stored.take()) if stream.can_accept_more_data() else b""
-            piece = stream.process(more, output_buffer_limit=_PIECE_BYTES)
-            if not piece and not more and stream.can_accept_more_data():
+            part = stream.process(more, output_buffer_limit=_PART_BYTES)
+            if not part and not more and stream.can_accept_more_data():
                 raise _cut_short()
-            yield piece
+            yield part
         if len(stored.take()):  # the library itself refuses what came with the last bytes
             msg = "something follows behind its compressed data"
             raise CodecError(msg)

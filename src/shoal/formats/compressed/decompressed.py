@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.compressed.codecs import decompressed_pieces
+from shoal.formats.compressed.codecs import parts_and_member_ends
 from shoal.index.shard_scan import Buffer
 
 
@@ -24,8 +24,6 @@ class Members:
 
     28 bytes each, since a shard of a hundred MB may have millions of empty ones.
     """
-
-    __slots__ = ("content_ends", "crcs", "ends")
 
     def __init__(self) -> None:
         self.ends, self.content_ends, self.crcs = array("q"), array("q"), array("I")
@@ -76,11 +74,9 @@ class DecompressedContent:
     codec is not installed.
     """
 
-    __slots__ = ("_crcs", "_held", "_pieces", "first_byte", "members", "num_bytes", "position")
-
     def __init__(self, codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> None:
         self._crcs = _Crcs(parts)
-        self._pieces = decompressed_pieces(codec, self._crcs, limit_bytes=limit_bytes)
+        self._parts = parts_and_member_ends(codec, self._crcs, limit_bytes=limit_bytes)
         self._held = bytearray()
         self.first_byte = self.position = 0
         self.num_bytes: int | None = None
@@ -88,40 +84,40 @@ class DecompressedContent:
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:
         """Return the bytes ``[first_byte, end_byte)`` of the content, fewer only at its end."""
-        self._let_go(first_byte)
+        self._release(first_byte)
         while self.position < end_byte and self._advance(first_byte):
             pass
         return bytes(memoryview(self._held)[first_byte - self.first_byte : end_byte - self.first_byte])
 
     def read_to_end(self) -> int:
         """Decompress what is left, keeping none of it; return the size of the whole content."""
-        self._let_go(max(self.position, self.first_byte))
+        self._release(max(self.position, self.first_byte))
         while self._advance(self.position + (1 << 62)):
             pass
         return self.position
 
-    def _let_go(self, first_byte: int) -> None:
+    def _release(self, first_byte: int) -> None:
         """Release the content before ``first_byte``."""
         if first_byte < self.first_byte:
-            msg = f"byte {first_byte} of the content was let go of: it is held from {self.first_byte} on"
+            msg = f"byte {first_byte} of the content was released: it is held from {self.first_byte} on"
             raise ValueError(msg)
         del self._held[: first_byte - self.first_byte]
         self.first_byte = first_byte
 
     def _advance(self, first_byte: int) -> bool:
         """Decompress some more, dropping what lies before ``first_byte``; return False at the end."""
-        piece = next(self._pieces, None)
-        if piece is None:
+        part = next(self._parts, None)
+        if part is None:
             if not len(self.members) and self._crcs.num_bytes:  # of a codec without members
                 self._add_member(self._crcs.num_bytes)
             self.num_bytes = self.position
             return False
-        if isinstance(piece, int):
-            self._add_member(piece)
+        if isinstance(part, int):
+            self._add_member(part)
             return True
         begin = max(0, first_byte - self.position)
-        self._held += memoryview(piece)[begin:]
-        self.position += len(piece)
+        self._held += memoryview(part)[begin:]
+        self.position += len(part)
         return True
 
     def _add_member(self, end_byte: int) -> None:
@@ -161,8 +157,6 @@ class FrameBorders:
     number of samples, ``first`` and ``last`` are the first and last border.
     """
 
-    __slots__ = ("_base", "_content", "_known", "_rows", "_waiting", "first", "last", "num_borders")
-
     def __init__(self, content: DecompressedContent | KnownFrames) -> None:
         self._content = content
         self._known = np.zeros(0, dtype=np.int64)  # the last border used, and those not used yet
@@ -197,15 +191,14 @@ class FrameBorders:
         ends = self._content.members.content_ends
         num_done = len(self._rows) // 3
         stop = bisect_left(ends, before)
-        places = np.array(ends[max(0, num_done - 1) : stop], dtype=np.int64)
+        positions = np.array(ends[max(0, num_done - 1) : stop], dtype=np.int64)
         if not num_done and before > 0:
-            places = np.concatenate([[0], places])
+            positions = np.concatenate([[0], positions])
         known = self._known
-        if len(places):
-            at_or_before = np.searchsorted(known, places, side="right")
-            behind = known[np.minimum(at_or_before, len(known) - 1)] if len(known) else np.zeros_like(places)
-            behind = np.where(at_or_before < len(known), behind, 0)
-            rows = np.stack([np.searchsorted(known, places) + self._base, at_or_before + self._base, behind], axis=1)
+        if len(positions):
+            at_or_before = np.searchsorted(known, positions, side="right")
+            behind = np.append(known, 0)[at_or_before]  # 0 if there is none
+            rows = np.stack([np.searchsorted(known, positions) + self._base, at_or_before + self._base, behind], axis=1)
             self._rows.frombytes(np.ascontiguousarray(rows, dtype=np.int64).tobytes())
         num_passed = max(0, int(np.searchsorted(known, before)) - 1)
         self._known = known[num_passed:].copy()

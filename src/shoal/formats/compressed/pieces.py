@@ -9,7 +9,6 @@ them, and once for a chunk that holds both.
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.compressed.decompressed import FrameBorders, Members
+from shoal.formats.packed_heads import packed
 from shoal.formats.shard_format import Span
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.index.cutting import EXTENT_BYTES
@@ -32,12 +32,11 @@ HINT = "the shard is damaged, or not the one that was indexed: copy it again, or
 _OWN_BYTES_FOR_A_SHARED_ONE = 8
 
 _SHARED_FRAMES = 2  # form of a table whose pieces share frames; the first form has no number
-_INT64_BYTES = 8
 _LARGEST_BYTES = 1 << 45  # so that sums over all pieces do not overflow
 
 
 class WhereToCut(NamedTuple):
-    """The places where a shard may be cut: at frame ends, and also inside frames, unlike in earlier versions."""
+    """Where a shard may be cut: at frame ends, and also inside frames, unlike in earlier versions."""
 
     at_ends: bool = True
     inside_frames: bool = True
@@ -146,36 +145,36 @@ class _Frames(NamedTuple):
             first, end, byte_first, byte_end, after, ends_sample, inner, inner_border, has_border, found.num_samples
         )
 
-    def may_share(self, begin: int, place: int) -> bool:
-        """Return True if a piece from frame ``begin`` on has enough before frame ``place`` to share that one."""
-        own, shared = self.first[place] - self.first[begin], self.end[place] - self.first[place]
-        own_bytes = self.byte_first[place] - self.byte_first[begin]
-        shared_bytes = self.byte_end[place] - self.byte_first[place]
+    def may_share(self, begin: int, frame: int) -> bool:
+        """Return True if a piece from frame ``begin`` on has enough before ``frame`` to share that one."""
+        own, shared = self.first[frame] - self.first[begin], self.end[frame] - self.first[frame]
+        own_bytes = self.byte_first[frame] - self.byte_first[begin]
+        shared_bytes = self.byte_end[frame] - self.byte_first[frame]
         least = _OWN_BYTES_FOR_A_SHARED_ONE
         return bool(own >= EXTENT_BYTES and own >= least * shared and own_bytes >= least * shared_bytes)
 
-    def leave_little(self, place: int) -> bool:
+    def leave_little(self, frame: int) -> bool:
         """Return True if less follows a shared frame than half the minimum that a piece has besides that frame."""
-        shared, rest = self.end[place] - self.first[place], self.end[-1] - self.end[place]
+        shared, rest = self.end[frame] - self.first[frame], self.end[-1] - self.end[frame]
         return bool(2 * rest < _OWN_BYTES_FOR_A_SHARED_ONE * shared)
 
 
 def _add_cuts(cuts: list[_Cut], frames: _Frames, begin: int, *, inside: bool) -> None:
     """Cut wherever the piece from frame ``begin`` on is large enough, except at the end of the shard."""
     candidates = frames.ends_sample | (frames.has_border & inside)
-    for place in (begin + np.flatnonzero(candidates[begin:-1])).tolist():
-        last, is_shared = cuts[-1], not frames.ends_sample[place]
-        sample = int((frames.inner_sample if is_shared else frames.next_sample)[place])
-        border = int((frames.inner_border if is_shared else frames.end)[place])
+    for frame in (begin + np.flatnonzero(candidates[begin:-1])).tolist():
+        last, is_shared = cuts[-1], not frames.ends_sample[frame]
+        sample = int((frames.inner_sample if is_shared else frames.next_sample)[frame])
+        border = int((frames.inner_border if is_shared else frames.end)[frame])
         if not last.sample < sample < frames.num_samples:
             continue
-        if is_shared and frames.may_share(last.member, place):
-            cuts.append(_Cut(place, place, sample, border, shared=True))
-        elif not is_shared and frames.end[place] - frames.first[last.member] >= EXTENT_BYTES:
-            cuts.append(_Cut(place + 1, place, sample, border, shared=False))
+        if is_shared and frames.may_share(last.member, frame):
+            cuts.append(_Cut(frame, frame, sample, border, shared=True))
+        elif not is_shared and frames.end[frame] - frames.first[last.member] >= EXTENT_BYTES:
+            cuts.append(_Cut(frame + 1, frame, sample, border, shared=False))
 
 
-def packed(pieces: CompressedPieces) -> dict[str, Any]:
+def head_of_pieces(pieces: CompressedPieces) -> dict[str, Any]:
     """Pack the pieces for a head: about 10 bytes each, 20 if they share frames."""
     rows = [
         np.diff(pieces.first_byte, append=pieces.end_byte[-1:]),
@@ -187,7 +186,7 @@ def packed(pieces: CompressedPieces) -> dict[str, Any]:
             np.append(pieces.content_end[:-1] - pieces.content_first[1:], 0),
             pieces.borders[:-1] - pieces.content_first,
         ]
-    table = base64.b64encode(zlib.compress(np.stack(rows).astype("<i8").tobytes())).decode()
+    table = packed(np.stack(rows).astype("<i8").tobytes())
     return {
         "pieces": {"form": _SHARED_FRAMES, "table": table} if pieces.share_frames else table,
         "begin": int(pieces.borders[0]),
@@ -200,20 +199,20 @@ def may_cut(head: Mapping[str, Any]) -> WhereToCut:
     return WhereToCut(at_ends="pieces" in head, inside_frames=isinstance(head.get("pieces"), Mapping))
 
 
-class Held(NamedTuple):
+class PiecesOfSpan(NamedTuple):
     """The content of some pieces: ``[begin, end)`` in all, with the samples in ``[low, high)`` of it.
 
-    ``places`` are the start and end of each piece in the bytes that were read.
+    ``stored`` are the start and end of each piece in the bytes that were read.
     """
 
     begin: int
     end: int
     low: int
     high: int
-    places: list[tuple[int, int]]
+    stored: list[tuple[int, int]]
 
 
-def held(span: Span, end_byte: int, *, limit_bytes: int) -> Held:
+def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSpan:
     """Return the content of a span's pieces, by the head of their shard, which may have ``limit_bytes`` of content.
 
     If the first piece does not begin with the shard, ``origin`` of the head is where it does. Raises `ShardError`: no
@@ -234,30 +233,27 @@ def held(span: Span, end_byte: int, *, limit_bytes: int) -> Held:
         msg = f"by the index no pieces of this shard lie at bytes [{first_byte}, {end_byte})"
         raise ShardError(msg, shard=span.shard, byte=first_byte, hint=HINT)
     firsts, ends = ((of[first : last + 1] - begin).tolist() for of in (pieces.first_byte, pieces.end_byte))
-    places = zip(firsts, ends, strict=True)
     low, high = (int(border) for border in pieces.borders[[first, last + 1]])
-    return Held(int(pieces.content_first[first]), int(pieces.content_end[last]), low, high, list(places))
+    content = int(pieces.content_first[first]), int(pieces.content_end[last])
+    return PiecesOfSpan(*content, low, high, list(zip(firsts, ends, strict=True)))
 
 
 def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> CompressedPieces:
-    """Return the pieces that `packed` wrote into a head; ValueError if they contradict each other."""
-    told = head["pieces"]
-    if not isinstance(told, Mapping):
-        return _tabled(str(told), 2, int(head["begin"]), int(head["end"]), limit_bytes)
-    if told["form"] != _SHARED_FRAMES:
-        msg = f"they are written in form {told['form']!r:.40}, and known are 1 and {_SHARED_FRAMES}"
-        raise ValueError(msg)
-    return _tabled(str(told["table"]), 5, int(head["begin"]), int(head["end"]), limit_bytes)
+    """Return the pieces that `head_of_pieces` wrote into a head; ValueError if they contradict each other."""
+    table, num_rows = head["pieces"], 2
+    if isinstance(table, Mapping):
+        if table["form"] != _SHARED_FRAMES:
+            msg = f"they are written in form {table['form']!r:.40}, and known are 1 and {_SHARED_FRAMES}"
+            raise ValueError(msg)
+        table, num_rows = table["table"], 5
+    return _tabled(str(table), num_rows, int(head["begin"]), int(head["end"]), limit_bytes)
 
 
 @lru_cache(maxsize=256)
 def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) -> CompressedPieces:
-    try:
-        compressed = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
+    compressed = base64.b64decode(text, validate=True)  # binascii.Error is a ValueError
     most_pieces = limit_bytes // EXTENT_BYTES + 2  # all but the last one hold at least that much
-    most_bytes = most_pieces * num_rows * _INT64_BYTES
+    most_bytes = most_pieces * num_rows * 8
     data = zlib.decompressobj().decompress(compressed, most_bytes + 1)
     if not 0 < len(data) <= most_bytes:
         msg = f"{limit_bytes} bytes cannot be cut into so {'many' if data else 'few'}"
@@ -274,22 +270,17 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
     pieces = CompressedPieces(
         first_byte[:-1], first_byte[1:] + shared[0], content_first[:-1], content_first[1:] + shared[1], borders
     )
-    _check(pieces, limit_bytes)
-    return pieces
-
-
-def _check(pieces: CompressedPieces, limit_bytes: int) -> None:
-    """Check that each piece ends in the next one at the latest, and holds its samples."""
+    # Each piece ends in the next one at the latest, and holds its samples.
     ends_first = (pieces.end_byte[:-1] < pieces.end_byte[1:]) & (pieces.content_end[:-1] < pieces.content_end[1:])
     holds_samples = (
         (pieces.content_first <= pieces.borders[:-1])
         & (pieces.borders[:-1] < pieces.borders[1:])
         & (pieces.borders[1:] <= pieces.content_end)
     )
-    wrong = np.flatnonzero(~(np.append(ends_first, True) & holds_samples))
-    if wrong.size:
+    if (wrong := np.flatnonzero(~(np.append(ends_first, True) & holds_samples))).size:
         msg = f"piece {wrong[0]} does not hold its samples, or ends behind the next one"
         raise ValueError(msg)
-    if int(pieces.content_end[-1]) > limit_bytes:
-        msg = f"they hold {int(pieces.content_end[-1])} bytes, and {limit_bytes} are allowed"
+    if (num_bytes := int(pieces.content_end[-1])) > limit_bytes:
+        msg = f"they hold {num_bytes} bytes, and {limit_bytes} are allowed"
         raise ValueError(msg)
+    return pieces

@@ -8,7 +8,6 @@ are one piece: one extent, one chunk, one read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -18,7 +17,15 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX, CodecError, decompress, decompress_parts
 from shoal.formats.compressed.decompressed import DecompressedContent, FrameBorders, ReadAnywhere
-from shoal.formats.compressed.pieces import HINT, Held, WhereToCut, cut_pieces, held, may_cut, packed
+from shoal.formats.compressed.pieces import (
+    HINT,
+    PiecesOfSpan,
+    WhereToCut,
+    cut_pieces,
+    head_of_pieces,
+    may_cut,
+    pieces_of_span,
+)
 from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
 from shoal.formats.records import compact
 from shoal.formats.shard_format import (
@@ -45,6 +52,8 @@ class Compressed:
     content.
     """
 
+    scan_rule = 1  # see `VersionedFormat`
+
     def __init__(self, inner: Format, codec: str, *, limit_bytes: int = _LIMIT_BYTES) -> None:
         self.inner, self.codec, self.limit_bytes = inner, codec, limit_bytes
         self.name = f"{inner.name}.{codec}"
@@ -57,9 +66,6 @@ class Compressed:
     def options(self) -> Mapping[str, Any]:
         """Options of the inner format."""
         return self.inner.options if isinstance(self.inner, OptionsFormat) else {}
-
-    scan_rule = 1
-    """Version of the rule by which shards are cut, increased with each change."""
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Decompress the shard and find the samples inside, with some MiB at a time in memory.
@@ -79,78 +85,72 @@ class Compressed:
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
         if not num_bytes:  # no samples, whatever the codec writes for empty content
-            found = self.inner.scan(read, 0, shard=shard)
-            return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=found.notes)
+            return _no_samples(self.inner.scan(read, 0, shard=shard).notes)
+
+        def from_front() -> DecompressedContent:
+            return DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes)
+
+        content = from_front()
+        found = FrameBorders(content)
         try:
-            return self._cut(
-                DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes),
-                read,
-                num_bytes,
-                shard,
-                where,
-            )
+            if isinstance(self.inner, ForwardFormat):
+                about = self.inner.scan_forward(content, found, shard=shard)
+            else:
+                scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
+                if scan.piece_samples is not None:
+                    msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
+                    raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
+                about = About(scan.head, scan.notes)
+                found.add(scan.sample_starts, scan.layout_crcs)
+            content.read_to_end()
         except CodecError as error:
             raise self._undecodable(error, num_bytes, shard, 0) from None
-
-    def _cut(
-        self, content: DecompressedContent, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut
-    ) -> ShardScan:
-        found = FrameBorders(content)
-        if isinstance(self.inner, ForwardFormat):
-            about = self.inner.scan_forward(content, found, shard=shard)
-        else:
-
-            def from_front() -> DecompressedContent:
-                return DecompressedContent(self.codec, _in_parts(read, 0, num_bytes), limit_bytes=self.limit_bytes)
-
-            scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
-            if scan.piece_samples is not None:
-                msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
-                raise ShardError(msg, shard=shard, byte=0, hint="decompress the shard, and open that")
-            about = About(scan.head, scan.notes)
-            found.add(scan.sample_starts, scan.layout_crcs)
-        content.read_to_end()
         if not found.num_samples:
-            return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=about.notes)
+            return _no_samples(about.notes)
         if "pax_globals" in about.head:  # they apply to all that follows, so every piece would need them
             where = where._replace(at_ends=False)
         pieces, piece_samples = cut_pieces(found, content.members, where=where)
-        scan = ShardScan(
+        return ShardScan(
             np.append(pieces.first_byte, pieces.end_byte[-1:]),
             pieces.crcs(content.members),
-            head={"inner": dict(about.head)} | ({} if len(pieces) == 1 else packed(pieces)),
+            head={"inner": dict(about.head)} | ({} if len(pieces) == 1 else head_of_pieces(pieces)),
             notes=about.notes,
             piece_samples=piece_samples,
             piece_decoded_bytes=pieces.content_end - pieces.content_first,
+            piece_ends=pieces.end_byte if pieces.share_frames else None,
         )
-        return replace(scan, piece_ends=pieces.end_byte) if pieces.share_frames else scan
 
     def parse(self, buffer: Buffer, span: Span) -> CompressedRecords:
         """Decompress a shard, or some consecutive pieces of one, and parse the content.
 
         Raises `ShardError`: it cannot be decompressed, or does not hold that many samples.
         """
-        if "pieces" in span.head:
-            return self._parse_pieces(buffer, span)
-        shard = span.shard
-        inside = self._decompressed(buffer, shard, self.limit_bytes)
-        borders = forward_borders(self.inner, _reading(inside), len(inside), shard=shard)
-        _check_samples(borders, span)
-        begin, end = int(borders[0]), int(borders[-1])
-        borders -= begin
-        starts = compact(borders)
-        within = Span(shard, begin, span.num_samples, starts, span.head.get("inner", {}))
-        return CompressedRecords(self.inner.parse(memoryview(inside)[begin:end], within), [crc32(buffer)])
-
-    def _parse_pieces(self, buffer: Buffer, span: Span) -> CompressedRecords:
-        known = held(span, span.first_byte + len(buffer), limit_bytes=self.limit_bytes)
-        begin, low, high = known.begin, known.low, known.high
-        inside = self._decompressed(buffer, span.shard, known.end - begin, span.first_byte)
-        _check_size(len(inside), known, span)
-        within = Span(span.shard, low, span.num_samples, None, span.head.get("inner", {}))
+        shard, first_byte, num_samples, _, head = span
+        pieces, view, inner_head = (
+            self._pieces(span, first_byte + len(buffer)),
+            memoryview(buffer),
+            head.get("inner", {}),
+        )
+        if pieces is None:
+            inside = self._decompressed(buffer, shard, self.limit_bytes)
+            content = memoryview(inside)
+            borders = forward_borders(self.inner, lambda a, b: bytes(content[a:b]), len(inside), shard=shard)
+            _check_samples(borders, span)
+            begin, end = int(borders[0]), int(borders[-1])
+            borders -= begin
+            within = Span(shard, begin, num_samples, compact(borders), inner_head)
+            return CompressedRecords(self.inner.parse(content[begin:end], within), [crc32(buffer)])
+        inside = self._decompressed(buffer, shard, pieces.end - pieces.begin, first_byte)
+        _check_size(len(inside), pieces, span)
+        within = Span(shard, pieces.low, num_samples, None, inner_head)
+        content = memoryview(inside)[pieces.low - pieces.begin : pieces.high - pieces.begin]
         view = memoryview(buffer)
-        crcs = [crc32(view[first:end]) for first, end in known.places]
-        return CompressedRecords(self.inner.parse(memoryview(inside)[low - begin : high - begin], within), crcs)
+        crcs = [crc32(view[first:end]) for first, end in pieces.stored]
+        return CompressedRecords(self.inner.parse(content, within), crcs)
+
+    def _pieces(self, span: Span, end_byte: int) -> PiecesOfSpan | None:
+        """Return the pieces of a span; None if it is a whole shard."""
+        return pieces_of_span(span, end_byte, limit_bytes=self.limit_bytes) if "pieces" in span.head else None
 
     @property
     def spilled_as(self) -> str:
@@ -165,26 +165,26 @@ class Compressed:
         `parse` does.
         """
         shard, first_byte = span.shard, span.first_byte
-        known = held(span, end_byte, limit_bytes=self.limit_bytes) if "pieces" in span.head else None
-        limit_bytes = self.limit_bytes if known is None else known.end - known.begin
+        pieces = self._pieces(span, end_byte)
+        limit_bytes = self.limit_bytes if pieces is None else pieces.end - pieces.begin
         num_bytes = 0
         try:
-            for piece in decompress_parts(self.codec, _in_parts(read, first_byte, end_byte), limit_bytes=limit_bytes):
-                space.append(piece)
-                num_bytes += len(piece)
+            for part in decompress_parts(self.codec, _in_parts(read, first_byte, end_byte), limit_bytes=limit_bytes):
+                space.append(part)
+                num_bytes += len(part)
         except CodecError as error:
             raise self._undecodable(error, end_byte - first_byte, shard, first_byte) from None
         begin = low = 0
-        if known is not None:
-            _check_size(num_bytes, known, span)
-            begin, low, num_bytes = known.begin, known.low - known.begin, known.high - known.begin
+        if pieces is not None:
+            _check_size(num_bytes, pieces, span)
+            begin, low, num_bytes = pieces.begin, pieces.low - pieces.begin, pieces.high - pieces.begin
 
         def inside(first: int, end: int, /) -> bytes:
             return space.read(low + first, low + end)
 
         head: dict[str, Any] = {"inner": dict(span.head.get("inner", {})), "begin": begin}
-        if known is not None and isinstance(self.inner, FrontFormat) and self.inner.needs_front:
-            within = Span(shard, known.low, span.num_samples, None, head["inner"])
+        if pieces is not None and isinstance(self.inner, FrontFormat) and self.inner.needs_front:
+            within = Span(shard, pieces.low, span.num_samples, None, head["inner"])
             records = self.inner.parse(inside(0, num_bytes - low), within)
             starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `FrontFormat`
         else:
@@ -217,9 +217,13 @@ def _in_parts(read: ReadBytes, first_byte: int, end_byte: int) -> Iterator[Buffe
         yield read(step, min(step + _AT_ONCE_BYTES, end_byte))
 
 
-def _check_size(num_bytes: int, known: Held, span: Span) -> None:
-    if num_bytes != known.end - known.begin:
-        msg = f"these bytes hold {num_bytes}, and by the index {known.end - known.begin}"
+def _no_samples(notes: Mapping[str, int]) -> ShardScan:
+    return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=notes)
+
+
+def _check_size(num_bytes: int, pieces: PiecesOfSpan, span: Span) -> None:
+    if num_bytes != pieces.end - pieces.begin:
+        msg = f"these bytes hold {num_bytes}, and by the index {pieces.end - pieces.begin}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=HINT)
 
 
@@ -247,12 +251,3 @@ class CompressedRecords:
     def sample(self, number: int) -> Sample:
         """Return sample ``number`` of the shard."""
         return self._records.sample(number)
-
-
-def _reading(inside: bytearray) -> ReadBytes:
-    view = memoryview(inside)
-
-    def read(first_byte: int, end_byte: int, /) -> Buffer:
-        return bytes(view[first_byte:end_byte])
-
-    return read

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import CodecError, decompress
 from shoal.formats.compressed.decompressed import DecompressedContent, FrameBorders, KnownFrames, Members
-from shoal.formats.compressed.pieces import HINT, WhereToCut, cut_pieces, held, packed
+from shoal.formats.compressed.pieces import HINT, WhereToCut, cut_pieces, head_of_pieces, pieces_of_span
 from shoal.formats.offset_table import walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, DecodeRecord, borders_in
 from shoal.formats.shard_format import ReadBytes, Span
@@ -67,7 +67,7 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
     return ShardScan(
         origin + np.append(pieces.first_byte, pieces.end_byte[-1:]),
         _crcs(offsets, before),
-        head={**packed(pieces), "origin": origin},
+        head={**head_of_pieces(pieces), "origin": origin},
         piece_samples=piece_samples,
         piece_decoded_bytes=pieces.content_end - pieces.content_first,
     )
@@ -82,7 +82,7 @@ def parse_frames(buffer: Buffer, span: Span, *, num_leaves: int, decode: DecodeR
         They cannot be decompressed, or do not hold that many items.
     """
     shard, first_byte = span.shard, span.first_byte
-    known = held(span, first_byte + len(buffer), limit_bytes=_LIMIT_BYTES)
+    known = pieces_of_span(span, first_byte + len(buffer), limit_bytes=_LIMIT_BYTES)
     try:
         content = DecompressedContent("zst", [buffer], limit_bytes=known.end - known.begin)
         inside = content.read(0, known.end - known.begin)
@@ -91,7 +91,7 @@ def parse_frames(buffer: Buffer, span: Span, *, num_leaves: int, decode: DecodeR
         msg = f"these {len(buffer)} bytes cannot be decompressed (zstd): {error}"
         raise ShardError(msg, shard=shard, byte=first_byte + error.member_byte, hint=HINT) from None
     content_end = dict(zip(content.members.ends, content.members.content_ends, strict=True))
-    borders = [0, *(content_end.get(end, -1) for _, end in known.places)]
+    borders = [0, *(content_end.get(end, -1) for _, end in known.stored)]
     if borders[-1] != known.end - known.begin or -1 in borders:
         msg = f"the frames in these bytes hold {len(inside)}, and by the index {known.end - known.begin}"
         raise ShardError(msg, shard=shard, byte=first_byte, hint=HINT)
