@@ -36,7 +36,7 @@ _LARGEST_BYTES = 1 << 45  # so that sums over all pieces do not overflow
 
 
 class WhereToCut(NamedTuple):
-    """Where a shard may be cut: at frame ends, and also inside frames, unlike in earlier versions."""
+    """Permission to cut a shard: at frame ends, and also inside frames, unlike in earlier versions."""
 
     at_ends: bool = True
     inside_frames: bool = True
