@@ -33,8 +33,6 @@ class Content(Protocol):
 class StoredContent:
     """The bytes of a shard of known size, of which any range can be read."""
 
-    __slots__ = ("_read", "num_bytes")
-
     def __init__(self, read: ReadBytes, num_bytes: int) -> None:
         self._read, self.num_bytes = read, num_bytes
 
@@ -57,8 +55,6 @@ class FoundSamples(Protocol):
 
 class SampleBorders:
     """All borders of a shard, 8 bytes a sample, and their CRCs, 4 bytes more, unless these are not wanted."""
-
-    __slots__ = ("_borders", "_crcs", "_keeps_crcs")
 
     def __init__(self, *, with_crcs: bool = True) -> None:
         self._borders, self._crcs, self._keeps_crcs = array("q"), array("I"), with_crcs

@@ -72,9 +72,8 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     plain, _, codec = name.partition(".")
     if plain not in _WITH_OPTIONS or (codec and codec not in CODECS):
         msg = f"there is no shard format {name!r}" + (f" with options {dict(options)!r:.200}" if options else "")
-        raise SourceError(
-            msg, hint=f"{did_you_mean(name, (*FORMATS, 'folder'))}format= takes one of {_known()}; {_OWN}"
-        )
+        meant = did_you_mean(name, (*FORMATS, "folder"))
+        raise SourceError(msg, hint=f"{meant}format= takes one of {_known()}; {_OWN}")
     # Looked up by its own options, so that equal formats are one object: workers ask for it by name and options.
     made = _made(name, json.dumps(options or {}, sort_keys=True))
     return _made(name, json.dumps(options_of(made), sort_keys=True))
@@ -133,28 +132,18 @@ def format_of(path: str) -> Format:
         if lowered.endswith(suffix):
             return FORMATS[name]
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
-    msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {_suffixes()}"
+    columns, rows = (", ".join(each for entry in kind for each in entry.suffixes) for kind in (_COLUMNS, _ROWS))
+    suffixes = f"{columns}; {rows}, and the latter followed by .{', .'.join(CODECS)}"
+    msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {suffixes}"
     raise SourceError(msg, hint=f"say it with format=, one of {_known()}; shards of other formats cannot be read")
 
 
 def suffixes_in_directories() -> tuple[str, ...]:
     """Return the suffixes that mark shards among other files when a directory is opened without a format."""
-    plain = (entry for entry in FORMATS.values() if _plain_name(entry) not in _BESIDE_DATA)
-    return (*(suffix for entry in plain for suffix in entry.suffixes), *_PACKED_JSON)
-
-
-def _plain_name(entry: Format) -> str:
-    return entry.name.partition(".")[0]
+    found = (entry for entry in FORMATS.values() if entry.name.partition(".")[0] not in _BESIDE_DATA)
+    return (*(suffix for entry in found for suffix in entry.suffixes), *_PACKED_JSON)
 
 
 def _known() -> str:
-    return (
-        ", ".join(repr(name) for name in (*(entry.name for entry in _PLAIN), "folder"))
-        + f", or one of the first {len(_ROWS)} and .{', .'.join(CODECS)}"
-    )
-
-
-def _suffixes() -> str:
-    columns = ", ".join(suffix for entry in _COLUMNS for suffix in entry.suffixes)
-    rows = ", ".join(suffix for entry in _ROWS for suffix in entry.suffixes)
-    return f"{columns}; {rows}, and the latter followed by .{', .'.join(CODECS)}"
+    names = ", ".join(repr(name) for name in (*(entry.name for entry in _PLAIN), "folder"))
+    return f"{names}, or one of the first {len(_ROWS)} and .{', .'.join(CODECS)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +32,8 @@ class BadRecordError(ValueError):
         return ShardError(self.what, shard=shard, byte=first_byte + self.byte, hint=self.hint)
 
 
-class DecodeRecord(Protocol):
-    """A function that decodes the bytes of one sample."""
-
-    def __call__(self, data: bytes, /) -> Sample:
-        """Decode a sample, which owns its data; raises `BadRecordError` if the bytes are invalid."""
-        ...
+DecodeRecord = Callable[[bytes], Sample]
+"""A function that decodes the bytes of one sample, which owns its data; raises `BadRecordError` for invalid bytes."""
 
 
 def borders_in(
@@ -48,17 +43,12 @@ def borders_in(
 
     Raises `ShardError`: they are not ``span.num_samples``, or lie outside the buffer.
     """
-    starts = span.sample_starts
-    if starts is None:
-        starts = walk()
-        whole = starts[-1] == len(buffer)
-    else:
-        whole = starts[-1] <= len(buffer)
+    is_known = span.sample_starts is not None
+    starts = walk() if span.sample_starts is None else span.sample_starts
+    whole = starts[-1] <= len(buffer) if is_known else starts[-1] == len(buffer)
     if len(starts) != span.num_samples + 1 or not whole:
-        msg = (
-            f"the index says {span.num_samples} {what} in these {len(buffer)} bytes, and {len(starts) - 1} are found"
-            f" in {starts[-1]} bytes"
-        )
+        found = f"{len(starts) - 1} are found in {starts[-1]} bytes"
+        msg = f"the index says {span.num_samples} {what} in these {len(buffer)} bytes, and {found}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_OTHER_FILE)
     return starts
 
@@ -75,11 +65,11 @@ def compact(borders: NDArray[np.int64]) -> Sequence[int]:
 class CutRecords:
     """Some consecutive samples, handed out by number; each is decoded on request.
 
-    ``starts`` are their borders in ``buffer``; ``crcs`` returns the layout CRCs, and ``columns``, if given, the columns
-    of `shoal.formats.shard_format.ColumnRecords`.
+    ``starts`` are their borders in ``buffer``, shape (len + 1,); ``crcs`` returns the layout CRCs, and ``columns``, if
+    given, the columns of `shoal.formats.shard_format.ColumnRecords`.
     """
 
-    __slots__ = ("_columns", "_crcs", "_decode", "_first_byte", "_shard", "_starts", "_view")
+    __slots__ = ("_columns", "_crcs", "_decode", "_first_byte", "_shard", "_view", "starts")
 
     def __init__(
         self,
@@ -91,18 +81,12 @@ class CutRecords:
         crcs: Callable[[], NDArray[np.uint32]],
         columns: Callable[[], Columns | None] | None = None,
     ) -> None:
-        self._view, self._starts = memoryview(buffer), starts
+        self._view, self.starts = memoryview(buffer), starts
         self._shard, self._first_byte = span.shard, span.first_byte
-        self._decode, self._crcs = decode, crcs
-        self._columns = columns
+        self._decode, self._crcs, self._columns = decode, crcs, columns
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    @property
-    def starts(self) -> Sequence[int]:
-        """Offsets in the buffer where each sample begins, and where the last one ends; shape (len + 1,)."""
-        return self._starts
+        return len(self.starts) - 1
 
     def layout_crcs(self) -> NDArray[np.uint32]:
         """Return the CRCs that the scan of the format gives for these samples; shape (len,)."""
@@ -117,8 +101,8 @@ class CutRecords:
 
         Raises `ShardError`: its bytes are invalid; the error has the byte of the shard where that shows.
         """
-        start = self._starts[number]
+        start = self.starts[number]
         try:
-            return self._decode(bytes(self._view[start : self._starts[number + 1]]))
+            return self._decode(bytes(self._view[start : self.starts[number + 1]]))
         except BadRecordError as error:
             raise error.placed(self._shard, self._first_byte + int(start)) from None

@@ -13,7 +13,7 @@ Whatever else a format may be able to do is one of the protocols below `Format`,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -101,32 +101,29 @@ class Format(Protocol):
 
 @runtime_checkable
 class OptionsFormat(Protocol):
-    """A format with options that determine how it finds samples."""
+    """A format with options that determine how it finds samples.
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Options that differ from those implied by the name of the format, as JSON; an index keeps them."""
-        ...
+    These are options that differ from those implied by the name of the format, as JSON; an index keeps them.
+    """
+
+    options: Mapping[str, Any]
 
 
 @runtime_checkable
 class VersionedFormat(Protocol):
-    """A format with a cutting rule of its own; scans cached under another version are not used."""
+    """A format with a cutting rule of its own, whose version increases with each change.
 
-    @property
-    def scan_rule(self) -> int:
-        """Version of the rule by which samples or pieces are cut, increased with each change."""
-        ...
+    Scans cached under another version are not used.
+    """
+
+    scan_rule: int
 
 
 @runtime_checkable
 class CodecFormat(Protocol):
-    """A format whose options say how its shards are compressed as a whole, since their names do not."""
+    """A format whose options say how its shards are compressed as a whole, "" if not; their names do not."""
 
-    @property
-    def whole_codec(self) -> str:
-        """Codec of the shards; "" if they are not compressed."""
-        ...
+    whole_codec: str
 
 
 @runtime_checkable
@@ -251,16 +248,8 @@ class FrontFormat(Protocol):
     needs_front: bool
 
 
-class ReadSample(Protocol):
-    """A function that reads the one sample of ``span``, which ends at ``end_byte`` of the shard."""
-
-    def __call__(self, read: ReadBytes, end_byte: int, span: Span, /) -> Sample:
-        """Read the sample; see `PiecemealFormat.read_sample`."""
-        ...
-
-
-def reading_alone(format: Format) -> ReadSample:  # noqa: A002
-    """Return the function that reads one sample: the format's own, else one that reads its bytes whole."""
+def reading_alone(format: Format) -> Callable[[ReadBytes, int, Span], Sample]:  # noqa: A002
+    """Return `PiecemealFormat.read_sample` of the format, or else a function that reads the bytes of a sample whole."""
     if isinstance(format, PiecemealFormat):
         return format.read_sample
 

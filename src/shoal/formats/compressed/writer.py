@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 from zlib import crc32
@@ -42,47 +42,38 @@ class CompressedEncoder:
         """Encode a sample in the inner format."""
         return self.inner.record(sample)
 
-    def begin(self) -> CompressedShard:
+    def begin(self) -> ShardEncoder:
         """Begin a new shard."""
-        return CompressedShard(self.inner.begin(), COMPRESSORS[self.codec]())
+        return _CompressedShard(self.inner.begin(), COMPRESSORS[self.codec]())
 
 
-class CompressedShard:
+class _CompressedShard:
     """One compressed shard being written; its size is that of the content, the only one known in advance."""
 
     def __init__(self, inner: ShardEncoder, compressor: _Compressor) -> None:
         self._inner, self._compressor = inner, compressor
-        self._stored_bytes = 0
-        self._crc = 0
+        self._stored_bytes = self._crc = 0
 
     @property
     def num_samples(self) -> int:
-        """Samples added so far."""
         return self._inner.num_samples
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of content so far."""
         return self._inner.num_bytes
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the inner format buffers."""
         return self._inner.held_bytes
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a record; return the compressed bytes it yields so far."""
-        return self._compressed(self._inner.add(record))
+        return self._counted(map(self._compressor.compress, map(bytes, self._inner.add(record))))
 
     def finish(self) -> Sequence[Buffer]:
-        """End the shard; return its last bytes."""
-        rest = self._compressed(self._inner.finish())
-        last = self._compressor.flush()
-        self._count(last)
-        return [*rest, last]
+        rest = self._counted(map(self._compressor.compress, map(bytes, self._inner.finish())))
+        return rest + self._counted([self._compressor.flush()])
 
     def written(self) -> WrittenShard:
-        """Return the scan and checksums of the shard, which is one piece."""
         inner = self._inner.written()
         scan = ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes=inner.scan.notes)
         if inner.scan.num_samples:
@@ -97,17 +88,13 @@ class CompressedShard:
         crcs = np.array([self._crc] * len(scan.layout_crcs), dtype=np.uint32)
         return WrittenShard(scan, self._stored_bytes, piece_crcs=crcs, frame_crc=0)  # there is nothing around the piece
 
-    def _compressed(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def _counted(self, parts: Iterable[bytes]) -> list[Buffer]:
         found: list[Buffer] = []
-        for buffer in buffers:
-            if piece := self._compressor.compress(bytes(buffer)):
-                self._count(piece)
-                found.append(piece)
+        for part in filter(None, parts):
+            self._crc = crc32(part, self._crc)
+            self._stored_bytes += len(part)
+            found.append(part)
         return found
-
-    def _count(self, piece: bytes) -> None:
-        self._crc = crc32(piece, self._crc)
-        self._stored_bytes += len(piece)
 
 
 def _gzip() -> _Compressor:

@@ -63,9 +63,9 @@ def _tables(power: int) -> NDArray[np.uint32]:
     columns = _columns(power)
     tables = np.zeros((4, 256), dtype=np.uint32)
     values = np.arange(256)
-    for place in range(4):
+    for number in range(4):
         for bit in range(8):
-            tables[place] ^= np.where(values >> bit & 1, np.uint32(columns[8 * place + bit]), np.uint32(0))
+            tables[number] ^= np.where(values >> bit & 1, np.uint32(columns[8 * number + bit]), np.uint32(0))
     return tables
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import UsageError
@@ -16,10 +15,9 @@ from shoal.formats.tfrecord.writer import TFRecordEncoder
 from shoal.formats.writing.encoder import Encoder
 from shoal.hints import did_you_mean
 
-_ROWS: Mapping[str, Callable[..., Encoder]] = MappingProxyType(
-    {"tar": TarEncoder, "jsonl": JsonLinesEncoder, "tfrecord": TFRecordEncoder, "mds": MdsEncoder}
-)
-_COLUMNS: Mapping[str, Callable[..., Encoder]] = MappingProxyType({"parquet": ParquetEncoder, "arrow": ArrowEncoder})
+_Encoders = dict[str, Callable[..., Encoder]]
+_ROWS: _Encoders = {"tar": TarEncoder, "jsonl": JsonLinesEncoder, "tfrecord": TFRecordEncoder, "mds": MdsEncoder}
+_COLUMNS: _Encoders = {"parquet": ParquetEncoder, "arrow": ArrowEncoder}
 
 TABLE_FORMATS = tuple(_COLUMNS)
 """Names of the formats whose shards have columns of one type each, declared by a schema."""
@@ -37,14 +35,13 @@ def encoder_named(name: str, **options: Any) -> Encoder:
     Raises `UsageError`: there is none, or it does not take the options.
     """
     plain, _, codec = name.partition(".")
-    make = _ROWS.get(plain) or (None if codec else _COLUMNS.get(plain))
-    if make is None or (codec and codec not in COMPRESSORS):
+    if name not in WRITTEN_FORMATS:
         msg = f"there is no format {name!r} to write"
         hint = f"format= takes {', '.join(_ROWS)}, each also with .{', .'.join(COMPRESSORS)}"
         hint += f"; {', '.join(_COLUMNS)} compress themselves"
         raise UsageError(msg, hint=did_you_mean(name, WRITTEN_FORMATS) + hint)
     try:
-        encoder = make(**options)
+        encoder = (_ROWS | _COLUMNS)[plain](**options)
     except TypeError:
         msg = f"the format {plain!r} does not take {', '.join(f'{option}=' for option in options)}"
         raise UsageError(msg, hint="leave out what is not for this format") from None
