@@ -5,7 +5,6 @@ Neither `import shoal` nor this module imports jax before a loader is created.
 
 from __future__ import annotations
 
-from shoal.integrations.jax.jax_loader import DataIterator, DataLoader, partition
-from shoal.integrations.jax.jax_processes import compare_ranks
+from shoal.integrations.jax.jax_loader import DataIterator, DataLoader, compare_ranks, partition
 
 __all__ = ["DataIterator", "DataLoader", "compare_ranks", "partition"]

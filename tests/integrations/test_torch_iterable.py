@@ -13,7 +13,7 @@ import torch.utils.data as torch_data
 from tests.stream.made import flat
 
 from shoal.errors import StateError, UsageError
-from shoal.integrations.torch import shared_state
+from shoal.integrations.torch import iterable_dataset
 from shoal.stream.dataset import Dataset
 from shoal.stream.workers.foreign_loaders import refuse_second_dealing
 from shoal.torch import IterableDataset
@@ -128,13 +128,13 @@ def test_a_copy_goes_its_own_way(tars: Dataset) -> None:
 
 
 def test_a_state_that_is_half_written_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_state, "_TRIES", 3)
-    shared = shared_state.SharedState()
+    monkeypatch.setattr(iterable_dataset, "_TRIES", 3)
+    shared = iterable_dataset.SharedState()
     assert shared.put({"epoch": 1}) == 1
     assert shared.put({"epoch": 2}) == shared.number == 2
     assert shared.get() == (2, {"epoch": 2})
     shared._bytes[20] ^= 1
-    with pytest.raises(StateError, match="was not to be had"):
+    with pytest.raises(StateError, match="it kept changing"):
         shared.get()
     with pytest.raises(StateError, match="the state has 20013 bytes"):
         shared.put({"order": "x" * 20_000})

@@ -11,7 +11,7 @@ import torch
 from tests.integrations import stages
 
 import shoal.pack
-from shoal.integrations.torch import tensor_batches, torch_loader
+from shoal.integrations.torch import batch_transfer, torch_loader
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.torch import DataLoader
@@ -116,6 +116,6 @@ def test_without_an_accelerator_there_is_a_warning(num_workers: int, tars: Datas
 
 
 def test_pinned_arrays_are_of_torchs_types() -> None:
-    assert tensor_batches.pinned_array((2, 3), np.dtype("S4")).shape == (2, 3)
+    assert batch_transfer.pinned_array((2, 3), np.dtype("S4")).shape == (2, 3)
     if torch.accelerator.is_available():
-        assert torch.from_numpy(tensor_batches.pinned_array((2, 3), np.dtype("uint16"))).is_pinned()
+        assert torch.from_numpy(batch_transfer.pinned_array((2, 3), np.dtype("uint16"))).is_pinned()

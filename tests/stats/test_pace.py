@@ -13,8 +13,7 @@ import pytest
 from tests.stream.made import at, ids_of, write_tars
 
 from shoal.stats import live_line
-from shoal.stats.counters import Counters
-from shoal.stats.throughput import Throughput
+from shoal.stats.counters import Counters, Throughput
 from shoal.stream import progress_line
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset

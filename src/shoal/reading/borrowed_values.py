@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, ViewingFormat, reading_alone
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.open_source import Opened
-from shoal.stats.pinned_views import Pins
+from shoal.stats.counters import Pins
 
 
 def with_views(opened: Opened, pins: Pins) -> Opened:

@@ -1,14 +1,21 @@
-"""Counters of a stream, the source of `Dataset.stats`."""
+"""Counters of a stream, the source of `Dataset.stats`; the throughput of its newest iterator, and its pinned bytes."""
 
 from __future__ import annotations
 
+import itertools
+import time
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
-from shoal.stats.pinned_views import Pins
-from shoal.stats.throughput import Throughput
+import numpy as np
+from numpy.typing import NDArray
 
 _NO_COUNTS = ("of_workers", "throughput", "pins")
+_MEASURED = attrgetter("num_samples", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
 
 
 @dataclass(slots=True)
@@ -87,3 +94,97 @@ class Counters:
     def as_dict(self) -> dict[str, Any]:
         """Return the counts by name, whether values are views, and the rates and shares of the newest iterator."""
         return self.counts() | {"gives_views": self.pins is not None} | (self.throughput or Throughput(self)).rates()
+
+
+class Throughput:
+    """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
+
+    Outside of ``next()`` the consumer does its own work. Inside, it waits for bytes, or for their processing (decoding,
+    functions, batches). If batches are made elsewhere, by a thread or by processes, `add` records the time inside,
+    which is split in the proportions of theirs. An iterator that makes its own batches counts that time anyway
+    (``make_seconds``), and only sets ``first`` and ``last``: a call of `add` for every sample would be noticeable.
+
+    >>> times = iter([0.0, 3.0, 4.0, 8.0])
+    >>> counters = Counters()
+    >>> throughput = Throughput(counters, clock=lambda: next(times))
+    >>> for _ in range(2):
+    ...     began = throughput.clock(); counters.wait_seconds += 2.5; counters.num_samples += 4
+    ...     ended = throughput.clock(); counters.make_seconds += ended - began; throughput.add(began, ended)
+    >>> throughput.rates()["samples_per_second"], throughput.rates()["wait_share"], throughput.rates()["bottleneck"]
+    (1.0, 0.625, 'storage')
+    """
+
+    __slots__ = ("_before", "_counters", "_inside_seconds", "clock", "first", "last")
+
+    def __init__(self, counters: Counters, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self._counters, self._before = counters, _MEASURED(counters)
+        self.first: float | None = None
+        self.last = 0.0
+        self._inside_seconds: float | None = None
+
+    def add(self, began: float, ended: float) -> None:
+        """Record a ``next()`` that began and ended at these readings of `clock`."""
+        if self.first is None:
+            self.first = began
+        self._inside_seconds = (self._inside_seconds or 0.0) + ended - began
+        self.last = ended
+
+    def rates(self) -> dict[str, Any]:
+        """Return rates and shares by name; before any measurement rates are 0, shares and the bottleneck None."""
+        elapsed = 0.0 if self.first is None else self.last - self.first
+        samples, requests, read_bytes, wait, make = np.subtract(_MEASURED(self._counters), self._before).tolist()
+        rates: dict[str, Any] = {
+            "elapsed_seconds": elapsed,
+            "samples_per_second": samples / elapsed if elapsed else 0.0,
+            "requests_per_second": requests / elapsed if elapsed else 0.0,
+            "read_bytes_per_second": read_bytes / elapsed if elapsed else 0.0,
+            "wait_share": None,
+            "stages_share": None,
+            "bottleneck": None,
+        }
+        if elapsed:
+            inside = min(1.0, (make if self._inside_seconds is None else self._inside_seconds) / elapsed)
+            waiting = inside * (min(1.0, wait / make) if make else 0.0)
+            shares = {"storage": waiting, "stages": inside - waiting, "consumer": 1.0 - inside}
+            rates |= {"wait_share": waiting, "stages_share": inside - waiting}
+            rates["bottleneck"] = max(shares, key=lambda name: shares[name])
+        return rates
+
+
+class Pins:
+    """Bytes of released chunks that views keep alive; views may be freed in any thread.
+
+    A view of a few bytes keeps its whole chunk alive. The memory budget does not see that: it releases a chunk once the
+    last of its samples has been delivered.
+    """
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._sizes: dict[int, int] = {}
+        self._refs: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
+        self._numbers = itertools.count()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes kept alive now."""
+        return sum(list(self._sizes.values()))
+
+    def keep(
+        self, array: weakref.ref[NDArray[np.uint8]], *, refer: Any = weakref.ref, bind: Callable[..., Any] = partial
+    ) -> None:
+        """Count released bytes for as long as something keeps them alive.
+
+        Its dependencies are arguments, because records may outlive the names of this module when Python exits.
+        """
+        number = next(self._numbers)
+        kept = array()
+        if kept is None:
+            return
+        self._sizes[number] = kept.nbytes
+        self._refs[number] = refer(kept, bind(self._freed, number))
+        self.peak_bytes = max(self.peak_bytes, self.num_bytes)
+
+    def _freed(self, number: int, _: weakref.ref[NDArray[np.uint8]]) -> None:
+        self._sizes.pop(number, None)
+        self._refs.pop(number, None)

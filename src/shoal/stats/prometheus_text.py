@@ -28,34 +28,34 @@ _HELP = {
     "num_repeats": "Samples delivered a second time, marked in __pad__.",
     "num_filtered": "Samples that a filter dropped.",
     "num_skipped": "Samples that were due and left out because they are damaged.",
-    "num_reads": "Units that the order needed.",
-    "num_rereads": "Units that were read again after they had been let go.",
+    "num_reads": "Reads that the order needed.",
+    "num_rereads": "Reads of chunks that had been evicted.",
     "read_bytes": "Bytes that the order needed.",
-    "num_requests": "Requests made to the store, second tries included.",
-    "requested_bytes": "Bytes asked of the store, second tries included.",
-    "in_flight_bytes": "Bytes that are asked for at this moment.",
-    "peak_in_flight_bytes": "The most bytes that were asked for at a time.",
+    "num_requests": "Requests to the store, retries included.",
+    "requested_bytes": "Bytes requested from the store, retries included.",
+    "in_flight_bytes": "Bytes being requested at this moment.",
+    "peak_in_flight_bytes": "The most bytes being requested at a time.",
     "peak_held_bytes": "The most bytes of shards held in memory at a time.",
-    "pinned_bytes": "Bytes that the budget let go and views in the consumer's hands keep alive.",
+    "pinned_bytes": "Bytes of evicted chunks that views of the consumer keep alive.",
     "peak_pinned_bytes": "The most bytes that such views kept alive at a time.",
-    "num_retries": "Requests that failed and were made again.",
-    "num_throttled": "Requests that were refused because the store was asked too much.",
-    "num_corrupt": "Answers that held other bytes than were indexed.",
-    "num_hedges": "Second requests made because the first was late.",
-    "num_hedges_won": "Second requests that were answered first.",
+    "num_retries": "Requests that failed and were retried.",
+    "num_throttled": "Requests that the store throttled.",
+    "num_corrupt": "Responses with other bytes than were indexed.",
+    "num_hedges": "Duplicate requests made because the first was late.",
+    "num_hedges_won": "Duplicate requests that were answered first.",
     "num_unshared_batches": "Batches that workers sent through a pipe, since shared memory was full.",
-    "concurrency": "Requests that may be under way at a time.",
-    "wait_seconds": "Time in which the making of batches waited for bytes.",
-    "make_seconds": "Time in which batches were made, waiting for bytes included.",
-    "num_cache_hits": "Reads that the chunk cache of the machine answered.",
-    "num_cache_fills": "Reads whose bytes were put into the chunk cache of the machine.",
-    "num_cache_bypasses": "Reads that went past the chunk cache of the machine.",
-    "num_cache_damaged": "Entries of the chunk cache of the machine that were damaged.",
+    "concurrency": "Requests that may be in flight at a time.",
+    "wait_seconds": "Time spent waiting for bytes while making batches.",
+    "make_seconds": "Time spent making batches, waiting for bytes included.",
+    "num_cache_hits": "Reads served by the chunk cache.",
+    "num_cache_fills": "Reads whose bytes were added to the chunk cache.",
+    "num_cache_bypasses": "Reads that bypassed the chunk cache.",
+    "num_cache_damaged": "Damaged entries of the chunk cache.",
     "num_spills": "Chunks too large for the window that were decoded into the chunk cache.",
-    "spilled_bytes": "Bytes of the files that these were decoded to.",
-    "num_spill_reads": "Samples read of chunks that lie decoded in the chunk cache.",
-    "num_spill_bypasses": "Samples whose chunk the chunk cache could not take decoded.",
-    "elapsed_seconds": "Time of the newest iterator, from its first batch asked for to its latest delivered.",
+    "spilled_bytes": "Bytes of the files with these decoded chunks.",
+    "num_spill_reads": "Samples read from decoded chunks in the chunk cache.",
+    "num_spill_bypasses": "Samples whose decoded chunk did not fit into the chunk cache.",
+    "elapsed_seconds": "Time of the newest iterator, from its first request for a batch to its latest batch.",
 }
 # Values that go up and down; all other counts only go up. Rates and shares are left to Prometheus, which derives them
 # from counters over time.
@@ -81,7 +81,7 @@ def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None
     # HELP shoal_samples_total Samples delivered, repeats included.
     # TYPE shoal_samples_total counter
     shoal_samples_total{rank="0"} 7
-    # HELP shoal_wait_seconds_total Time in which the making of batches waited for bytes.
+    # HELP shoal_wait_seconds_total Time spent waiting for bytes while making batches.
     # TYPE shoal_wait_seconds_total counter
     shoal_wait_seconds_total{rank="0"} 0.5
     """
@@ -122,15 +122,11 @@ def write(
 def _labels(labels: Mapping[str, object]) -> str:
     for name in labels:
         if not _LABEL_NAME.fullmatch(name) or name.startswith("__"):
-            msg = f"{name!r} is no name of a label"
-            raise UsageError(msg, hint="letters, digits and underscores, not a digit or two underscores first")
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            msg = f"{name!r} is not a valid name of a label"
+            raise UsageError(msg, hint="use letters, digits and underscores, and begin with a letter or one underscore")
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    marks = ",".join(f'{name}="{str(value).translate(escapes)}"' for name, value in labels.items())
+    return f"{{{marks}}}" if labels else ""
 
 
 def _number(value: float) -> str:

@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.integrations.huggingface.arrow_tables import Stored, refuse_decoding, refused, stored_rows
-from shoal.integrations.huggingface.datasets_library import datasets_library
+from shoal.integrations.huggingface.arrow_tables import (
+    Stored,
+    datasets_library,
+    refuse_decoding,
+    refused,
+    stored_rows,
+)
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
-from shoal.integrations.huggingface.datasets_library import datasets_library
+from shoal.integrations.huggingface.arrow_tables import datasets_library
 from shoal.order.state import State
 from shoal.pipeline.stages import ToTuple
 from shoal.stream.dataset import Dataset

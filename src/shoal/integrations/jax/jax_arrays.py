@@ -1,4 +1,4 @@
-"""Batches as JAX arrays: arrays of one process, or its rows of arrays that are spread over all processes."""
+"""JAX, imported on first use, and batches as its arrays: of one process, or its rows of arrays over all processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.integrations.jax.jax_library import jax_library
+
+
+def jax_library() -> Any:
+    """Import and return the module ``jax``.
+
+    Raises
+    ------
+    UsageError
+        JAX is not installed.
+    """
+    try:
+        import jax  # noqa: PLC0415  # optional, and slow to import
+    except ImportError as error:
+        msg = "shoal.jax needs jax, which is not installed"
+        raise UsageError(msg, hint="pip install jax, for your accelerator as its documentation says") from error
+    return jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +80,8 @@ def _fitting(array: NDArray[Any], name: str) -> NDArray[Any]:
     limits = np.iinfo(jax_library().dtypes.canonicalize_dtype(array.dtype))
     low, high = int(array.min()), int(array.max())
     if low < limits.min or high > limits.max:
-        msg = f"{name} has integers from {low} to {high}, and JAX would cut them to {limits.dtype}"
-        raise UsageError(msg, hint='jax.config.update("jax_enable_x64", True), or .map() them to what fits')
+        msg = f"{name} has integers from {low} to {high}, and JAX would truncate them to {limits.dtype}"
+        raise UsageError(msg, hint='jax.config.update("jax_enable_x64", True), or .map() them to smaller numbers')
     return array
 
 
@@ -84,7 +99,7 @@ def rank_of_rows(sharding: Any) -> tuple[int, int]:
     try:
         held = sharding.devices_indices_map((len(sharding.device_set),))
     except (AttributeError, IndexError, ValueError) as error:
-        msg = f"sharding={sharding!r} is none of the rows of a batch: {error}"
+        msg = f"sharding={sharding!r} does not split the rows of a batch: {error}"
         hint = 'NamedSharding(mesh, PartitionSpec("data")) splits rows, which are the first dimension, and nothing else'
         raise UsageError(msg, hint=hint) from error
     rows: dict[int, set[tuple[int, int]]] = {}
@@ -94,10 +109,10 @@ def rank_of_rows(sharding: Any) -> tuple[int, int]:
     parts = sorted({tuple(sorted(own)) for own in rows.values()})
     taken = [part for own in parts for part in own]
     if len(set(taken)) < len(taken) or len({len(own) for own in parts}) > 1:
-        msg = f"under sharding={sharding!r} the devices of two processes hold some rows in common, and others not"
-        raise UsageError(msg, hint="make the mesh so that a process holds whole parts of the rows: jax.make_mesh does")
+        msg = f"sharding={sharding!r} gives the devices of two processes some rows in common, but not all"
+        raise UsageError(msg, hint="a process must hold whole parts of the rows, as with a mesh of jax.make_mesh()")
     here = jax.process_index()
     if here not in rows:
-        msg = f"no device of process {here} is in sharding={sharding!r}"
-        raise UsageError(msg, hint="iterate in the processes of the mesh only")
+        msg = f"there is no device of process {here} in sharding={sharding!r}"
+        raise UsageError(msg, hint="iterate only in the processes of the mesh")
     return parts.index(tuple(sorted(rows[here]))), len(parts)

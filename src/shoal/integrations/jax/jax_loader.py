@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Self, cast
@@ -9,15 +10,17 @@ from typing import Any, Self, cast
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.integrations.jax.jax_arrays import Placement, rank_of_rows
-from shoal.integrations.jax.jax_library import jax_library
+from shoal.integrations.jax.jax_arrays import Placement, jax_library, rank_of_rows
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.ranks import check_agreement
 from shoal.stream.workers.prefetcher import Prefetcher
+
+_SETTINGS_BYTES = 4096
 
 
 class DataLoader:
@@ -179,6 +182,34 @@ def partition(dataset: Dataset, sharding: Any) -> Dataset:
     """
     rank, world_size = rank_of_rows(sharding)
     return dataset.partition(rank=rank, world_size=world_size)
+
+
+def compare_ranks(source: Dataset | DataLoader) -> None:
+    """Check once that all processes are about to train on the same data; call it in every process, before the loop.
+
+    It compares dataset, seed, order, epoch, position, batch size and the number of ranks; and checks that each part of
+    the samples has an owner, and all parts equally many. It makes one collective call with 4 KiB from each process;
+    with one process there is nothing to compare.
+
+    Raises
+    ------
+    UsageError
+        Processes differ; raised in all of them, with the ranks, the fields and both sides.
+    """
+    jax = jax_library()
+    if jax.process_count() == 1:
+        return
+    from jax.experimental import multihost_utils  # noqa: PLC0415  # optional, like jax itself
+
+    dataset = source.dataset if isinstance(source, DataLoader) else source
+    settings = json.dumps(dataset.stream.iterator_spec().settings()).encode()
+    if len(settings) > _SETTINGS_BYTES:
+        msg = f"the settings to compare have {len(settings)} bytes in this process; the limit is {_SETTINGS_BYTES}"
+        raise UsageError(msg, hint="give your own order fewer or smaller parameters: they are part of the settings")
+    padded = np.zeros(_SETTINGS_BYTES, dtype=np.uint8)
+    padded[: len(settings)] = np.frombuffer(settings, dtype=np.uint8)
+    everybody = np.asarray(multihost_utils.process_allgather(padded))
+    check_agreement([tuple(json.loads(row.tobytes().rstrip(b"\0"))) for row in everybody])
 
 
 def _placed(spec: IteratorSpec, sharding: Any, device: Any, batches: Iterator[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Batches on their way from a worker process to the loader: tensors in shared memory, or else through the pipe.
+"""Batches on their way: from a worker process through shared memory or a pipe, and into pinned memory.
 
 torch packs a batch in a thread of the worker, behind its queue. What fails there is printed by the worker and told to
 nobody: the loader would wait for that batch for ever. So a batch is packed here, before it is given to the queue.
@@ -7,6 +7,8 @@ nobody: the loader would wait for that batch for ever. So a batch is packed here
 from __future__ import annotations
 
 import pickle
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 class _Parcel:
-    """A value that was packed already, and is itself again when it arrives."""
+    """A pickled value, which is unpickled when it arrives."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
@@ -34,14 +36,14 @@ class _Parcel:
 
 
 def sendable(batch: Any) -> tuple[Any, bool]:
-    """The batch as a queue of torch can send it without fail; and whether shared memory had no room for it.
+    """Return the batch as a queue of torch can surely send it, and whether shared memory had no room for it.
 
-    Then it is copied through the pipe, which needs none.
+    If so it is copied through the pipe.
 
     Raises
     ------
     UsageError
-        It holds something that cannot be sent to another process at all.
+        It holds something that cannot be sent to another process.
     """
     try:
         if _is_shared(batch):
@@ -75,3 +77,42 @@ def _is_about_room(error: Exception) -> bool:
     return isinstance(error, OSError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in ("shared memory", "/torch_", "No space"))
     )
+
+
+def can_pin() -> bool:
+    """Return True if there is an accelerator to pin memory for; else warn, as torch's own loader does."""
+    if torch.accelerator.is_available():
+        return True
+    warnings.warn("pin_memory=True, and no accelerator is found: batches are not pinned", stacklevel=3)
+    return False
+
+
+def pinned_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return an array in pinned memory, for a pinned tensor; an ordinary array if torch lacks the type."""
+    try:
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return np.empty(shape, dtype)
+    array: np.ndarray[Any, Any] = torch.empty(shape, dtype=kind, pin_memory=True).numpy()
+    return array
+
+
+def pinned_for(device: int, batch: Any) -> Any:
+    """Return the batch pinned for a device."""
+    # A new thread starts with device 0, where every rank would create a context.
+    torch.accelerator.set_device_index(device)
+    return pinned(batch)
+
+
+def pinned(value: Any) -> Any:
+    """Return the value with tensors, and whatever else can pin itself, in pinned memory."""
+    if hasattr(value, "pin_memory"):
+        return value.pin_memory()
+    if isinstance(value, Mapping):
+        return {name: pinned(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        items = [pinned(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [pinned(item) for item in value]
+    return value

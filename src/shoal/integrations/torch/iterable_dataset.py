@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import time
+import zlib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self, cast
 
+import numpy as np
 import torch.utils.data
 
 from shoal.errors import StateError, UsageError
-from shoal.integrations.torch.shared_state import SharedState
 from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.workers.foreign_loaders import refuse_batches_of_batches, refuse_second_dealing
+
+_SHARED_BYTES = 16_384  # a state has less than 1 KB
+_HEAD = np.dtype([("number", "<i8"), ("num_bytes", "<i4"), ("crc", "<u4")])
+_TRIES = 1000
 
 
 class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
@@ -164,3 +171,59 @@ class _Part:
     def close(self) -> None:
         """Stop iterating."""
         self._iteration.close()
+
+
+class SharedState:
+    """The newest state that one process published, in memory that it shares with the workers it started.
+
+    A plain pickle or a deep copy shares nothing with the original; the copy that torch sends to a worker process does.
+    """
+
+    def __init__(self) -> None:
+        self._bytes: Any = cast("Any", torch.zeros(_SHARED_BYTES, dtype=torch.uint8)).share_memory_()
+
+    def put(self, state: Mapping[str, Any]) -> int:
+        """Publish a state, and return its number; only one process may do so.
+
+        Raises
+        ------
+        StateError
+            The state is far larger than states are.
+        """
+        data = json.dumps(state).encode()
+        array: Any = self._bytes.numpy()
+        if len(data) > len(array) - _HEAD.itemsize:
+            msg = f"the state has {len(data)} bytes; workers can receive at most {len(array) - _HEAD.itemsize}"
+            raise StateError(msg, hint="give your own order fewer parameters: they are stored in every state")
+        head = array[: _HEAD.itemsize].view(_HEAD)
+        number = int(head["number"][0]) + 1
+        array[_HEAD.itemsize : _HEAD.itemsize + len(data)] = np.frombuffer(data, np.uint8)
+        head[0] = (number, len(data), zlib.crc32(data, number))
+        return number
+
+    @property
+    def number(self) -> int:
+        """Number of states published so far."""
+        head: Any = self._bytes.numpy()[: _HEAD.itemsize].view(_HEAD)
+        return int(head["number"][0])
+
+    def get(self) -> tuple[int, dict[str, Any]]:
+        """Return the newest state, after its number.
+
+        Raises
+        ------
+        StateError
+            The state is being written all the time.
+        """
+        array: Any = self._bytes.numpy()
+        for _ in range(_TRIES):
+            number, num_bytes, crc = array[: _HEAD.itemsize].view(_HEAD)[0].tolist()
+            data = bytes(array[_HEAD.itemsize : _HEAD.itemsize + num_bytes])
+            if zlib.crc32(data, number) == crc:
+                return number, json.loads(data)
+            time.sleep(0.001)  # it is being written
+        msg = "a worker could not read the state to begin with: it kept changing"
+        raise StateError(msg, hint="call set_epoch() and load_state_dict() before the loop begins, not during it")
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self._bytes = kept["_bytes"].share_memory_()  # a forked worker sees only memory that is shared

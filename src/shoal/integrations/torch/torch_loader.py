@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 
 from shoal.errors import UsageError
-from shoal.integrations.torch.tensor_batches import can_pin, pinned_array, pinned_for
+from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinned_for
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.collate import collate

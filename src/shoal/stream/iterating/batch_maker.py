@@ -21,8 +21,7 @@ from shoal.reading.budgets import Budget, budget_of
 from shoal.reading.fetcher import Fetch
 from shoal.reading.options import ReadingOptions
 from shoal.reading.single_samples import Singles, singles_of
-from shoal.stats.counters import Counters
-from shoal.stats.pinned_views import Pins
+from shoal.stats.counters import Counters, Pins
 from shoal.stream.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
 from shoal.stream.iterating.iterator_specs import IteratorSpec

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 from shoal.errors import ForkError, UsageError
 from shoal.processes import forks
 from shoal.processes.interrupts import InterruptsHeld
-from shoal.stats.throughput import Throughput
+from shoal.stats.counters import Throughput
 from shoal.stream.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
