@@ -6,6 +6,7 @@ value of variable size, followed by the values one after the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from zlib import crc32
 
 import numpy as np
@@ -42,9 +43,9 @@ def read_offsets(read: ReadBytes, num_bytes: int, *, shard: str, least_bytes: in
     return starts
 
 
-def offset_crcs(starts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the CRC-32 of the two offsets of each sample; shape (num_samples,)."""
-    words = starts.astype("<u4")
+def offset_crcs(starts: Sequence[int] | NDArray[np.int64], first_byte: int = 0) -> NDArray[np.uint32]:
+    """Return the CRC-32 of the two offsets of each sample, counted from ``first_byte``; shape (num_samples,)."""
+    words = (np.asarray(starts, dtype=np.int64) + first_byte).astype("<u4")
     pairs = np.stack([words[:-1], words[1:]], axis=1).tobytes() if len(words) > 1 else b""
     return np.array([crc32(pairs[at : at + 8]) for at in range(0, len(pairs), 8)], dtype=np.uint32)
 

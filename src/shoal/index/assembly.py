@@ -79,12 +79,8 @@ def joined(
     """Join indexes into that of a dataset with the shards of all of them, in their order; O(extents + samples).
 
     The result equals that of `assemble` on the scans of all shards. ``columns`` replace those of the parts, which are
-    joined by name. Checksums are kept if all parts have them, sample sizes likewise and for up to 10^8 samples.
-
-    Raises
-    ------
-    UsageError
-        If there are none, they have different formats, or one lacks a column that another has.
+    joined by name. Checksums are kept if all parts have them, sample sizes likewise and for up to 10^8 samples. Raises
+    `UsageError` if there are none, they have different formats, or one lacks a column that another has.
     """
     formats = sorted({index.format for index in indexes})
     if len(formats) != 1:
@@ -119,12 +115,8 @@ def joined(
 def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
     """Return the index of some shards, in the given order, with its own fingerprint; O(extents + chosen samples).
 
-    Notes describe the whole dataset, and are left out.
-
-    Raises
-    ------
-    UsageError
-        If a shard number is out of range or comes twice.
+    Notes describe the whole dataset, and are left out. Raises `UsageError` if a shard number is out of range or comes
+    twice.
     """
     chosen = np.asarray(shard_numbers, dtype=np.int64).reshape(-1)
     inside = bool(((chosen >= 0) & (chosen < index.num_shards)).all())

@@ -18,12 +18,8 @@ def validate(index: Index) -> None:
 
     Extents must lie in their shards, in order and without gaps, each with at least one sample; the sizes of samples
     must add up to those of the extents; names must be safe and distinct; the fingerprint must match the rest. If sample
-    sizes are unknown, an extent may begin with bytes that the one before ends with.
-
-    Raises
-    ------
-    IndexFileError
-        If something does not match, with the first row at which that shows.
+    sizes are unknown, an extent may begin with bytes that the one before ends with. Raises `IndexFileError` if
+    something does not match, with the first row at which that shows.
     """
     check_names(index.shard_names)
     if len(set(index.shard_names)) != index.num_shards:

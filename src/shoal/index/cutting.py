@@ -105,12 +105,7 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     """Cut each shard's X extents into ``ceil(X / extents_per_chunk)`` chunks whose extents differ by at most one.
 
     Cuts are even, without a short remainder: chunk sizes within a shard stay within a factor of two. A chunk never
-    crosses a shard border. O(num_extents), vectorised.
-
-    Raises
-    ------
-    UsageError
-        If ``extents_per_chunk`` is not positive.
+    crosses a shard border. O(num_extents), vectorised. Raises `UsageError` if ``extents_per_chunk`` is not positive.
     """
     if extents_per_chunk < 1:
         msg = f"extents_per_chunk={extents_per_chunk} is not positive"

@@ -81,10 +81,7 @@ class Texts(Sequence[str]):
 def check_names(names: Iterable[str]) -> None:
     """Check that names of shards stay inside the directory they are joined to.
 
-    Raises
-    ------
-    IndexFileError
-        If a name is empty or absolute, has a part ".." or holds control characters.
+    Raises `IndexFileError` if a name is empty or absolute, has a part ".." or holds control characters.
     """
     for name in names:
         is_safe = name.isprintable() or not any(ord(letter) < 32 or ord(letter) == 127 for letter in name)
@@ -98,10 +95,8 @@ def check_names(names: Iterable[str]) -> None:
 def encode(index: Index) -> list[Buffer]:
     """Return the bytes of the index file, as buffers to be written one after the other; the columns are not copied.
 
-    Raises
-    ------
-    IndexFileError
-        If no reader would accept a name of a shard, or a column has a type that the file cannot hold.
+    Raises `IndexFileError` if no reader would accept a name of a shard, or a column has a type that the file cannot
+    hold.
     """
     described = {name: getattr(index, name) for name in ("format", "fingerprint", "num_shards")}
     described |= {"notes": dict(index.notes), "metadata": dict(index.metadata)}
@@ -169,12 +164,8 @@ def _blob(text: str) -> NDArray[np.uint8]:
 def decode(buffer: Buffer) -> Index:
     """Decode an index file; the columns are read-only views of ``buffer``, which may be a memory map.
 
-    O(header): the columns are not read, only their ranges, types and lengths are checked. `validate` reads them.
-
-    Raises
-    ------
-    IndexFileError
-        If the bytes are no index file, one of a newer version, or one whose parts do not fit together.
+    O(header): the columns are not read, only their ranges, types and lengths are checked. `validate` reads them. Raises
+    `IndexFileError` if the bytes are no index file, one of a newer version, or one whose parts do not fit together.
     """
     header, data_start = _header(buffer)
     described = _taken_metadata(header)

@@ -134,12 +134,7 @@ def locate(
     """Return shard number, first byte and end byte of each sample, each array of shape (len(sample_ids),).
 
     Without sample sizes in the index the bytes are those of the extent that holds the sample. O(log num_extents +
-    samples of an extent) for each id, vectorised.
-
-    Raises
-    ------
-    UsageError
-        If an id is not in 0..num_samples-1.
+    samples of an extent) for each id, vectorised. Raises `UsageError` if an id is not in 0..num_samples-1.
     """
     ids = np.asarray(sample_ids, dtype=np.int64)
     outside = ids[(ids < 0) | (ids >= index.num_samples)]

@@ -70,10 +70,7 @@ _PLAIN: Mapping[str, Decoder] = {
 def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, Decoder]:
     """Return decoders by suffix: for None those of unambiguous suffixes, else one image decoder for all images.
 
-    Raises
-    ------
-    UsageError
-        There is no such decoder, or a library that it needs is not installed.
+    Raises `UsageError` if there is no such decoder, or a library that it needs is not installed.
     """
     if name is not None:
         if name not in IMAGE_SPECS:

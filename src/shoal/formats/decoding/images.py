@@ -49,12 +49,8 @@ def image_decoder(name: str) -> Callable[[bytes], Any]:
 
     "pil" gives RGB images, "pilraw" images as they are stored. "rgb8" gives uint8 arrays of shape (height, width, 3),
     "rgb" those as float32 from 0 to 1, "l8" and "l" arrays of shape (height, width) of grey; "torchrgb8" and so on
-    tensors with the bands first, shape (3, height, width).
-
-    Raises
-    ------
-    UsageError
-        A library that it needs is not installed.
+    tensors with the bands first, shape (3, height, width). Raises `UsageError` if a library that it needs is not
+    installed.
     """
     spec = IMAGE_SPECS[name]
     pillow(f"decode({name!r})")

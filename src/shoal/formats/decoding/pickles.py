@@ -24,10 +24,7 @@ def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], A
     Traceback (most recent call last):
     shoal.errors.UsageError: a column of pickles can run any code when it is read...
 
-    Raises
-    ------
-    UsageError
-        Pickles are not allowed.
+    Raises `UsageError` if pickles are not allowed.
     """
     if not allow_pickle:
         raise refusal(what=what, how=how)

@@ -2,8 +2,8 @@
 
 Layout: ``u32 n``, ``u32 offsets[n + 1]`` counted from the start of the file, and the items, each of which is a ``u32``
 size for every leaf and then the leaves one after the other. The index names the kind of each leaf and their tree.
-Compressed items (`shoal.formats.litdata.frames`) and items that are rows of a table
-(`shoal.formats.litdata.rows_of_leaves`) have other chunk layouts, which identify themselves; one dataset may have
+Compressed items (`shoal.formats.litdata.frame_chunks`) and items that are rows of a table
+(`shoal.formats.litdata.row_chunks`) have other chunk layouts, which identify themselves; one dataset may have
 several kinds.
 """
 
@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from shoal.errors import ShardError, UsageError
-from shoal.formats.litdata.frames import FRAMES_MAGIC, frame_ends, inflated, parse_frames, scan_frames
+from shoal.formats.litdata.frame_chunks import FRAMES_MAGIC, frame_ends, inflated, parse_frames, scan_frames
 from shoal.formats.litdata.leaves import leaf_decoder
-from shoal.formats.litdata.rows_of_leaves import is_rows, parse_rows, scan_rows
+from shoal.formats.litdata.row_chunks import ROWS, parse_rows, scan_rows
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Records, Sample, Span
@@ -71,8 +71,7 @@ class LitData:
             self.tree = json.loads(config["data_spec"])[1]
             num_leaves = sum(1 for _ in _leaves_of(self.tree, 0))
             if num_leaves != len(self.leaves) or not self.leaves:
-                msg = f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}"
-                raise ValueError(msg)  # noqa: TRY301  # said in one place below
+                _refuse(f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}")
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise _no_index(error) from None
 
@@ -85,12 +84,8 @@ class LitData:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
 
-        Chunks of frames, and of rows, have pieces instead.
-
-        Raises
-        ------
-        ShardError
-            The table contradicts itself or the size of the chunk.
+        Chunks of frames, and of rows, have pieces instead. Raises `ShardError` if the table contradicts itself or the
+        size of the chunk.
         """
         if bytes(read(0, min(len(FRAMES_MAGIC), num_bytes))) == FRAMES_MAGIC:
             return scan_frames(read, num_bytes, shard=shard, num_leaves=len(self.leaves))
@@ -110,12 +105,9 @@ class LitData:
     def parse(self, buffer: Buffer, span: Span) -> Records:
         """Open the bytes of consecutive items; each is decoded on request.
 
-        Raises
-        ------
-        ShardError
-            The bytes do not hold that many items.
+        Raises `ShardError` if the bytes do not hold that many items.
         """
-        if is_rows(span.head):
+        if ROWS in span.head:
             return parse_rows(buffer, span)
         decoders = [leaf_decoder(leaf, allow_pickle=self.allow_pickle) for leaf in self.leaves]
         decode = partial(_decode, self.leaves, decoders, _builder(self.tree))
@@ -123,24 +115,16 @@ class LitData:
             return parse_frames(buffer, span, num_leaves=len(self.leaves), decode=decode)
         walk = partial(walk_sizes, buffer, span.num_samples, num_sizes=len(self.leaves))
         if self._is_packed:
-            walk = partial(frame_ends, buffer, span.num_samples)
+            walk, decode = partial(frame_ends, buffer, span.num_samples), partial(_inflated, decode)
         starts = borders_in(buffer, span, walk, what="items")
-        return CutRecords(
-            buffer,
-            starts,
-            span,
-            decode=partial(_inflated, decode) if self._is_packed else decode,
-            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + span.first_byte),
-        )
+        crcs = partial(offset_crcs, starts, span.first_byte)
+        return CutRecords(buffer, starts, span, decode=decode, crcs=crcs)
 
 
 def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an ``index.json`` declares for all chunks, with the name of their loader.
 
-    Raises
-    ------
-    UsageError
-        It is invalid, or that of chunks that are encrypted.
+    Raises `UsageError` if it is invalid, or that of chunks that are encrypted.
     """
     try:
         config = {"item_loader": ITEMS_LOADER, **index["config"]}
@@ -156,10 +140,7 @@ def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
 def whole_codec(config: Mapping[str, Any]) -> str:
     """Return the codec by which chunks are compressed as wholes; "" if they are not, or only their items are.
 
-    Raises
-    ------
-    UsageError
-        It is not known.
+    Raises `UsageError` if it is not known.
     """
     kind, level = config.get("compression"), config.get("compression_level")
     if not kind:
@@ -196,9 +177,9 @@ def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], b
     for leaf, decode, size in zip(leaves, decoders, sizes, strict=True):
         try:
             values.append(decode(data[at : at + size]))
+        except UsageError:
+            raise
         except (ValueError, OverflowError, RecursionError) as error:
-            if isinstance(error, UsageError):
-                raise
             msg = f"leaf {len(values)} is no {leaf}: {error}"
             raise BadRecordError(msg, byte=at) from None
         at += size
@@ -210,15 +191,17 @@ def _leaves_of(tree: Mapping[str, Any], depth: int) -> Iterator[None]:
     """Yield None for each leaf of a tree, checking it."""
     kind, children = tree["type"], tree["children_spec"]
     if depth > _MOST_DEPTH or kind not in (None, "builtins.dict", "builtins.list", "builtins.tuple"):
-        msg = f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read"
-        raise ValueError(msg)
+        _refuse(f"items hold a {kind!r}, {depth} deep; dicts, lists and tuples are read")
     if kind is None:
         yield None
     if kind == "builtins.dict" and len(json.loads(tree["context"])) != len(children):
-        msg = f"a dict of {len(children)} values has the keys {tree['context']}"
-        raise ValueError(msg)
+        _refuse(f"a dict of {len(children)} values has the keys {tree['context']}")
     for child in children:
         yield from _leaves_of(child, depth + 1)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)
 
 
 def _builder(tree: Mapping[str, Any]) -> Build:

@@ -69,20 +69,16 @@ class LitDataTokens:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the table of offsets, 4 bytes a document; the layout CRC of a sample is that of its two offsets.
 
-        ``notes`` count the tokens that fill no block as ``tokens_left_over``.
-
-        Raises
-        ------
-        ShardError
-            The table contradicts itself or the size of the chunk, or a document ends within a token.
+        ``notes`` count the tokens that fill no block as ``tokens_left_over``. Raises `ShardError` if the table
+        contradicts itself or the size of the chunk, or a document ends within a token.
         """
         documents = read_offsets(read, num_bytes, shard=shard, least_bytes=0, hint=NO_CHUNK)
         first = table_bytes(len(documents) - 1)
         odd = np.flatnonzero((documents - first) % self._type.itemsize)
         if documents[0] != first or odd.size:
-            place = int(odd[0]) if odd.size else 0
-            msg = f"document {place} begins at byte {documents[place]}, which is no place of a token of {self._type}"
-            raise ShardError(msg, shard=shard, byte=4 * (1 + place), hint=NO_CHUNK)
+            number = int(odd[0]) if odd.size else 0
+            msg = f"document {number} begins at byte {documents[number]}, where no token of {self._type} can begin"
+            raise ShardError(msg, shard=shard, byte=4 * (1 + number), hint=NO_CHUNK)
         block_bytes = self._record.layout.itemsize
         num_blocks, left_bytes = divmod(num_bytes - first, block_bytes)
         starts = first + block_bytes * np.arange(num_blocks + 1, dtype=np.int64)
@@ -96,21 +92,13 @@ class LitDataTokens:
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive blocks.
 
-        Raises
-        ------
-        ShardError
-            The bytes do not hold that many of them.
+        Raises `ShardError` if the bytes do not hold that many of them.
         """
         walk = partial(range, 0, len(buffer) + 1, self._record.layout.itemsize)
         starts = borders_in(buffer, span, walk, what="blocks")
-        return CutRecords(
-            buffer,
-            starts,
-            span,
-            decode=self._decode,
-            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + span.first_byte),
-            columns=partial(self._columns, buffer, starts),
-        )
+        crcs = partial(offset_crcs, starts, span.first_byte)
+        columns = partial(self._columns, buffer, starts)
+        return CutRecords(buffer, starts, span, decode=self._decode, crcs=crcs, columns=columns)
 
     def _decode(self, data: bytes) -> Sample:
         if len(data) != self._record.layout.itemsize:

@@ -102,10 +102,7 @@ def array_of(encoding: str) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
 def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
     """Return the decoder of a value's bytes; it raises ValueError (or a kind of it) if they are invalid.
 
-    Raises
-    ------
-    UsageError
-        There is no such encoding, or it is ``pkl`` and pickles are not allowed.
+    Raises `UsageError` if there is no such encoding, or it is ``pkl`` and pickles are not allowed.
     """
     if encoding.startswith("ndarray"):
         kind, shape = _array(encoding)
@@ -259,12 +256,7 @@ def is_written(encoding: str) -> bool:
 def encode_value(encoding: str, value: Any) -> bytes:
     """Encode a value.
 
-    Raises
-    ------
-    ValueError
-        It does not fit this encoding.
-    UsageError
-        This encoding is not written.
+    Raises `ValueError` if it does not fit this encoding; `UsageError` if this encoding is not written.
     """
     if isinstance(value, StoredValue):
         return value

@@ -61,10 +61,7 @@ class Mds:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the head of a shard, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.
 
-        Raises
-        ------
-        ShardError
-            The head contradicts itself or the size of the shard.
+        Raises `ShardError` if the head contradicts itself or the size of the shard.
         """
         starts = read_offsets(read, num_bytes, shard=shard, least_bytes=1, hint=_NO_SHARD)
         columns = _described_columns(read, table_bytes(len(starts) - 1), int(starts[0]), shard)
@@ -87,24 +84,16 @@ class Mds:
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive samples; each is decoded on request.
 
-        Raises
-        ------
-        ShardError
-            The bytes do not hold that many samples.
+        Raises `ShardError` if the bytes do not hold that many samples.
         """
         columns = self._columns(span.head, span.shard)
         num_sizes = sum(column.fixed_bytes is None for column in columns)
         fixed_bytes = sum(column.fixed_bytes or 0 for column in columns)
         walk = partial(walk_sizes, buffer, span.num_samples, num_sizes=num_sizes, fixed_bytes=fixed_bytes)
         starts = borders_in(buffer, span, walk)
-        return CutRecords(
-            buffer,
-            starts,
-            span,
-            decode=partial(_decode, columns, num_sizes),
-            crcs=lambda: offset_crcs(np.asarray(starts, dtype=np.int64) + span.first_byte),
-            columns=partial(_gathered, columns, buffer, starts),
-        )
+        crcs, decode = partial(offset_crcs, starts, span.first_byte), partial(_decode, columns, num_sizes)
+        gathered = partial(_gathered, columns, buffer, starts)
+        return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, columns=gathered)
 
 
 def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int]) -> Columns | None:

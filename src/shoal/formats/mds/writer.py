@@ -44,10 +44,7 @@ class MdsEncoder:
     def record(self, sample: Sample) -> EncodedRecord:
         """Encode a sample: the sizes of its values of variable size, and the values.
 
-        Raises
-        ------
-        UsageError
-            It has other columns than the first, or a value does not fit its encoding.
+        Raises `UsageError` if it has other columns than the first, or a value does not fit its encoding.
         """
         columns = self.columns
         if columns is None:
@@ -104,10 +101,7 @@ class MdsShard:
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a record; no bytes are ready before the end.
 
-        Raises
-        ------
-        UsageError
-            The shard would have 4 GiB, more than its offsets can address.
+        Raises `UsageError` if the shard would have 4 GiB, more than its offsets can address.
         """
         if self.num_bytes + record.num_bytes + 4 > _MOST_BYTES:
             msg = f"an MDS shard ends before 4 GiB, and this one would have {self.num_bytes + record.num_bytes} bytes"
@@ -143,10 +137,7 @@ class MdsShard:
 def mds_index_of(index: Index) -> bytes:
     """Return the ``index.json`` of MosaicML Streaming for the shards of an index.
 
-    Raises
-    ------
-    UsageError
-        They do not all have the same columns, or the index does not know those of one.
+    Raises `UsageError` if they do not all have the same columns, or the index does not know those of one.
     """
     heads = [index.shard_heads.get(number, {}).get("columns") for number in range(index.num_shards)]
     for name, columns in zip(index.shard_names, heads, strict=True):

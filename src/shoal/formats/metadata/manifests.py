@@ -60,11 +60,8 @@ class Manifest:
 def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
     """Parse a manifest; None if the bytes are some other JSON.
 
-    Raises
-    ------
-    SourceError
-        It is a manifest, but names shards that cannot be read, or mixes formats, or contradicts itself; or it is not
-        JSON, for example because it was cut short.
+    Raises `SourceError` if it is a manifest, but names shards that cannot be read, or mixes formats, or contradicts
+    itself; or it is not JSON, for example because it was cut short.
     """
     try:
         found = json.loads(bytes(data))
@@ -84,10 +81,7 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
 def named_shards(data: Buffer, *, path: str) -> tuple[NamedShard, ...]:
     """Return the shards that a manifest names, in its order, whatever their format; none if it is no manifest.
 
-    Raises
-    ------
-    SourceError
-        It begins like a manifest, but cannot be read.
+    Raises `SourceError` if it begins like a manifest, but cannot be read.
     """
     with _readable(path, "it says the order of the shards", "a list or a glob"):
         found = json.loads(bytes(data))
@@ -137,10 +131,7 @@ class Hashes:
     def check(self, *, shard: str) -> int:
         """Compare the digests once all bytes were added; return how many of the hashes are supported here.
 
-        Raises
-        ------
-        ShardError
-            A digest differs.
+        Raises `ShardError` if a digest differs.
         """
         for name, wanted, digest in self._digests:
             if digest.hexdigest() != wanted.lower():
@@ -152,10 +143,7 @@ class Hashes:
 def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
     """Compare the bytes of a whole shard with its hashes; return how many of these are supported here.
 
-    Raises
-    ------
-    ShardError
-        A digest differs.
+    Raises `ShardError` if a digest differs.
     """
     hashes = Hashes(expected)
     if expected.hashes:

@@ -32,12 +32,8 @@ def checked_scan(
     and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more of its offsets
     are compared.
 
-    Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards.
-
-    Raises
-    ------
-    ShardError
-        The shard is not what was expected, or cannot be scanned.
+    Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards. Raises
+    `ShardError` if the shard is not what was expected, or cannot be scanned.
     """
     expected = expected or Expected()
     if expected.num_bytes not in (None, num_bytes):
@@ -75,10 +71,7 @@ def scan_again(
 ) -> ShardScan:
     """Scan a shard knowing only what an index that keeps ``head`` of it knows, to compare the scan with that index.
 
-    Raises
-    ------
-    ShardError
-        The shard cannot be scanned.
+    Raises `ShardError` if the shard cannot be scanned.
     """
     if isinstance(format, RecutFormat):
         return format.scan_as(head, read, num_bytes, shard=shard)

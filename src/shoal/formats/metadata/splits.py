@@ -99,10 +99,7 @@ def splits_in_names(names: Sequence[str]) -> Splits | None:
 def splits_in_dataset_dict(data: Buffer, names: Sequence[str], *, path: str) -> Splits:
     """Return the splits of a saved ``DatasetDict``, one directory each.
 
-    Raises
-    ------
-    SourceError
-        The file is not one that ``save_to_disk`` writes.
+    Raises `SourceError` if the file is not one that ``save_to_disk`` writes.
     """
     listed = _texts(_mapping(json.loads, data, path).get("splits"))
     if not listed:
@@ -117,14 +114,9 @@ def splits_in_energon(
 ) -> Splits:
     """Return the splits of a dataset prepared by Energon, without the shards and samples that it excludes.
 
-    ``names`` are the shards that exist; ``expand`` expands the braces in the names that the file lists.
-
-    Raises
-    ------
-    SourceError
-        The file is not one of Energon's, or names shards that do not exist.
-    UsageError
-        It is YAML, and PyYAML is not installed.
+    ``names`` are the shards that exist; ``expand`` expands the braces in the names that the file lists. Raises
+    `SourceError` if the file is not one of Energon's, or names shards that do not exist; `UsageError` if it is YAML,
+    and PyYAML is not installed.
     """
     declared = _mapping(json.loads if path.endswith(".json") else _yaml, data, path)
     parts, excluded = declared.get("split_parts"), _texts(declared.get("exclude"))

@@ -75,20 +75,14 @@ class Arrow:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the heads of messages, and all before the first record batch; batches without rows have no piece.
 
-        Raises
-        ------
-        ShardError
-            The messages lead out of the shard, or a dictionary comes after a record batch.
+        Raises `ShardError` if the messages lead out of the shard, or a dictionary comes after a record batch.
         """
         return scan_messages(read, 0, num_bytes, shard=shard)
 
     def parse(self, buffer: Buffer, span: Span) -> TableRecords:
         """Open the record batches in these bytes; memory O(their size).
 
-        Raises
-        ------
-        ShardError
-            They are not record batches, or have another number of rows.
+        Raises `ShardError` if they are not record batches, or have another number of rows.
         """
         table, crcs = self.opened(buffer, span)
         constants = partition_fields(span.shard)
@@ -102,10 +96,7 @@ class Arrow:
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of some record batches, a few to a part; memory O(the batches), each decoded as a whole.
 
-        Raises
-        ------
-        ShardError
-            As `parse` does.
+        Raises `ShardError` as `parse` does.
         """
         table, _ = self.opened(read(span.first_byte, end_byte), span)
         num_rows = rows_of_part(table.num_rows, table.nbytes, table.schema)

@@ -46,10 +46,7 @@ def check_values(array: Any) -> None:
 def stored_column(array: Any) -> tuple[Kind, Any]:
     """Return a column as a numpy array of its stored type, if its values have one shape and no nulls; else as cells.
 
-    Raises
-    ------
-    ValueError
-        A value is invalid for its type.
+    Raises `ValueError` if a value is invalid for its type.
     """
     types, kind, num_rows = arrow_library("Arrow").types, array.type, len(array)
     if not is_number(kind):
@@ -125,10 +122,7 @@ def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
 def arrow_table(columns: Mapping[str, Any]) -> Any:
     """Build a table of these columns: Arrow arrays as they are, numpy arrays of any shape, and lists.
 
-    Raises
-    ------
-    UsageError
-        Arrow has no type for the values of a column.
+    Raises `UsageError` if Arrow has no type for the values of a column.
     """
     pa = arrow_library('format("arrow")')
     found = {}

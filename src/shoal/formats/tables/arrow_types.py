@@ -18,10 +18,7 @@ _FLOATS = {"halffloat": "f2", "float": "f4", "double": "f8"}
 def arrow_library(what: str) -> Any:
     """Return pyarrow, or raise an error that names what needs it.
 
-    Raises
-    ------
-    UsageError
-        It is not installed, or older than the oldest tested version.
+    Raises `UsageError` if it is not installed, or older than the oldest tested version.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import

@@ -30,12 +30,8 @@ from shoal.formats.tables.arrow_types import (
 def python_value(scalar: Any) -> Any:
     """Convert a scalar like pyarrow, but a moment between two microseconds, or in the year 36812, to numpy's type.
 
-    A time of the day that Python cannot represent becomes the time since midnight.
-
-    Raises
-    ------
-    ValueError
-        The value is invalid for its type (text that is not UTF-8).
+    A time of the day that Python cannot represent becomes the time since midnight. Raises `ValueError` if the value is
+    invalid for its type (text that is not UTF-8).
     """
     if not _has_nanoseconds(scalar.type):
         try:
@@ -106,10 +102,7 @@ def _in_microseconds(kind: Any) -> Any:
 def getter_of(array: Any) -> Callable[[int], Any]:
     """Return a function that gives one value of a column as samples have it.
 
-    Raises
-    ------
-    ValueError
-        The column has a time outside of a day, which pyarrow would turn into another.
+    Raises `ValueError` if the column has a time outside of a day, which pyarrow would turn into another.
     """
     pa = arrow_library("Arrow")
     kind, is_chunked = array.type, isinstance(array, pa.ChunkedArray)

@@ -64,14 +64,8 @@ def kinds_of_rows(
 ) -> ColumnKinds:
     """Extend the known kinds by some more rows, the samples from ``first`` on.
 
-    Rows that do not fit are skipped with ``skips``; without it, the first of them is an error.
-
-    Raises
-    ------
-    RowRefusedError
-        A row does not fit columns that hold those before it.
-    UsageError
-        There are more than 10 000 fields.
+    Rows that do not fit are skipped with ``skips``; without it, the first of them is an error. Raises `RowRefusedError`
+    if a row does not fit columns that hold those before it; `UsageError` if there are more than 10 000 fields.
     """
     found = known
     left = [(number, row) for number, row in enumerate(rows, first) if row]
@@ -97,10 +91,7 @@ def kinds_of_rows(
 def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> ColumnKinds:
     """Merge the kinds of two parts of a dataset; on conflict the earlier wins with ``skips``, else it is an error.
 
-    Raises
-    ------
-    UsageError
-        No column holds both, or there are too many fields.
+    Raises `UsageError` if no column holds both, or there are too many fields.
     """
     found = dict(known)
     for name, kind in more.items():
@@ -123,10 +114,7 @@ def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> Colum
 def schema_of_kinds(kinds: ColumnKinds) -> Any:
     """Return the pyarrow schema for these kinds.
 
-    Raises
-    ------
-    UsageError
-        There is no column.
+    Raises `UsageError` if there is no column.
     """
     if not kinds:
         msg = "no sample has a field, and a table of no columns has no rows"
@@ -179,10 +167,7 @@ def _num_fields(kind: ColumnKind) -> int:
 def _joined(one: ColumnKind, other: ColumnKind) -> ColumnKind:
     """Return the kind that holds the values of both.
 
-    Raises
-    ------
-    _DifferentError
-        There is none.
+    Raises `_DifferentError` if there is none.
     """
     if one.is_empty or other.is_empty:
         return other if one.is_empty else one

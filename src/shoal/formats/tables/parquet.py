@@ -86,10 +86,7 @@ class Parquet:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the footer, and nothing else. Row groups without rows are left out.
 
-        Raises
-        ------
-        ShardError
-            There is no footer, or its contents are impossible.
+        Raises `ShardError` if there is no footer, or its contents are impossible.
         """
         footer = _footer(read, num_bytes, shard)
         groups = _groups(footer, num_bytes, shard)
@@ -105,10 +102,7 @@ class Parquet:
     def parse(self, buffer: Buffer, span: Span) -> TableRecords:
         """Decode the row groups in these bytes; memory O(their decoded size).
 
-        Raises
-        ------
-        ShardError
-            They cannot be decoded, or have another number of rows.
+        Raises `ShardError` if they cannot be decoded, or have another number of rows.
         """
         end_byte = span.first_byte + len(buffer)
         kept, groups = _groups_at(span, end_byte)
@@ -129,10 +123,7 @@ class Parquet:
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of some row groups, a few to a part; memory: some pages of each column.
 
-        Raises
-        ------
-        ShardError
-            As `parse` does.
+        Raises `ShardError` as `parse` does.
         """
         kept, groups = _groups_at(span, end_byte)
         file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))

@@ -49,10 +49,7 @@ class FooterGroup(NamedTuple):
 def groups_in(footer: bytes) -> list[FooterGroup]:
     """Return the row groups that a footer, without its length and magic number, lists; O(its bytes).
 
-    Raises
-    ------
-    ValueError
-        It is damaged, or a column is encrypted, or columns are nested too deeply.
+    Raises `ValueError` if it is damaged, or a column is encrypted, or columns are nested too deeply.
     """
     try:
         found = _Walk(footer).struct(_FILE, 0)

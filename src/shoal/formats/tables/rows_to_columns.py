@@ -38,10 +38,7 @@ class RowRefusedError(UsageError):
 def own_row(sample: Sample) -> tuple[Sample, int]:
     """Copy a row, so that the caller may change it afterwards, and return about how many bytes it has in memory.
 
-    Raises
-    ------
-    UsageError
-        A field's name is not text, or a value contains itself.
+    Raises `UsageError` if a field's name is not text, or a value contains itself.
     """
     row: Sample = {}
     num_bytes = 8
@@ -77,10 +74,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name: str) -> Any:
     """Convert rows to a table of ``schema``; if that is None, of a schema that holds them all.
 
-    Raises
-    ------
-    RowRefusedError
-        A row does not fit; reported is the first.
+    Raises `RowRefusedError` if a row does not fit; reported is the first.
     """
     pa = arrow_library(format_name)
     if schema is None:

@@ -53,12 +53,8 @@ class TableRecords:
 
     Values are Python's, as pyarrow converts them, except lists of numbers without nulls: those are arrays, shape
     (length,), that own their memory. ``getter_of`` can replace this conversion. ``constants`` are additional fields of
-    all rows. ``byte`` is where in the shard the rows begin.
-
-    Raises
-    ------
-    ShardError
-        Two columns have one name, or one has a type that pyarrow has no values of.
+    all rows. ``byte`` is where in the shard the rows begin. Raises `ShardError` if two columns have one name, or one
+    has a type that pyarrow has no values of.
     """
 
     __slots__ = ("_arrays", "_byte", "_constants", "_crcs", "_getter_of", "_getters", "_num_rows", "_shard")
@@ -95,10 +91,7 @@ class TableRecords:
     def columns(self) -> Columns | None:
         """Return all columns; None if one is too large for an array of its type, or ``getter_of`` was replaced.
 
-        Raises
-        ------
-        ShardError
-            A value is damaged.
+        Raises `ShardError` if a value is damaged.
         """
         chunked = arrow_library("Arrow").ChunkedArray
         if self._getter_of is not getter_of or any(isinstance(array, chunked) for array in self._arrays.values()):
@@ -111,10 +104,7 @@ class TableRecords:
     def sample(self, number: int) -> Sample:
         """Return row ``number``: its values by column; about 1 us for a number or a short text.
 
-        Raises
-        ------
-        ShardError
-            A value is damaged (text that is not UTF-8).
+        Raises `ShardError` if a value is damaged (text that is not UTF-8).
         """
         sample: Sample = {}
         if self._getters is None:

@@ -98,10 +98,7 @@ class TableShard:
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
         """Add a row; return a row group if it is full.
 
-        Raises
-        ------
-        UsageError
-            The rows of a group do not fit the schema.
+        Raises `UsageError` if the rows of a group do not fit the schema.
         """
         self._rows.append(record.row or {})
         self.held_bytes += record.num_bytes

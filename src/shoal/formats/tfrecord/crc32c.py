@@ -19,10 +19,7 @@ _MASK_DELTA = 0xA282EAD8
 def crc32c(data: Buffer) -> int:
     """Return the CRC-32C of a buffer, at about 6 GB/s.
 
-    Raises
-    ------
-    UsageError
-        google-crc32c is not installed.
+    Raises `UsageError` if google-crc32c is not installed.
     """
     value: int = _library().value(data if isinstance(data, bytes) else bytes(data))
     return value

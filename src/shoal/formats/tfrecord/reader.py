@@ -55,12 +55,8 @@ class TFRecord:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records by their lengths; the layout CRC of a sample is the CRC-32 of its first 12 bytes.
 
-        Reads whole windows if records are small, and only headers if they are larger than 256 KiB.
-
-        Raises
-        ------
-        ShardError
-            A length does not match its checksum, or a record ends after the shard.
+        Reads whole windows if records are small, and only headers if they are larger than 256 KiB. Raises `ShardError`
+        if a length does not match its checksum, or a record ends after the shard.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
@@ -87,10 +83,7 @@ class TFRecord:
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is checked when its sample is requested.
 
-        Raises
-        ------
-        ShardError
-            The bytes are no chain of that many records.
+        Raises `ShardError` if the bytes are no chain of that many records.
         """
         starts = borders_in(buffer, span, partial(_walk, buffer, span), what="records")
         examples = self.examples and span.head.get("records") == "examples"

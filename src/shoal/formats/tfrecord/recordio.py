@@ -47,12 +47,8 @@ class RecordIO:
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the records by the heads of their parts; the layout CRC of a sample is that of the heads.
 
-        Reads whole windows if records are small, and only heads if they are larger than 256 KiB.
-
-        Raises
-        ------
-        ShardError
-            No part begins where one should, or the last one ends after the shard.
+        Reads whole windows if records are small, and only heads if they are larger than 256 KiB. Raises `ShardError` if
+        no part begins where one should, or the last one ends after the shard.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
@@ -79,10 +75,7 @@ class RecordIO:
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is checked when its sample is requested.
 
-        Raises
-        ------
-        ShardError
-            The bytes do not hold that many records.
+        Raises `ShardError` if the bytes do not hold that many records.
         """
         view = memoryview(buffer)
 

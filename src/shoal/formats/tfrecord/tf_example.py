@@ -69,10 +69,8 @@ def parse_example(data: bytes) -> dict[str, Any]:
     >>> parse_example(b"\n\x0f\n\r\n\x05label\x12\x04\x1a\x02\n\x00")
     {'label': array([], dtype=int64)}
 
-    Raises
-    ------
-    NotAnExampleError
-        The bytes are no such message, or hold fields that it does not have; or one name is both a feature and a list.
+    Raises `NotAnExampleError` if the bytes are no such message, or hold fields that it does not have; or one name is
+    both a feature and a list.
     """
     features: dict[str, Any] = {}
     lists: dict[str, Any] = {}
@@ -214,10 +212,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     >>> parse_example(encode_example({"label": 3, "frames": [[b"one"], [b"two", b"three"]]}))
     {'label': array([3]), 'frames': [[b'one'], [b'two', b'three']]}
 
-    Raises
-    ------
-    UsageError
-        A value is something else, or an integer does not fit into 64 bits.
+    Raises `UsageError` if a value is something else, or an integer does not fit into 64 bits.
     """
     check_names(features)
     context, lists = [], []

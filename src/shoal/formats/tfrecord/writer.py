@@ -32,10 +32,7 @@ class TFRecordEncoder:
     def record(self, sample: Sample) -> EncodedRecord:
         """Encode a sample as a framed record.
 
-        Raises
-        ------
-        UsageError
-            An example cannot hold a value; or the first sample was of the other kind.
+        Raises `UsageError` if an example cannot hold a value; or the first sample was of the other kind.
         """
         raw = sample.get("record") if len(sample) == 1 else None
         is_raw = isinstance(raw, bytes)

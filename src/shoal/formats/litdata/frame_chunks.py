@@ -36,12 +36,8 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int) -> ShardScan:
     """Read the table of a chunk of frames: 4 bytes an item, 24 a frame. Pieces are frames, or several small ones.
 
-    The layout CRC of a piece is that of the offsets of its items.
-
-    Raises
-    ------
-    ShardError
-        The table contradicts itself or the size of the chunk.
+    The layout CRC of a piece is that of the offsets of its items. Raises `ShardError` if the table contradicts itself
+    or the size of the chunk.
     """
     prefix = bytes(read(0, min(num_bytes, _PREFIX_BYTES))).ljust(_PREFIX_BYTES, b"\0")
     version = int.from_bytes(prefix[8:10], "little")
@@ -76,10 +72,7 @@ def scan_frames(read: ReadBytes, num_bytes: int, *, shard: str, num_leaves: int)
 def parse_frames(buffer: Buffer, span: Span, *, num_leaves: int, decode: DecodeRecord) -> CutRecords:
     """Decompress some consecutive pieces and open their items. Errors of items name bytes of the content.
 
-    Raises
-    ------
-    ShardError
-        They cannot be decompressed, or do not hold that many items.
+    Raises `ShardError` if they cannot be decompressed, or do not hold that many items.
     """
     shard, first_byte = span.shard, span.first_byte
     known = pieces_of_span(span, first_byte + len(buffer), limit_bytes=_LIMIT_BYTES)
@@ -108,10 +101,7 @@ def parse_frames(buffer: Buffer, span: Span, *, num_leaves: int, decode: DecodeR
 def inflated(data: bytes) -> bytearray:
     """Decompress an item that is a frame of its own.
 
-    Raises
-    ------
-    BadRecordError
-        It is no frame, or holds more than 1 GiB.
+    Raises `BadRecordError` if it is no frame, or holds more than 1 GiB.
     """
     try:
         return decompress("zst", data, limit_bytes=_ITEM_LIMIT_BYTES)
@@ -148,23 +138,18 @@ def frame_ends(buffer: Buffer, num_frames: int) -> list[int]:
 
 
 def _check(
-    offsets: NDArray[np.int64],
-    frames: NDArray[np.void],
-    origin: int,
-    num_bytes: int,
-    num_leaves: int,
-    shard: str,
+    offsets: NDArray[np.int64], frames: NDArray[np.void], origin: int, num_bytes: int, num_leaves: int, shard: str
 ) -> None:
     """Check that items, and frames, follow each other up to the end of the chunk."""
     ends = np.append(0, np.cumsum(frames["num_items"].astype(np.int64)))
-    places = origin + np.append(0, np.cumsum(frames["packed_bytes"].astype(np.int64)))
+    borders = origin + np.append(0, np.cumsum(frames["packed_bytes"].astype(np.int64)))
     items_fit = offsets[0] == 0 and bool((np.diff(offsets) >= 4 * num_leaves).all())
     frames_fit = (
         ends[-1] == len(offsets) - 1
-        and places[-1] == num_bytes
+        and borders[-1] == num_bytes
         and bool((frames["num_items"] > 0).all())
         and np.array_equal(frames["first_item"], ends[:-1])
-        and np.array_equal(frames["byte"], places[:-1])
+        and np.array_equal(frames["byte"], borders[:-1])
         and np.array_equal(frames["content_bytes"], np.diff(offsets[ends]))
     )
     if not items_fit or not frames_fit:
