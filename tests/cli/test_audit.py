@@ -209,4 +209,4 @@ def test_keys_that_cannot_be_used_are_refused(calls: Calls, data: Path, tmp_path
     (tmp_path / "docs.jsonl").write_text('{"a": 1}\n')
     assert "have no keys" in calls.refused("audit", tmp_path / "came.txt", "--keys", tmp_path / "docs.jsonl")
     (tmp_path / "bytes.txt").write_bytes(b"a\xff\n")
-    assert "byte 1 is none" in calls.refused("audit", tmp_path / "bytes.txt", "--keys", data)
+    assert "byte 1 is not" in calls.refused("audit", tmp_path / "bytes.txt", "--keys", data)

@@ -15,8 +15,8 @@ import shoal
 from shoal.cli.demo import demo
 from shoal.cli.demo.demo import Scale, show
 from shoal.cli.demo.demo_data import Found, SourceFile, find_files, pack
+from shoal.cli.demo.demo_report import resumed_text
 from shoal.cli.demo.demo_run import Resumed, resume_elsewhere
-from shoal.cli.demo.demo_text import resumed_text
 from shoal.cli.main import main
 from shoal.errors import UsageError
 

@@ -1,7 +1,8 @@
-"""Writers for the pages and pictures of verbs, and the command line that a page shows."""
+"""Pages and pictures of verbs: their options, their files, and the command line that a page shows."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 from collections.abc import Sequence
@@ -11,6 +12,15 @@ from shoal.errors import UsageError
 from shoal.reports.marks import Drawing
 from shoal.reports.rendering import PICTURES, rendered
 from shoal.storage.urls import without_secrets
+
+
+def add_page_arguments(parser: argparse.ArgumentParser, *, html: str = "", has_picture: bool = True) -> None:
+    """Declare the options for a page and a picture; ``html`` says what the page shows beside the result."""
+    text = f"write a page that needs no network{html}"
+    parser.add_argument("--html", metavar="FILE", help=text)
+    if has_picture:
+        text = "draw a picture, as .svg, or with matplotlib as .png or .pdf"
+        parser.add_argument("--picture", type=Path, metavar="FILE", help=text)
 
 
 def typed_command(words: Sequence[str]) -> str:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
-from shoal.cli.audit.audit_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
+from shoal.cli.audit.sample_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples, source_of
 from shoal.cli.options.stream_options import add_order_arguments, asked_order, given_order_options
-from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
+from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.errors import UsageError
 from shoal.index.table import Index
 from shoal.order.block_and_buffer import Buffer
@@ -40,29 +40,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "SOURCE is a dataset, whose order is audited without reading its samples, or files of ids: each an epoch, or "
         "with --epochs several. An id is the number of a sample in storage order, from 0; .npy files hold an array of "
-        "integers of shape (N,) or (num_epochs, N) and may be larger than memory, .txt files numbers with blanks or "
-        "line ends between. All looks together raise a false alarm in 0.1 % of audits of perfect shuffles."
+        "integers of shape (N,) or (num_epochs, N) and may be larger than memory, .txt files numbers separated by "
+        "blanks or line ends. All tests together raise a false alarm in 0.1 % of audits of perfect shuffles."
     )
     add_source_arguments(parser)
-    parser.add_argument("--batch-size", type=at_least_one, metavar="B", default=64, help="of a global batch (64)")
-    epochs = f"epochs that are audited ({_EPOCHS}), or that the file of ids holds (1)"
-    parser.add_argument("--epochs", type=at_least_one, metavar="E", help=epochs)
     parser.add_argument(
-        "--num-samples", type=at_least_one, metavar="N", help="of the dataset, with ids (largest id + 1)"
+        "--batch-size", type=at_least_one, metavar="B", default=64, help="samples of a global batch (default: 64)"
     )
-    parser.add_argument("--part", action="store_true", help="the ids are those of one rank or worker: most are missing")
+    text = f"epochs to audit (default: {_EPOCHS}), or epochs in the file of ids (default: 1)"
+    parser.add_argument("--epochs", type=at_least_one, metavar="E", help=text)
+    text = "samples of the dataset that the ids belong to (default: largest id + 1)"
+    parser.add_argument("--num-samples", type=at_least_one, metavar="N", help=text)
+    text = "the ids are those of one rank or worker, so most are missing"
+    parser.add_argument("--part", action="store_true", help=text)
     by = parser.add_mutually_exclusive_group()
-    by.add_argument("--labels", metavar="FILE.npy", help="the label of each sample by id; batches should be fair in it")
-    by_what = "of a dataset: what is taken as the label, position (the default), shard, bytes, or a column of the index"
-    by.add_argument("--by", metavar="NAME", help=by_what)
-    keys = "SOURCE holds keys and not numbers: the file with the key of each sample in storage order, or the dataset"
-    parser.add_argument("--keys", metavar="WHERE", help=keys)
-    other = "ids of another stream that should have nothing in common: another seed, another source; may be repeated"
-    parser.add_argument("--other", metavar="FILE", action="append", default=[], help=other)
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it: .svg, or with matplotlib .png or .pdf")
-    parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network")
-    parser.add_argument("--strict", action="store_true", help="exit code 1 where a finding is likely to matter")
-    add_order_arguments(parser, default="of a dataset; without any of these, that of shuffle()")
+    text = "array with the label of each sample by id; every batch should have its share of each"
+    by.add_argument("--labels", metavar="FILE.npy", help=text)
+    text = "label of the samples of a dataset: position (the default), shard, bytes, or a column of the index"
+    by.add_argument("--by", metavar="NAME", help=text)
+    text = "SOURCE holds keys, not ids: the file with the key of each sample in storage order, or the dataset"
+    parser.add_argument("--keys", metavar="WHERE", help=text)
+    text = "ids of another stream that should be independent, of another seed or source; may be repeated"
+    parser.add_argument("--other", metavar="FILE", action="append", default=[], help=text)
+    add_page_arguments(parser)
+    parser.add_argument("--strict", action="store_true", help="exit code 1 if a finding is likely to matter")
+    add_order_arguments(parser, default="for a dataset; without any of these, that of shuffle()")
     add_json_argument(parser)
 
 
@@ -94,11 +96,11 @@ def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     if options := given_order_options(arguments):
         msg = f"{options[0]} is about the order of a dataset, and ids have one already"
         raise UsageError(msg, hint="leave it out, or name shards instead of ids")
-    keyed = None if arguments.keys is None else keyed_samples(arguments)
-    if arguments.by is not None and (keyed is None or keyed.index is None):
-        msg = f"--by {arguments.by} is something that a dataset knows of its samples, and ids alone do not"
+    keys, index = (None, None) if arguments.keys is None else keyed_samples(arguments)
+    if arguments.by is not None and index is None:
+        msg = f"--by {arguments.by} is a property of the samples of a dataset, which ids alone do not have"
         raise UsageError(msg, hint="--labels FILE.npy has the label of each sample; --keys may name the dataset")
-    read = read_ids if keyed is None else read_keys
+    read = read_ids if keys is None else read_keys
     files = [read(path) for path in arguments.source]
     epochs = arguments.epochs or 1
     if len(files) > 1:
@@ -107,12 +109,11 @@ def _of_ids(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
             msg = f"several files of ids are an epoch each, of one length; these have the shapes {sorted(lengths)}"
             raise UsageError(msg, hint="audit them one by one; those of other seeds or sources are named by --other")
         files, epochs = [np.stack(files)], 1
-    labels = None if arguments.labels is None else read_array(arguments.labels)
     result = audit(
         files[0],
         num_samples=arguments.num_samples,
-        keys=None if keyed is None else keyed.keys,
-        labels=_labels_by(arguments, keyed.index) if keyed is not None and keyed.index is not None else labels,
+        keys=keys,
+        labels=_labels(arguments, index),
         epochs=epochs,
         batch=arguments.batch_size,
         others={path: read(path) for path in arguments.other},
@@ -129,34 +130,34 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
             raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
     request = asked_order(arguments)
     opened = open_with_samples(arguments)
-    arrangement = ResolvedOrder(opened.index, request, stored=opened.stored)
-    labels = _labels_by(arguments, opened.index)
+    resolved = ResolvedOrder(opened.index, request, stored=opened.stored)
+    labels = _labels(arguments, opened.index)
     if opened.stored is not None and labels is not None:
         labels = labels[opened.stored.members(np.arange(len(opened.stored)))]
     num_epochs = arguments.epochs or _EPOCHS
     others: dict[str, Any] = {path: read_ids(path) for path in arguments.other}
-    if not isinstance(arrangement.order, Sequential):
+    if not isinstance(resolved.order, Sequential):
         seed = request.seed + 1 if request.seed < MAX_SEED else 0
-        others[f"seed {seed}"] = _ids_of(arrangement, seed, num_epochs)
-    ids = _ids_of(arrangement, request.seed, num_epochs)
-    result = audit(ids, num_samples=arrangement.num_samples, labels=labels, batch=arguments.batch_size, others=others)
-    about: dict[str, Any] = {"order": str(arrangement)}
-    if not isinstance(arrangement.order, Sequential | Buffer) and arguments.batch_size <= arrangement.num_samples // 2:
-        key = np.arange(arrangement.num_samples, dtype=np.float64) if labels is None else labels
-        about["predicted_vr"] = dict(quality_of(arrangement, arguments.batch_size, key=key).vr)
+        others[f"seed {seed}"] = _ids_of(resolved, seed, num_epochs)
+    ids = _ids_of(resolved, request.seed, num_epochs)
+    result = audit(ids, num_samples=resolved.num_samples, labels=labels, batch=arguments.batch_size, others=others)
+    about: dict[str, Any] = {"order": str(resolved)}
+    if not isinstance(resolved.order, Sequential | Buffer) and arguments.batch_size <= resolved.num_samples // 2:
+        key = np.arange(resolved.num_samples, dtype=np.float64) if labels is None else labels
+        about["predicted_vr"] = dict(quality_of(resolved, arguments.batch_size, key=key).vr)
     return about, result
 
 
-def _ids_of(arrangement: ResolvedOrder, seed: int, num_epochs: int) -> NDArray[np.int64]:
-    counts = np.diff(arrangement.order_borders)
-    bound = [arrangement.order.bind(counts, seed=seed, epoch=epoch) for epoch in range(num_epochs)]
+def _ids_of(resolved: ResolvedOrder, seed: int, num_epochs: int) -> NDArray[np.int64]:
+    counts = np.diff(resolved.order_borders)
+    bound = [resolved.order.bind(counts, seed=seed, epoch=epoch) for epoch in range(num_epochs)]
     return np.stack([epoch.ids(0, epoch.num_samples) for epoch in bound])
 
 
-def _labels_by(arguments: argparse.Namespace, index: Index) -> NDArray[Any] | None:
+def _labels(arguments: argparse.Namespace, index: Index | None) -> NDArray[Any] | None:
     if arguments.labels is not None:
         return read_array(arguments.labels)
-    return None if arguments.by in (None, "position") else key_column(index, arguments.by)
+    return None if index is None or arguments.by in (None, "position") else key_column(index, arguments.by)
 
 
 def _show(about: Mapping[str, Any], result: Audit) -> None:
@@ -194,14 +195,14 @@ def _show(about: Mapping[str, Any], result: Audit) -> None:
         ]
         output.say()
         output.say(output.format_table(rows))
-    told: set[str] = set()
+    advised: set[str] = set()
     for finding in result.findings:
         output.say()
         sign = "!" if finding.is_serious else "-"
         _say_indented(f"{sign} {finding.name} ({finding.where}): {finding.text}")
         for name, text in (("usual cause", finding.cause), ("cure", finding.cure)):
-            if text not in told:  # several findings of one cause: only the heaviest names it
-                told.add(text)
+            if text not in advised:  # several findings of one cause: only the heaviest names it
+                advised.add(text)
                 _say_indented(f"  {name}: {text}")
 
 

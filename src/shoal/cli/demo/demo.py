@@ -5,30 +5,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 import shoal
 from shoal.cli import output
-from shoal.cli.demo.demo_data import SHARD_PREFIX, Found, find_files, pack, standard_library
-from shoal.cli.demo.demo_run import BATCH, Comparison, Resumed, measure_orders, resume_elsewhere
-from shoal.cli.demo.demo_text import closing_text, comparison_text, data_text, resumed_text, title_of
+from shoal.cli.demo.demo_data import SHARD_PREFIX, Found, find_files, pack
+from shoal.cli.demo.demo_report import closing_text, comparison_text, data_text, picture_of, record_of, resumed_text
+from shoal.cli.demo.demo_run import BATCH, measure_orders, resume_elsewhere
+from shoal.cli.options.source_options import add_json_argument
 from shoal.cli.pages import check_picture, write_picture
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
-from shoal.figures import format_bytes
 from shoal.formats.known_formats import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import save_index
 from shoal.quality.metrics import expected_distinct
-from shoal.reports.mixing_picture import MeasuredOrder, mixing_picture
 from shoal.reports.rendering import has_matplotlib
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.named_files import INDEX_NAME
@@ -55,31 +55,20 @@ class Scale:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument(
-        "directory",
-        nargs="?",
-        type=Path,
-        metavar="DIRECTORY",
-        help="keep the shards here (default: a temporary directory, which is removed)",
-    )
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        default=Path("shoal-demo.png"),
-        metavar="FILE",
-        help="where to draw, as .png, .svg or .pdf (default: %(default)s)",
-    )
+    text = "keep the shards here (default: a temporary directory, which is removed)"
+    parser.add_argument("directory", nargs="?", type=Path, metavar="DIRECTORY", help=text)
+    text = "write the picture to this .png, .svg or .pdf (default: %(default)s)"
+    parser.add_argument("--picture", type=Path, default=Path("shoal-demo.png"), metavar="FILE", help=text)
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory, and say where it is")
-    parser.add_argument("--json", action="store_true", help="one JSON object with all numbers")
+    add_json_argument(parser, "print one JSON object with all numbers")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Demonstrate shoal on the standard library of the Python that runs it."""
     check_picture(arguments.picture)
     with _directory(arguments.directory, keep=arguments.keep) as directory:
-        code = show(
-            find_files(standard_library()), directory, picture=arguments.picture, as_json=arguments.json, scale=Scale()
-        )
+        library = find_files(Path(sysconfig.get_paths()["stdlib"]))
+        code = show(library, directory, picture=arguments.picture, as_json=arguments.json, scale=Scale())
         if arguments.keep and arguments.directory is None and not arguments.json:
             output.say(f"kept       {directory}")
         return code
@@ -92,21 +81,19 @@ def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: 
         if not as_json:
             output.say(text)
 
-    begun_seconds = time.perf_counter()
+    began_seconds = time.perf_counter()
     index, made = _make(found, directory, scale)
     source = f"{len(found.files):,} files of Python {_PYTHON}'s standard library"
     say(data_text(found, made, source=source))
     labels = np.array([file.package for file in found.files])
-    with _Telling() as told:
-        comparison = measure_orders(
-            shoal.open(directory),
-            labels,
-            window=scale.window,
-            chunk=scale.extent_bytes,
-            sample_bytes=index.num_bytes / index.num_samples,
-            num_epochs=scale.num_epochs,
-            told=told,
-        )
+    comparison = measure_orders(
+        shoal.open(directory),
+        labels,
+        window=scale.window,
+        chunk=scale.extent_bytes,
+        sample_bytes=index.num_bytes / index.num_samples,
+        num_epochs=scale.num_epochs,
+    )
     expected = expected_distinct(labels, BATCH)
     say(comparison_text(comparison, expected_distinct=expected, num_epochs=scale.num_epochs))
     resumed = resume_elsewhere(
@@ -119,12 +106,13 @@ def show(found: Found, directory: Path, *, picture: Path, as_json: bool, scale: 
     if drawn:
         data = f"{source}, {made['num_shards']} tar shards in sorted order, labelled by package.  "
         data += f"Ratios and counts over {scale.num_epochs} epochs."
-        _draw(picture, comparison, subtitle=data, expected=expected)
-    elapsed_seconds = time.perf_counter() - begun_seconds
+        write_picture(picture, picture_of(comparison, subtitle=data, expected_distinct=expected))
+    elapsed_seconds = time.perf_counter() - began_seconds
     say(closing_text(picture if drawn else None, elapsed_seconds=elapsed_seconds))
     if as_json:
-        record = _record(made, comparison, resumed, expected=expected, elapsed_seconds=elapsed_seconds)
-        output.emit({**record, "picture": str(picture) if drawn else None}, as_json=True)
+        record = {**made, **record_of(comparison, resumed, expected_distinct=expected)}
+        more = {"elapsed_seconds": elapsed_seconds, "picture": str(picture) if drawn else None}
+        output.emit(record | more, as_json=True)
     return 0 if resumed.exact else 1
 
 
@@ -174,93 +162,3 @@ def _make(found: Found, directory: Path, scale: Scale) -> tuple[Index, dict[str,
         "index_seconds": indexed - packed,
     }
     return index, made
-
-
-class _Telling:
-    """A progress line that shows one task after another."""
-
-    def __init__(self) -> None:
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.close()
-
-    def __call__(self, label: str, done: int, total: int) -> None:
-        if self._progress is None or self._progress.label != label:
-            self.__exit__()
-            unit = "epochs" if label.startswith("measuring") else "samples"
-            self._progress = Progress(total=total, label=label, unit=unit)
-        self._progress.update(done)
-
-
-def _draw(picture: Path, comparison: Comparison, *, subtitle: str, expected: float) -> None:
-    held = {order.name: format_bytes(order.held_bytes) for order in comparison.orders}
-    held["buffer"] = format_bytes(comparison.buffer_bytes)
-    details = {
-        "none": "storage order",
-        "buffer": f"{comparison.num_buffer_samples} samples, {held['buffer']} held",
-        "window": f"{comparison.num_window_chunks} chunks, {held['window']} held",
-        "full": "one read for each sample",
-    }
-    pictured = [
-        MeasuredOrder(
-            name="perfect" if order.name == "full" else order.name,
-            detail=details[order.name],
-            ids=order.ids,
-            variance_ratios=order.variance_ratios,
-            distinct=order.distinct,
-            correlation=order.correlation,
-        )
-        for order in comparison.orders
-    ]
-    drawing = mixing_picture(
-        pictured,
-        title=title_of(comparison),
-        subtitle=subtitle,
-        label="packages",
-        batch=BATCH,
-        expected_distinct=expected,
-    )
-    write_picture(picture, drawing)
-
-
-def _record(
-    made: Mapping[str, Any], comparison: Comparison, resumed: Resumed, *, expected: float, elapsed_seconds: float
-) -> dict[str, Any]:
-    """Return all numbers, for machines."""
-    rows = [
-        {
-            "order": order.name,
-            "call": order.call,
-            "held_bytes": order.held_bytes,
-            "num_reads": order.num_reads,
-            "read_bytes": order.read_bytes,
-            "samples_per_second": order.samples_per_second,
-            "variance_ratios": order.variance_ratios,
-            "distinct_per_batch": order.distinct,
-            "correlation": order.correlation,
-        }
-        for order in comparison.orders
-    ]
-    return {
-        **made,
-        "batch": BATCH,
-        "expected_distinct_per_batch": expected,
-        "orders": rows,
-        "num_buffer_samples": comparison.num_buffer_samples,
-        "buffer_record_bytes": comparison.buffer_bytes,
-        "state": resumed.state,
-        "global_batch": resumed.global_batch,
-        "resumed_world_size": resumed.world_size,
-        "num_samples_before": resumed.num_before,
-        "num_samples_after": resumed.num_after,
-        "num_batches_after": resumed.num_batches,
-        "num_equal_batches": resumed.num_equal_batches,
-        "every_sample_once": resumed.every_sample_once,
-        "resumed_exactly": resumed.exact,
-        "elapsed_seconds": elapsed_seconds,
-    }

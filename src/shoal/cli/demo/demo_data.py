@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import stat
-import sysconfig
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,8 @@ from pathlib import Path, PurePosixPath
 LARGEST_BYTES = 256 << 10
 
 SHARD_PREFIX = "stdlib-"
-"""Prefix of every shard's name."""
 
 _LEFT_OUT = frozenset(("site-packages", "dist-packages", "__pycache__"))
-_SINGLE_MODULES = "modules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class SourceFile:
     def package(self) -> str:
         """Top-level directory that holds the file."""
         directory, slash, _ = self.name.partition("/")
-        return directory if slash else _SINGLE_MODULES
+        return directory if slash else "modules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +49,6 @@ class Found:
     def num_bytes(self) -> int:
         """Bytes of all files."""
         return sum(file.num_bytes for file in self.files)
-
-
-def standard_library() -> Path:
-    """Return the directory of this Python's standard library."""
-    return Path(sysconfig.get_paths()["stdlib"])
 
 
 def find_files(root: Path, *, largest_bytes: int = LARGEST_BYTES) -> Found:
@@ -97,18 +89,14 @@ def pack(
             for file in group:
                 key, field = next(names)
                 data = Path(file.path).read_bytes()
-                _add(tar, f"{key}.{field}", data)
-                _add(tar, f"{key}.package", file.package.encode())
+                for suffix, content in ((field, data), ("package", file.package.encode())):
+                    member = tarfile.TarInfo(f"{key}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
                 if progress is not None:
                     progress(len(data))
         paths.append(path)
     return paths
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
 
 
 def _even_groups(files: Sequence[SourceFile], num_groups: int) -> Iterator[list[SourceFile]]:

@@ -1,4 +1,4 @@
-"""The work of the demonstration, without output: shuffles shards, measures the mixing, stops and resumes."""
+"""The work of the demonstration: streams shards in several orders, measures the mixing, stops and resumes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import Dataset, orders
+from shoal.cli.progress import Progress
 from shoal.errors import ShoalError
 from shoal.quality.metrics import distinct_per_batch, position_correlation, variance_ratio
-
-Told = Callable[[str, int, int], None]
-"""Callback with the name of the task, the amount done and the total."""
+from shoal.reports.mixing_picture import MeasuredOrder
 
 _PICTURED_BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 BATCH = 64
@@ -27,35 +26,28 @@ BATCH = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """One order, streamed for one epoch and measured over several.
+    """One order, streamed for one epoch, and its mixing, measured over several.
 
-    ``held_bytes`` is the peak of shard bytes in memory; ``correlation`` is the root mean square over the epochs, since
-    its sign says nothing; ``ids`` is what the streamed epoch delivered.
+    ``held_bytes`` is the peak of shard bytes in memory. The correlation of the mixing is the root mean square over the
+    epochs, since its sign says nothing.
     """
 
-    name: str
     call: str
     held_bytes: int
     num_reads: int
     read_bytes: int
     samples_per_second: float
-    ids: NDArray[np.int64]
-    variance_ratios: dict[int, float]
-    distinct: float
-    correlation: float
+    mixing: MeasuredOrder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """The orders none, buffer, window and full; the buffer has as many samples as fill what the window held."""
+    """The orders "none", "buffer", "window" and "full"; the buffer has as many samples as fill what the window held."""
 
-    orders: tuple[Measured, ...]
+    orders: dict[str, Measured]
     num_buffer_samples: int
     buffer_bytes: int
     num_window_chunks: int
-
-    def __getitem__(self, name: str) -> Measured:
-        return next(order for order in self.orders if order.name == name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +70,7 @@ class Resumed:
 
 
 def measure_orders(
-    dataset: Dataset, labels: NDArray[Any], *, window: str, chunk: int, sample_bytes: float, num_epochs: int, told: Told
+    dataset: Dataset, labels: NDArray[Any], *, window: str, chunk: int, sample_bytes: float, num_epochs: int
 ) -> Comparison:
     """Stream every file in each order, and measure how well it is mixed.
 
@@ -90,55 +82,67 @@ def measure_orders(
     ShoalError
         An order did not deliver every file once with its own bytes.
     """
-    streamed = {"none": _stream(dataset.shuffle("none", chunk=chunk), told, "none")}
-    streamed["window"] = _stream(dataset.shuffle(seed=0, window=window, chunk=chunk), told, "window")
-    num_held = max(1, int(streamed["window"].held_bytes / sample_bytes))
-    streamed["buffer"] = _stream(dataset.shuffle(orders.Buffer(samples=num_held)), told, "buffer")
-    streamed["full"] = _stream(dataset.shuffle("full", chunk=chunk), told, "full")
-    reference = streamed["none"].contents
     numbers = np.unique(labels, return_inverse=True)[1]  # sorting numbers is 20 times as fast as sorting texts
-    for name, stream in streamed.items():
-        if not np.array_equal(stream.contents, reference):
+    reference: list[NDArray[np.int64]] = []
+
+    def measured(name: str, shuffled: Dataset) -> Measured:
+        order, contents = _measured(name, shuffled, numbers, num_epochs=num_epochs)
+        reference.append(contents)
+        if not np.array_equal(contents, reference[0]):
             msg = f"the order {name!r} delivered other files than storage order: this is a bug of shoal"
             raise ShoalError(msg, hint="please report it, with this message")
-    names = ("none", "buffer", "window", "full")
-    measured = (_measure(name, streamed[name], numbers, num_epochs=num_epochs, told=told) for name in names)
-    chunks = streamed["window"].dataset.resolved.order.parameters["chunks"]
-    return Comparison(tuple(measured), num_held, round(num_held * sample_bytes), chunks)
+        return order
+
+    in_window = dataset.shuffle(seed=0, window=window, chunk=chunk)
+    found = {"none": measured("none", dataset.shuffle("none", chunk=chunk)), "window": measured("window", in_window)}
+    num_held = max(1, int(found["window"].held_bytes / sample_bytes))
+    found["buffer"] = measured("buffer", dataset.shuffle(orders.Buffer(samples=num_held)))
+    found["full"] = measured("full", dataset.shuffle("full", chunk=chunk))
+    chunks = in_window.resolved.order.parameters["chunks"]
+    shown = {name: found[name] for name in ("none", "buffer", "window", "full")}
+    return Comparison(shown, num_held, round(num_held * sample_bytes), chunks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Streamed:
-    """A streamed epoch; ``contents`` has a checksum of each sample's bytes, by sample id."""
+def _measured(
+    name: str, shuffled: Dataset, labels: NDArray[Any], *, num_epochs: int
+) -> tuple[Measured, NDArray[np.int64]]:
+    """Stream an epoch on one rank; return its measurements, and a checksum of each sample's bytes, by sample id.
 
-    dataset: Dataset
-    ids: NDArray[np.int64]
-    contents: NDArray[np.int64]
-    elapsed_seconds: float
-    held_bytes: int
-    num_reads: int
-    read_bytes: int
-
-
-def _stream(shuffled: Dataset, told: Told, name: str) -> _Streamed:
-    """Stream all bytes of one epoch on one rank."""
-    batched = _batched(shuffled, BATCH).partition(rank=0, world_size=1)
+    The mixing is measured over several epochs, as one has few large batches; that reads no data.
+    """
     num_samples = shuffled.num_samples
-    ids: list[NDArray[np.int64]] = []
+    batched = _batched(shuffled, BATCH).partition(rank=0, world_size=1)
     contents = np.full(num_samples, -1, dtype=np.int64)
-    begun = time.perf_counter()
-    done = 0
-    for batch_ids, checksums in batched:
-        ids.append(batch_ids)
-        contents[batch_ids] = checksums
-        done += len(batch_ids)
-        told(f"streaming, order {name}", done, num_samples)
-    elapsed_seconds = time.perf_counter() - begun
+    streamed: list[NDArray[np.int64]] = []
+    began_seconds = time.perf_counter()
+    with Progress(total=num_samples, label=f"streaming, order {name}") as progress:
+        for batch_ids, checksums in batched:
+            streamed.append(batch_ids)
+            contents[batch_ids] = checksums
+            progress.advance(len(batch_ids))
+    elapsed_seconds = time.perf_counter() - began_seconds
+    ids = np.concatenate(streamed)
+    if not np.array_equal(np.sort(ids), np.arange(num_samples)):
+        msg = f"the order {name!r} did not deliver each of {num_samples} samples once: this is a bug of shoal"
+        raise ShoalError(msg, hint="please report it, with this message")
+    epochs = np.empty((num_epochs, num_samples), dtype=np.int64)
+    with Progress(total=num_epochs, label=f"measuring, order {name}", unit="epochs") as progress:
+        for epoch in range(num_epochs):
+            epochs[epoch] = shuffled.ids(epoch=epoch)
+            progress.advance()
+    emitted = labels[epochs]
+    sizes = [size for size in _PICTURED_BATCHES if 2 * size <= num_samples]
+    mixing = MeasuredOrder(
+        name=name,
+        detail="",
+        ids=ids,
+        variance_ratios={size: variance_ratio(emitted, size) for size in sizes},
+        distinct=distinct_per_batch(emitted, min(BATCH, num_samples - 1)),
+        correlation=float(np.sqrt(np.mean([position_correlation(each) ** 2 for each in epochs]))),
+    )
     stats = batched.stats()
-    joined = np.concatenate(ids)
-    _check_once(joined, num_samples, name)
     counts = (stats["peak_held_bytes"], stats["num_reads"], stats["read_bytes"])
-    return _Streamed(shuffled, joined, contents, elapsed_seconds, *counts)
+    return Measured(str(shuffled.resolved), *counts, num_samples / elapsed_seconds, mixing), contents
 
 
 def _batched(shuffled: Dataset, size: int) -> Dataset:
@@ -152,35 +156,6 @@ def _id_and_checksum(sample: dict[str, Any]) -> tuple[int, int]:
         if not name.startswith("__"):
             checksum = zlib.crc32(value, zlib.crc32(name.encode(), checksum))
     return sample["__id__"], checksum
-
-
-def _check_once(ids: NDArray[np.int64], num_samples: int, name: str) -> None:
-    if not np.array_equal(np.sort(ids), np.arange(num_samples)):
-        msg = f"the order {name!r} did not deliver each of {num_samples} samples once: this is a bug of shoal"
-        raise ShoalError(msg, hint="please report it, with this message")
-
-
-def _measure(name: str, stream: _Streamed, labels: NDArray[Any], *, num_epochs: int, told: Told) -> Measured:
-    """Measure how well an order mixes: over several epochs, as one has few large batches. It reads no data."""
-    epochs = np.empty((num_epochs, len(labels)), dtype=np.int64)
-    for epoch in range(num_epochs):
-        epochs[epoch] = stream.dataset.ids(epoch=epoch)
-        told(f"measuring, order {name}", epoch + 1, num_epochs)
-    emitted = labels[epochs]
-    sizes = [size for size in _PICTURED_BATCHES if 2 * size <= len(labels)]
-    squares = [position_correlation(ids) ** 2 for ids in epochs]
-    return Measured(
-        name=name,
-        call=str(stream.dataset.resolved),
-        held_bytes=stream.held_bytes,
-        num_reads=stream.num_reads,
-        read_bytes=stream.read_bytes,
-        samples_per_second=len(labels) / stream.elapsed_seconds,
-        ids=stream.ids,
-        variance_ratios={size: variance_ratio(emitted, size) for size in sizes},
-        distinct=distinct_per_batch(emitted, min(BATCH, len(labels) - 1)),
-        correlation=float(np.sqrt(np.mean(squares))),
-    )
 
 
 def resume_elsewhere(open_again: Callable[[], Dataset], *, global_batch: int, world_size: int) -> Resumed:

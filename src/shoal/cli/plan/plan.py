@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 from shoal.cli import output
 from shoal.cli.options.argument_types import count
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.pages import check_picture, typed_command, write_page, write_picture
+from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.plan.plan_data import planned_data
 from shoal.cli.plan.plan_record import Planned, what_if
 from shoal.errors import UsageError
@@ -20,6 +19,19 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.planning.sizing import Cluster
 from shoal.reports.plan_page import plan_page, plan_picture
 from shoal.storage.sources.source import printed
+
+_CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
+    ("--nodes", count, "P", 1, "machines"),
+    ("--ranks-per-node", count, "R", 1, "processes on each"),
+    ("--global-batch", count, "G", 256, "samples of a step"),
+    ("--memory", str, "BYTES", "8GiB", "memory for the stream, on each node"),
+    ("--latency", float, "SECONDS", 0.03, "latency of a request"),
+    ("--connection-bandwidth", str, "BYTES", "90MB", "bandwidth of a connection"),
+    ("--node-bandwidth", str, "BYTES", "1.25GB", "bandwidth of a node"),
+    ("--step-seconds", float, "T", None, "duration of a step"),
+    ("--get-price", float, "X", 0.0, "price of 1000 requests"),
+    ("--gigabyte-price", float, "X", 0.0, "price of 10^9 bytes"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,23 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_source_arguments(parser, is_optional=True)
     data = parser.add_argument_group("data", "instead of SOURCE")
-    data.add_argument("--num-samples", type=count, metavar="N", help="samples: 2e9")
-    data.add_argument("--sample-bytes", metavar="BYTES", help="of a sample, on average: 8KB")
-    data.add_argument("--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (1, the worst)")
+    data.add_argument("--num-samples", type=count, metavar="N", help="number of samples, such as 2e9")
+    data.add_argument("--sample-bytes", metavar="BYTES", help="mean size of a sample, such as 8KB")
+    data.add_argument(
+        "--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (default: 1, the worst)"
+    )
     cluster = parser.add_argument_group("cluster")
-    cluster.add_argument("--nodes", type=count, metavar="P", default=1, help="machines (1)")
-    cluster.add_argument("--ranks-per-node", type=count, metavar="R", default=1, help="processes on each (1)")
-    cluster.add_argument("--global-batch", type=count, metavar="G", default=256, help="samples of a step (256)")
-    cluster.add_argument("--memory", metavar="BYTES", default="8GiB", help="for the stream, on each node (8GiB)")
-    cluster.add_argument("--latency", type=float, metavar="SECONDS", default=0.03, help="of a request (0.03)")
-    cluster.add_argument("--connection-bandwidth", metavar="BYTES", default="90MB", help="of a connection (90MB)")
-    cluster.add_argument("--node-bandwidth", metavar="BYTES", default="1.25GB", help="of a node (1.25GB)")
-    cluster.add_argument("--step-seconds", type=float, metavar="T", help="of a step (default: as fast as data come)")
-    cluster.add_argument("--get-price", type=float, metavar="X", default=0.0, help="of 1000 requests (0)")
-    cluster.add_argument("--gigabyte-price", type=float, metavar="X", default=0.0, help="of 10^9 bytes (0)")
+    for option, kind, metavar, default, text in _CLUSTER_OPTIONS:
+        shown = default if default is not None else "as fast as data arrive"
+        cluster.add_argument(option, type=kind, metavar=metavar, default=default, help=f"{text} (default: {shown})")
     add_order_arguments(parser, default="without any of these, what is recommended")
-    parser.add_argument("--html", metavar="FILE", help="write it as a page that needs no network, with a what-if table")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it: .svg, or with matplotlib .png or .pdf")
+    add_page_arguments(parser, html=", with a what-if table")
     add_json_argument(parser)
 
 

@@ -1,4 +1,4 @@
-"""The `shoal trace` command: which samples are in a step, and in which step a sample is, computed from the order.
+"""The `shoal trace` command: shows which samples are in a step, and in which step a sample is, from the order alone.
 
 The step behind a loss spike is known either within an epoch or after a checkpoint. So steps count from the start of
 the epoch, as in `Dataset.batch_ids`, and with ``--from-state`` from the position of a saved state: step 0 is the first
@@ -15,13 +15,13 @@ from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.pages import typed_command, write_page
+from shoal.cli.pages import add_page_arguments, typed_command, write_page
 from shoal.cli.preview import printable
 from shoal.cli.trace.trace_page import TracedSamples, trace_page
 from shoal.cli.trace.trace_rows import (
     Row,
+    add_locations,
     add_other_epochs,
-    add_places,
     id_of_key,
     ids_of_shard,
     rows_of_samples,
@@ -38,35 +38,36 @@ _OF_SHARD = 1000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
-        "Steps count from the start of the epoch, from 0. A run that was resumed in the middle of an epoch with "
-        "another batch size has cut the rest anew: give the state it began with, and --from-state."
+        "Steps count from 0 at the start of the epoch. A run that was resumed in the middle of an epoch with another "
+        "batch size has divided the rest differently: give the state that it began with, and --from-state."
     )
     add_source_arguments(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--step", type=int, metavar="T", help="which samples are in this step")
-    what.add_argument("--sample", type=sample_ids, metavar="I,J,...", help="in which step these samples are, by id")
-    what.add_argument("--key", metavar="NAME", help="the same by key; reads the shards until it is found")
-    what.add_argument("--shard", metavar="NAME", help="the same of all samples of a shard")
-    around = "with --step: so many steps before and after it as well (0)"
-    parser.add_argument("--context", type=at_least_zero, metavar="N", default=0, help=around)
+    what.add_argument("--step", type=int, metavar="T", help="show which samples are in this step")
+    what.add_argument(
+        "--sample", type=sample_ids, metavar="I,J,...", help="show in which step these samples are, by id"
+    )
+    what.add_argument("--key", metavar="NAME", help="the same by key, which reads the shards until it is found")
+    what.add_argument("--shard", metavar="NAME", help="the same for all samples of a shard")
+    text = "with --step: this many steps before and after it as well (default: 0)"
+    parser.add_argument("--context", type=at_least_zero, metavar="N", default=0, help=text)
     size = parser.add_mutually_exclusive_group(required=True)
     size.add_argument("--batch-size", type=at_least_one, metavar="B", help="samples of a batch on each rank")
     size.add_argument("--global-batch", type=at_least_one, metavar="N", help="samples of a batch over all ranks")
-    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="ranks of the run (1)")
+    text = "ranks of the run (default: 1)"
+    parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help=text)
     parser.add_argument("--rank", type=at_least_zero, metavar="R", help="only what this rank gets (default: all ranks)")
-    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (that of the state, else 0)")
-    parser.add_argument("--remainder", choices=REMAINDERS, default="keep", help="as Dataset.batch() takes it (keep)")
+    parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (default: that of the state, else 0)")
+    text = "as in Dataset.batch() (default: keep)"
+    parser.add_argument("--remainder", choices=REMAINDERS, default="keep", help=text)
     parser.add_argument("--keys", action="store_true", help="show the key of each sample, which reads it")
     parser.add_argument("--show", action="store_true", help="show the samples themselves, which reads them")
-    seen = "at which step of these epochs each sample comes, with the same global batch"
-    parser.add_argument("--epochs", type=sample_ids, metavar="E,E,...", help=seen)
-    limit = (
-        f"at most so many rows (all; of a shard {_OF_SHARD}), of which --show and --html read at most {_FEW} samples"
-    )
-    parser.add_argument("--limit", type=at_least_one, metavar="N", help=limit)
-    page = "write a page that needs no network, with texts and thumbnails of the samples"
-    parser.add_argument("--html", metavar="FILE", help=page)
-    parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict(): its order, seed and epoch")
+    text = "show in which step of these epochs each sample comes, with the same global batch"
+    parser.add_argument("--epochs", type=sample_ids, metavar="E,E,...", help=text)
+    text = f"show at most N rows (default: all, {_OF_SHARD} for a shard); --show and --html read at most {_FEW} samples"
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help=text)
+    add_page_arguments(parser, html=", with texts and thumbnails of the samples", has_picture=False)
+    parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict(), for its order, seed and epoch")
     parser.add_argument("--from-state", action="store_true", help="count steps from the position of the state")
     add_order_arguments(parser, default="without any of these, and without --state, that of shuffle()")
     add_json_argument(parser)
@@ -80,14 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
     rows = _first_of(rows, arguments)
     if "num_shown" not in record:
         record |= {"num_rows": num_rows, "num_shown": len(rows)}
-    add_places(asked, rows, keys=arguments.keys)
+    add_locations(asked, rows, keys=arguments.keys)
     epochs = arguments.epochs
     if epochs is None and arguments.html is not None:
         epochs = [epoch for epoch in (asked.epoch - 1, asked.epoch + 1) if epoch >= 0]
     if epochs is not None:
         add_other_epochs(asked, rows, epochs)
     about = {
-        "order": str(asked.arrangement),
+        "order": str(asked.resolved),
         "epoch": asked.epoch,
         "global_batch": asked.partition.global_batch,
         "world_size": asked.partition.world_size,
@@ -122,13 +123,11 @@ def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[
             "first_position": first,
             "end_position": end,
         }
-        around = range(
-            max(asked.first_step, arguments.step - arguments.context),
-            min(asked.end_step, arguments.step + arguments.context + 1),
-        )
+        start = max(asked.first_step, arguments.step - arguments.context)
+        stop = min(asked.end_step, arguments.step + arguments.context + 1)
         if arguments.context:
-            record["steps"] = [around.start, around.stop - 1]
-        return record, [row for step in around for row in rows_of_step(asked, step)]
+            record["steps"] = [start, stop - 1]
+        return record, [row for step in range(start, stop) for row in rows_of_step(asked, step)]
     if arguments.shard is not None:
         limit = arguments.limit or _OF_SHARD
         ids, num_samples = ids_of_shard(asked.opened, arguments.shard, asked, limit)
@@ -140,29 +139,22 @@ def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[
 
 def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
     """Return the rows within the limit; of several steps, those nearest to the requested step."""
-    places = list(range(len(rows)))
+    numbers = list(range(len(rows)))
     if arguments.step is not None:
-        places.sort(key=lambda place: abs(rows[place]["step"] - arguments.step))
-    return [rows[place] for place in sorted(places[: arguments.limit])]
+        numbers.sort(key=lambda number: abs(rows[number]["step"] - arguments.step))
+    return [rows[number] for number in sorted(numbers[: arguments.limit])]
 
 
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
     """Print the trace for people, without values that are equal in every row or as expected."""
     usual = {"counted_from": 0, "num_rows": len(rows), "num_shown": len(rows)}
-    text = {name: value for name, value in about.items() if name not in usual or value != usual[name]}
-    output.emit(text)
-    hidden = {"repeat"} if not any(row["repeat"] for row in rows) else set()
+    output.emit({name: value for name, value in about.items() if name not in usual or value != usual[name]})
+    hidden = {"seen", "fields"} | (set() if any(row["repeat"] for row in rows) else {"repeat"})
     hidden |= {"step"} if "step" in about and "steps" not in about else set()
+    shown = []
+    for row in rows:
+        seen = {f"step in epoch {epoch}": step for epoch, step in row.get("seen", {}).items()}
+        cells = {name: value for name, value in row.items() if name not in hidden} | seen
+        shown.append({name: printable(value) if isinstance(value, str) else value for name, value in cells.items()})
     output.say()
-    shown = [{name: _cell(value) for name, value in _columns(row).items() if name not in hidden} for row in rows]
     output.say(output.format_table(shown) if shown else "no samples")
-
-
-def _columns(row: Row) -> Row:
-    """Return a row with a column for each other epoch."""
-    seen = {f"step in epoch {epoch}": step for epoch, step in row.get("seen", {}).items()}
-    return {name: value for name, value in row.items() if name not in ("seen", "fields")} | seen
-
-
-def _cell(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) else value

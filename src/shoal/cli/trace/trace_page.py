@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -63,8 +64,8 @@ class TracedSamples:
                 missing += 1
                 continue
             key = sample.get(_KEY)
-            told = "" if key is None else f"  {printable(str(key))}"
-            output.say(f"\nsample {row['sample']}{told}" + ("" if row["step"] is None else f"  in step {row['step']}"))
+            name = "" if key is None else f"  {printable(str(key))}"
+            output.say(f"\nsample {row['sample']}{name}" + ("" if row["step"] is None else f"  in step {row['step']}"))
             for name, value in sample.items():
                 if name != _KEY:
                     text = preview(str(name), value, columns=_LINE_LETTERS)
@@ -79,29 +80,25 @@ def trace_page(
     """Return the page of a trace as self-contained HTML."""
     fields = samples.of(rows)
     by_step: dict[int | None, list[int]] = {}
-    for place, row in enumerate(rows):
-        by_step.setdefault(row["step"], []).append(place)
+    for number, row in enumerate(rows):
+        by_step.setdefault(row["step"], []).append(number)
     body = []
-    for step, places in by_step.items():
-        shown = [place for place in places if fields[place] is not None]
+    for step, numbers in by_step.items():
+        shown = [_card(rows[number], sample) for number in numbers if (sample := fields[number]) is not None]
         name = "Not delivered in this epoch" if step is None else f"Step {step:,}"
-        parts = [cards([_card(rows[place], fields[place] or {}) for place in shown])]
-        if len(shown) < len(places):
-            parts.append(
-                paragraph(f"{len(places) - len(shown):,} more are not shown; --limit shows more.", kind="soft")
-            )
+        parts = [cards(shown)]
+        if missing := len(numbers) - len(shown):
+            parts.append(paragraph(f"{missing:,} more are not shown; --limit shows more.", kind="soft"))
         body.append(section(f"{name} (asked for)" if step == about.get("step") and len(by_step) > 1 else name, *parts))
-    if not rows:
-        body.append(section("Samples", paragraph("There are none.")))
-    if rows:
-        body.append(section("Where they come from", facts(_origins(rows))))
+    origins = section("Where they come from", facts(_origins(rows))) if rows else ""
+    body.append(origins or section("Samples", paragraph("There are none.")))
     title = "Trace of samples" if "step" not in about else f"Trace of step {about['step']:,}"
     if "shard" in about:
         title = f"Trace of {about['shard']}"
     return document(
         title=title,
         about=f"{source}, epoch {about['epoch']}, global batches of {about['global_batch']:,} on "
-        f"{about['world_size']:,} rank{'s' if about['world_size'] > 1 else ''}",
+        f"{counted(about['world_size'], 'rank')}",
         call=f"ds.{about['order']}",
         lead=_lead(about, rows),
         body=body,
@@ -120,14 +117,12 @@ def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 
 def _origins(rows: Sequence[Row]) -> dict[str, str]:
-    shards: dict[str, int] = {}
-    for row in rows:
-        shards[row["shard"]] = shards.get(row["shard"], 0) + 1
-    most = sorted(shards.items(), key=lambda item: (-item[1], item[0]))
+    shards = Counter(row["shard"] for row in rows)
+    most, times = min(shards.items(), key=lambda item: (-item[1], item[0]))
     sizes = [row["end_byte"] - row["first_byte"] for row in rows]
     return {
         "Shards": f"{len(shards):,}",
-        "Most samples from": f"{printable(most[0][0])} ({most[0][1]:,})",
+        "Most samples from": f"{printable(most)} ({times:,})",
         "Bytes of a sample": f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
         "Repeats": f"{sum(row['repeat'] for row in rows):,}",
     }
@@ -138,18 +133,18 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     key = sample.get(_KEY)
     name = f"Sample {row['sample']:,}" + (" (repeat)" if row["repeat"] else "")
     parts = [_field(str(name), value, row["sample"]) for name, value in sample.items() if name != _KEY]
-    to = "" if row["rank"] is None else f"rank {row['rank']:,}, place {row['place']:,}, "
+    to = "" if row["rank"] is None else f"rank {row['rank']:,}, slot {row['place']:,}, "
     parts.append(paragraph(f"{to}position {row['position']:,}".capitalize(), kind="soft"))
     shard = printable(str(row["shard"]))
     where = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
     size = _unbroken(format_bytes(row["end_byte"] - row["first_byte"]))
     parts.append(paragraph(f"From {where}, {size}", kind="soft"))
     if seen := row.get("seen"):
-        told = [
+        steps = [
             f"{'not in epoch' if step is None else f'at step {step:,} of epoch'} {epoch}"
             for epoch, step in seen.items()
         ]
-        parts.append(paragraph(f"Also {', '.join(told)}", kind="soft"))
+        parts.append(paragraph(f"Also {', '.join(steps)}", kind="soft"))
     return name, "" if key is None else printable(str(key)), parts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.audit.sample_keys import KEY, keys_in_order
+from shoal.cli.audit.sample_ids import KEY, keys_in_order
 from shoal.cli.preview import json_value, printable
 from shoal.cli.progress import Progress
 from shoal.cli.trace.trace_run import TracedRun
@@ -29,17 +29,16 @@ def rows_of_step(asked: TracedRun, step: int) -> list[Row]:
 
 def _rows_of_share(asked: TracedRun, rank: int, step: int, *, only: NDArray[np.int64] | None = None) -> Iterator[Row]:
     share = asked.share(rank, step)
-    ids = asked.arrangement.stored_ids(share.ids)
-    places = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
-    columns = (places, ids[places], share.positions[places], share.repeated[places])
-    for place, sample, position, repeat in zip(*(column.tolist() for column in columns), strict=True):
+    ids = asked.resolved.stored_ids(share.ids)
+    slots = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
+    for slot in slots.tolist():
         yield {
-            "sample": sample,
+            "sample": int(ids[slot]),
             "step": step,
             "rank": rank,
-            "place": place,
-            "position": position,
-            "repeat": repeat,
+            "place": slot,
+            "position": int(share.positions[slot]),
+            "repeat": bool(share.repeated[slot]),
         }
 
 
@@ -47,24 +46,20 @@ def rows_of_samples(asked: TracedRun, ids: list[int]) -> list[Row]:
     """Return every delivery of these samples to the ranks in question; undelivered ones have no step and no rank."""
     wanted = np.array(ids, dtype=np.int64)
     locate(asked.opened.index, wanted)  # raises if an id is no sample
-    numbers = asked.arrangement.epoch(asked.epoch).positions(wanted)
-    positions = asked.arrangement.untouched(asked.epoch).positions(wanted)
+    numbers = asked.resolved.epoch(asked.epoch).positions(wanted)
+    positions = asked.resolved.untouched(asked.epoch).positions(wanted)
     deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
-    for step in sorted(_steps_of(asked, numbers)):
+    # The steps that may hold these samples: their own, and the last, which may repeat samples.
+    steps = set(((numbers[numbers >= 0] - asked.start) // asked.partition.global_batch).tolist())
+    for step in sorted({*steps, asked.end_step - 1} & set(range(asked.first_step, asked.end_step))):
         for rank in asked.ranks:
             for row in _rows_of_share(asked, rank, step, only=wanted):
                 deliveries[row["sample"]].append(row)
     rows: list[Row] = []
+    nowhere = {"step": None, "rank": None, "place": None}
     for sample, position in dict(zip(ids, positions.tolist(), strict=True)).items():
-        nowhere = {"sample": sample, "step": None, "rank": None, "place": None, "position": position, "repeat": False}
-        rows += deliveries[sample] or [nowhere]
+        rows += deliveries[sample] or [{"sample": sample, **nowhere, "position": position, "repeat": False}]
     return rows
-
-
-def _steps_of(asked: TracedRun, numbers: NDArray[np.int64]) -> set[int]:
-    """Return the steps that may hold these remaining samples: their own, and the last, which may repeat samples."""
-    steps = set(((numbers[numbers >= 0] - asked.start) // asked.partition.global_batch).tolist())
-    return {step for step in {*steps, asked.end_step - 1} if asked.first_step <= step < asked.end_step}
 
 
 def id_of_key(opened: Opened, key: str) -> int:
@@ -86,12 +81,12 @@ def ids_of_shard(opened: Opened, name: str, asked: TracedRun, limit: int) -> tup
         raise UsageError(msg, hint="the whole name, as `shoal info` and the rows of `shoal trace` show it")
     first, end = index.extent_first_sample[index.shard_first_extent[found[0] : found[0] + 2]].tolist()
     ids = np.arange(first, end)
-    positions = asked.arrangement.untouched(asked.epoch).positions(ids)
+    positions = asked.resolved.untouched(asked.epoch).positions(ids)
     return ids[np.argsort(positions, kind="stable")][:limit].tolist(), end - first
 
 
-def add_places(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None:
-    """Add to the rows where their samples lie, and their keys if requested, which reads the samples."""
+def add_locations(asked: TracedRun, rows: list[Row], *, keys: bool = False) -> None:
+    """Add to the rows the bytes of their samples, and their keys if requested, which reads the samples."""
     index = asked.opened.index
     columns = locate(index, [row["sample"] for row in rows])
     dataset = Dataset(DatasetSpec.of(asked.opened))
@@ -112,9 +107,9 @@ def add_other_epochs(asked: TracedRun, rows: list[Row], epochs: Sequence[int]) -
     ids = np.array([row["sample"] for row in rows], dtype=np.int64)
     for row in rows:
         row["seen"] = {}
-    for epoch in epochs if len(rows) else ():
-        numbers = asked.arrangement.epoch(epoch).positions(ids)
-        num_steps = asked.partition.num_batches(asked.arrangement.num_samples_of(epoch))
+    for epoch in epochs if rows else ():
+        numbers = asked.resolved.epoch(epoch).positions(ids)
+        num_steps = asked.partition.num_batches(asked.resolved.num_samples_of(epoch))
         for row, number in zip(rows, numbers.tolist(), strict=True):
             step = number // asked.partition.global_batch
             row["seen"][epoch] = step if number >= 0 and step < num_steps else None

@@ -1,4 +1,4 @@
-"""The run that `shoal trace` is asked about: its data, its order, and how its epochs are cut into batches."""
+"""The run that is traced: its data, its order, and the division of its epochs into batches."""
 
 from __future__ import annotations
 
@@ -17,22 +17,19 @@ from shoal.stream.dataset_requests import request_of_state
 
 @dataclass(frozen=True, slots=True)
 class TracedRun:
-    """A run whose epoch is cut into batches from ``start`` on.
-
-    ``start`` counts what is left of the epoch where positions are left out.
-    """
+    """A run whose epoch is divided into batches from ``start`` on, a count of the positions that are not skipped."""
 
     opened: Opened
-    arrangement: ResolvedOrder
+    resolved: ResolvedOrder
     partition: Partition
     epoch: int
     start: int
     ranks: range
 
     @property
-    def num_samples(self) -> int:
-        """Samples of the epoch that are delivered."""
-        return self.arrangement.num_samples_of(self.epoch)
+    def counted_from(self) -> int:
+        """Position where step 0 begins."""
+        return self.resolved.position_of(self.epoch, self.start)
 
     @property
     def first_step(self) -> int:
@@ -42,17 +39,17 @@ class TracedRun:
     @property
     def end_step(self) -> int:
         """One more than the last step."""
-        return self.partition.num_batches(self.num_samples, self.start)
+        return self.partition.num_batches(self.resolved.num_samples_of(self.epoch), self.start)
 
     def share(self, rank: int, step: int) -> Share:
         """Return a rank's share of a step."""
-        return self.partition.share(self.arrangement.epoch(self.epoch), rank, step, step + 1, self.start)
+        return self.partition.share(self.resolved.epoch(self.epoch), rank, step, step + 1, self.start)
 
     def positions(self, step: int) -> tuple[int, int]:
         """Return the positions in the order from the first sample of a step to just past its last."""
         first = self.start + step * self.partition.global_batch
-        stop = min(first + self.partition.global_batch, self.num_samples)
-        return self.arrangement.gaps.span_of(first, stop, self.epoch, self.arrangement.num_samples)
+        stop = min(first + self.partition.global_batch, self.resolved.num_samples_of(self.epoch))
+        return self.resolved.gaps.span_of(first, stop, self.epoch, self.resolved.num_samples)
 
     def check_step(self, step: int) -> None:
         """Raise an error that suggests what may have been meant, unless this is a step of the epoch."""
@@ -69,11 +66,6 @@ class TracedRun:
             hint = "without --from-state, steps count from the start of the epoch"
         raise UsageError(msg, hint=hint)
 
-    @property
-    def counted_from(self) -> int:
-        """Position where step 0 begins."""
-        return self.arrangement.position_of(self.epoch, self.start)
-
 
 def asked_run(arguments: argparse.Namespace) -> TracedRun:
     """Return the run that the arguments describe.
@@ -87,10 +79,10 @@ def asked_run(arguments: argparse.Namespace) -> TracedRun:
     """
     state = None if arguments.state is None else read_state(arguments.state)
     if state is not None and (options := given_order_options(arguments)):
-        msg = f"--state has the order already, and {options[0]} asks for one"
+        msg = f"--state determines the order, and {options[0]} asks for another"
         raise UsageError(msg, hint="leave out one of them")
     if state is None and arguments.from_state:
-        msg = "--from-state counts from the position of a state, and there is none"
+        msg = "--from-state counts from the position of a state, and no state is given"
         raise UsageError(msg, hint="--state FILE names it")
     world_size = arguments.world_size
     if arguments.rank is not None:
@@ -98,17 +90,17 @@ def asked_run(arguments: argparse.Namespace) -> TracedRun:
     opened = open_with_samples(arguments)
     request = asked_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
     gaps = NO_GAPS if state is None else state.gaps
-    arrangement = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
+    resolved = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
     epoch, start = arguments.epoch or 0, 0
     if state is not None:
-        fingerprint, samples = opened.index.fingerprint, arrangement.num_samples
-        state.check(seed=request.seed, order=arrangement.state_order, index=fingerprint, num_samples=samples)
+        fingerprint, samples = opened.index.fingerprint, resolved.num_samples
+        state.check(seed=request.seed, order=resolved.state_order, index=fingerprint, num_samples=samples)
         epoch = state.epoch if arguments.epoch is None else arguments.epoch
-        start = arrangement.number_of(state.epoch, state.position) if arguments.from_state else 0
+        start = resolved.number_of(state.epoch, state.position) if arguments.from_state else 0
         if arguments.from_state and epoch != state.epoch:
-            msg = f"--from-state counts from position {state.position} of epoch {state.epoch}, and --epoch asks for "
-            msg += str(epoch)
+            counted = f"position {state.position} of epoch {state.epoch}"
+            msg = f"--from-state counts from {counted}, and --epoch asks for epoch {epoch}"
             raise UsageError(msg, hint="leave out one of them")
     size = arguments.global_batch if arguments.batch_size is None else arguments.batch_size * world_size
     ranks = range(world_size) if arguments.rank is None else range(arguments.rank, arguments.rank + 1)
-    return TracedRun(opened, arrangement, Partition(size, world_size, arguments.remainder), epoch, start, ranks)
+    return TracedRun(opened, resolved, Partition(size, world_size, arguments.remainder), epoch, start, ranks)

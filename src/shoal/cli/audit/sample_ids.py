@@ -1,38 +1,61 @@
-"""Readers for the ids or keys that `shoal audit` gets, and for the file or dataset that maps samples to keys."""
+"""Ids and keys of samples: read from the files that `shoal audit` gets, or from a dataset in storage order."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from posixpath import splitext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.audit.sample_keys import keys_in_order
 from shoal.cli.options.source_options import open_with_samples
+from shoal.cli.progress import Progress
 from shoal.errors import UsageError
+from shoal.formats.folder.reader import Folder
 from shoal.index.table import Index
+from shoal.indexing.open_source import Opened
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_spec import DatasetSpec
 
 ID_SUFFIXES = (".npy", ".txt", ".csv", ".ids")
+KEY = "__key__"
+_PACKED_KEY = "key"  # for rows that `shoal pack` made from files
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedSamples:
-    """The key of each sample in storage order, and the index if a dataset was named."""
-
-    keys: NDArray[Any]
-    index: Index | None = None
-
-
-def keyed_samples(arguments: argparse.Namespace) -> KeyedSamples:
-    """Return the keys that ``--keys`` names: a file of all keys, or a dataset, which is read for them."""
+def keyed_samples(arguments: argparse.Namespace) -> tuple[NDArray[Any], Index | None]:
+    """Return the key of each sample in storage order, from the file or dataset of ``--keys``, and a dataset's index."""
     where: str = arguments.keys
     if Path(where).suffix in ID_SUFFIXES:
-        return KeyedSamples(read_keys(where))
+        return read_keys(where), None
     opened = open_with_samples(argparse.Namespace(**{**vars(arguments), "source": [where]}))
-    return KeyedSamples(np.array(list(keys_in_order(opened, label="reading keys"))), opened.index)
+    return np.array(list(keys_in_order(opened, label="reading keys"))), opened.index
+
+
+def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
+    """Yield the key of each sample by id; reads the dataset, unless it is a folder, and shows progress.
+
+    Raises
+    ------
+    UsageError
+        The samples have no keys.
+    """
+    index = opened.index
+    if isinstance(opened.format, Folder):
+        for shard in index.extent_shard.tolist():
+            yield splitext(index.shard_names[shard])[0]
+        return
+    dataset = Dataset(DatasetSpec(opened)).partition(rank=0, world_size=1)
+    with Progress(total=index.num_samples, label=label) as progress:
+        for sample in dataset:
+            key = sample.get(KEY, sample.get(_PACKED_KEY))
+            if not isinstance(key, str):
+                msg = f"samples of format {index.format} have no keys"
+                raise UsageError(msg, hint="their ids are numbers from 0 in storage order, which `shoal head` shows")
+            yield key
+            progress.advance()
 
 
 def read_ids(path: str) -> NDArray[Any]:
@@ -49,7 +72,7 @@ def read_ids(path: str) -> NDArray[Any]:
         try:
             return np.array([int(word) for line in file for word in line.replace(",", " ").split()], dtype=np.int64)
         except (ValueError, OverflowError):
-            msg = f"{path}: ids are integers with blanks, commas or line ends between"
+            msg = f"{path}: ids are integers, separated by blanks, commas or line ends"
             raise UsageError(msg, hint="keys of samples need --keys, which says where their order is found") from None
 
 
@@ -66,7 +89,7 @@ def read_keys(path: str) -> NDArray[Any]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        msg = f"{path}: keys are lines of UTF-8, and byte {error.start} is none"
+        msg = f"{path}: keys are lines of UTF-8, and byte {error.start} is not"
         raise UsageError(msg) from None
     return np.array([line for line in lines if line])
 

@@ -1,10 +1,11 @@
-"""The text of the demonstration: turns its numbers into lines."""
+"""The report of the demonstration: its numbers as lines, as a record and as a picture."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from shoal.cli.demo.demo_data import LARGEST_BYTES, Found
 from shoal.cli.demo.demo_run import BATCH, Comparison, Resumed
 from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.hints import pip_install
+from shoal.reports.marks import Drawing
+from shoal.reports.mixing_picture import mixing_picture
 
-_TOLD_BATCHES = (64, 256, 1024)
+_SHOWN_BATCHES = (64, 256, 1024)
 _AS_GOOD_AS_PERFECT = 1.05
 _WIDTH = 100
 
@@ -41,15 +44,19 @@ def data_text(found: Found, made: Mapping[str, Any], *, source: str) -> str:
 
 def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epochs: int) -> str:
     """Return the orders as a table, and an explanation of it."""
-    window, buffer = comparison["window"], comparison["buffer"]
-    sizes = [size for size in _TOLD_BATCHES if size in window.variance_ratios]
+    window, buffer = comparison.orders["window"], comparison.orders["buffer"]
+    sizes = [size for size in _SHOWN_BATCHES if size in window.mixing.variance_ratios]
     rows = [["order", "memory", *(f"VR({size})" for size in sizes), "packages", "correlation", "samples/s"]]
-    for order in comparison.orders:
-        held = comparison.buffer_bytes if order.name == "buffer" else order.held_bytes
-        ratios = [f"{order.variance_ratios[size]:,.2f}" for size in sizes]
-        measured = [f"{order.distinct:.1f}", f"{order.correlation:.2f}", format_count(int(order.samples_per_second))]
-        rows.append([order.name, format_bytes(held), *ratios, *measured])
-    read_bytes, more_reads = buffer.read_bytes / buffer.num_reads, comparison["full"].num_reads / window.num_reads
+    for name, order in comparison.orders.items():
+        held = comparison.buffer_bytes if order is buffer else order.held_bytes
+        ratios = [f"{order.mixing.variance_ratios[size]:,.2f}" for size in sizes]
+        measured = [f"{order.mixing.distinct:.1f}", f"{order.mixing.correlation:.2f}"]
+        rows.append([name, format_bytes(held), *ratios, *measured, format_count(int(order.samples_per_second))])
+    read_bytes = buffer.read_bytes / buffer.num_reads
+    more_reads = comparison.orders["full"].num_reads / window.num_reads
+        buffer.read_bytes / buffer.num_reads,
+        comparison.orders["full"].num_reads / window.num_reads,
+    )
     measure = (
         f"how much the packages in a batch of b vary, against a perfect shuffle, whose VR is 1; {num_epochs} epochs"
     )
@@ -59,7 +66,7 @@ def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epo
     notes = [
         f"VR(b): {measure}.",
         f"packages: different ones in a batch of {BATCH}; a perfect shuffle has {expected_distinct:.1f} on average.",
-        "correlation: of a sample's place in storage and in the epoch.",
+        "correlation: of a sample's position in storage and in the epoch.",
         f"buffer: {same}; {pinned}.",
         f"window: ds.{window.call}",
         f"full: a perfect shuffle, with a read for every sample: {cost}.",
@@ -103,10 +110,11 @@ def closing_text(picture: Path | None, *, elapsed_seconds: float) -> str:
     )
 
 
-def title_of(comparison: Comparison) -> str:
+def _title(comparison: Comparison) -> str:
     """Return the title of the picture, which claims no more than the numbers support."""
-    same = format_bytes(comparison["window"].held_bytes)
-    window, buffer = (comparison[name].variance_ratios.get(BATCH, float("nan")) for name in ("window", "buffer"))
+    orders = comparison.orders
+    same = format_bytes(orders["window"].held_bytes)
+    window, buffer = (orders[name].mixing.variance_ratios.get(BATCH, float("nan")) for name in ("window", "buffer"))
     if window <= _AS_GOOD_AS_PERFECT and buffer >= 2 * window:
         return f"In the same {same}, a window mixes batches of {BATCH} perfectly; a buffer does not"
     return f"How well a buffer and a window mix in the same {same}"
@@ -116,6 +124,61 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     """Align a table: text to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(pairs))
+        "  ".join(cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(pairs))
         for pairs in (list(zip(row, widths, strict=True)) for row in rows)
     )
+
+
+def picture_of(comparison: Comparison, *, subtitle: str, expected_distinct: float) -> Drawing:
+    """Draw how well the orders mix."""
+    details = {
+        "none": "storage order",
+        "buffer": f"{comparison.num_buffer_samples} samples, {format_bytes(comparison.buffer_bytes)} held",
+        "window": f"{comparison.num_window_chunks} chunks, {format_bytes(comparison.orders['window'].held_bytes)} held",
+        "full": "one read for each sample",
+    }
+    return mixing_picture(
+        [
+            replace(order.mixing, name="perfect" if name == "full" else name, detail=details[name])
+            for name, order in comparison.orders.items()
+        ],
+        title=_title(comparison),
+        subtitle=subtitle,
+        label="packages",
+        batch=BATCH,
+        expected_distinct=expected_distinct,
+    )
+
+
+def record_of(comparison: Comparison, resumed: Resumed, *, expected_distinct: float) -> dict[str, Any]:
+    """Return all numbers of the comparison and of the resumed run, for machines."""
+    rows = [
+        {
+            "order": name,
+            "call": order.call,
+            "held_bytes": order.held_bytes,
+            "num_reads": order.num_reads,
+            "read_bytes": order.read_bytes,
+            "samples_per_second": order.samples_per_second,
+            "variance_ratios": order.mixing.variance_ratios,
+            "distinct_per_batch": order.mixing.distinct,
+            "correlation": order.mixing.correlation,
+        }
+        for name, order in comparison.orders.items()
+    ]
+    return {
+        "batch": BATCH,
+        "expected_distinct_per_batch": expected_distinct,
+        "orders": rows,
+        "num_buffer_samples": comparison.num_buffer_samples,
+        "buffer_record_bytes": comparison.buffer_bytes,
+        "state": resumed.state,
+        "global_batch": resumed.global_batch,
+        "resumed_world_size": resumed.world_size,
+        "num_samples_before": resumed.num_before,
+        "num_samples_after": resumed.num_after,
+        "num_batches_after": resumed.num_batches,
+        "num_equal_batches": resumed.num_equal_batches,
+        "every_sample_once": resumed.every_sample_once,
+        "resumed_exactly": resumed.exact,
+    }
