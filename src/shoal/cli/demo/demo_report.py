@@ -54,9 +54,6 @@ def comparison_text(comparison: Comparison, *, expected_distinct: float, num_epo
         rows.append([name, format_bytes(held), *ratios, *measured, format_count(int(order.samples_per_second))])
     read_bytes = buffer.read_bytes / buffer.num_reads
     more_reads = comparison.orders["full"].num_reads / window.num_reads
-        buffer.read_bytes / buffer.num_reads,
-        comparison.orders["full"].num_reads / window.num_reads,
-    )
     measure = (
         f"how much the packages in a batch of b vary, against a perfect shuffle, whose VR is 1; {num_epochs} epochs"
     )
