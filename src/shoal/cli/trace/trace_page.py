@@ -133,7 +133,7 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     key = sample.get(_KEY)
     name = f"Sample {row['sample']:,}" + (" (repeat)" if row["repeat"] else "")
     parts = [_field(str(name), value, row["sample"]) for name, value in sample.items() if name != _KEY]
-    to = "" if row["rank"] is None else f"rank {row['rank']:,}, slot {row['place']:,}, "
+    to = "" if row["rank"] is None else f"rank {row['rank']:,}, place {row['place']:,}, "
     parts.append(paragraph(f"{to}position {row['position']:,}".capitalize(), kind="soft"))
     shard = printable(str(row["shard"]))
     where = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
