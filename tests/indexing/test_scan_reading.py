@@ -146,7 +146,7 @@ def test_a_stream_has_as_much_under_way_as_it_may() -> None:
     store.before = before  # type: ignore[method-assign]
     with ThreadPoolExecutor(16) as threads:
         reads = ScanReads(store, known_costs())
-        reads.costs.last_way = STREAMS
+        reads.costs.last_comparison = STREAMS
         reading = reading_of(reads, 40 * MIB, threads, num_at_once=5)
         waiting = threads.submit(reading, 0, 1000)
         for _ in range(6):
@@ -186,7 +186,7 @@ def test_an_error_of_a_stream_is_raised_where_its_bytes_are_wanted(threads: Thre
 
     store.before = before  # type: ignore[method-assign]
     reads = ScanReads(store, known_costs())
-    reads.costs.last_way = STREAMS
+    reads.costs.last_comparison = STREAMS
     reading = reading_of(reads, 6 * MIB, threads)
     for first in range(0, 4 * MIB, MIB):
         reading(first, first + MIB)

@@ -106,14 +106,15 @@ def in_named_order(found: Source, store: _ManifestStore) -> Described:
         return Described(found)
     ranks: dict[str, int] = {}
     used = []
+    there = set(others)
     for path in manifests:
         shards = named_shards(read_whole(store.stat(path), store), path=path)
         used += [path] * bool(shards)
         for shard in shards:
             names = [join(dirname(path), name) for name in (shard.name, shard.packed_name) if name is not None]
-            if not any(name in ranks for name in names):
+            if ranks.keys().isdisjoint(names):
                 ranks.update(dict.fromkeys(names, len(ranks)))
-                if not any(name in others for name in names):
+                if there.isdisjoint(names):
                     msg = f"{path} names {names[-1]}, which is not there"
                     raise StorageError(msg, hint="copy it too; or name by a glob those that are there")
     _refuse_unnamed([path for path in others if path not in ranks], used)
@@ -160,11 +161,8 @@ def foreign_indexes(paths: Sequence[str], format: Format, store: _ManifestStore)
     except StorageError as error:
         _log.info("no index of other tools is looked for: %s", error.message)
         return {}
-    found = {
-        path: (info.path, info.num_bytes)
-        for path, info in zip(paths, infos, strict=True)
-        if info is not None and 0 < info.num_bytes <= _LIMIT_BYTES
-    }
+    pairs = ((path, info) for path, info in zip(paths, infos, strict=True) if info is not None)
+    found = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= _LIMIT_BYTES}
     _log.info("%d of %d shards have an index of other tools beside them", len(found), len(paths))
     return found
 

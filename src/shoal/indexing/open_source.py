@@ -113,24 +113,22 @@ def open_source(
             given = without_secrets(os.fspath(index))
             msg = f"{found.asked}: the source is an index, and index={given} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
-        return _beside_index(found, split, store, format, directory)
+        return _Opening(found, store, format, directory).beside_index(split)
     selected = select_split(found, split, suffixes=wanted_suffixes(format), store=store)
     what = described_shards(selected.source, format, store)
-    found, stated = what.source, what.format or format
+    found = what.source
+    opening = _Opening(found, store, what.format or format, directory)
     beside = None
     if index is not None:
-        known, path = _given_index(os.fspath(index), found, storage_options, directory)
-        opened = _with_index(found, known, path, store, stated, directory)
-    elif (beside := _beside(found, INDEX_NAME, store)) and (
-        there := _index_in_directory(found, beside.path, store, directory)
-    ):
-        opened = _with_index(found, there, beside.path, store, stated, directory)
+        opened = opening.with_index(*_given_index(os.fspath(index), found, storage_options, directory))
+    elif (beside := _beside(found, INDEX_NAME, store)) and (there := opening.index_in_directory(beside.path)):
+        opened = opening.with_index(there, beside.path)
     else:
         refuse_unfinished(found, store)
-        chosen = choose_format(found, stated)
+        chosen = choose_format(found, opening.format)
         publish = partial(publish_beside, source=found, store=store, replaces=beside, is_asked=publish_index)
         made, made_path = _cached_or_made(what, store, chosen, directory, progress, publish)
-        opened = _opened(store, made, found.paths, chosen, made_path, directory)
+        opened = opening.opened(made, found.paths, chosen, made_path)
     left = samples_left(selected, opened.index, opened.paths, store)
     return opened if left is None else replace(opened, stored=left)
 
@@ -179,64 +177,62 @@ def choose_format(source: Source, format: str | Format | None = None) -> Format:
     return first
 
 
-def _opened(
-    store: Store,
-    index: Index,
-    paths: Sequence[str],
-    format: Format,  # noqa: A002
-    index_path: str | None,
-    cache_dir: str,
-) -> Opened:
-    check = ShardCheck(index, tuple(paths), store=store, format=format, cache_dir=cache_dir)
-    return Opened(store, index, tuple(paths), format, index_path, check)
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """Shards to be opened: where they are, and how they are read."""
 
+    found: Source
+    store: Store
+    format: str | Format | None
+    cache_dir: str
 
-def _with_index(
-    found: Source,
-    known: Index,
-    index_path: str,
-    store: Store,
-    format: str | Format | None,  # noqa: A002
-    cache_dir: str,
-) -> Opened:
-    """Open shards with an index of them and perhaps of others."""
-    chosen = format_of_index(known, index_path, format)
-    numbers = match_all(known, found, index_path=index_path)
-    paths = found.paths
-    if found.complete:
-        # A whole directory has the order of its index, which may be older than a rule about sorting.
-        paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
-        numbers = sorted(numbers)
-    index = _part_of(known, numbers)
-    opened = _opened(store, index, paths, chosen, index_path, cache_dir)
-    _compare(opened, stat_all(paths, store), index_path, found)
-    return opened
+    def opened(self, index: Index, paths: Sequence[str], chosen: Format, index_path: str | None) -> Opened:
+        check = ShardCheck(index, tuple(paths), store=self.store, format=chosen, cache_dir=self.cache_dir)
+        return Opened(self.store, index, tuple(paths), chosen, index_path, check)
+
+    def with_index(self, known: Index, index_path: str) -> Opened:
+        """Open shards with an index of them and perhaps of others."""
+        chosen = format_of_index(known, index_path, self.format)
+        numbers = match_all(known, self.found, index_path=index_path)
+        paths = self.found.paths
+        if self.found.complete:
+            # A whole directory has the order of its index, which may be older than a rule about sorting.
+            paths = tuple(path for _, path in sorted(zip(numbers, paths, strict=True)))
+            numbers = sorted(numbers)
+        opened = self.opened(_part_of(known, numbers), paths, chosen, index_path)
+        _compare(opened, stat_all(paths, self.store), index_path, self.found)
+        return opened
+
+    def beside_index(self, split: SplitLike) -> Opened:
+        """Open the shards that lie beside an index, which is the source."""
+        path = self.found.paths[0]
+        index = load_index(path, store=self.store, cache_dir=self.cache_dir)
+        chosen = format_of_index(index, path, self.format)
+        index = _part_of(index, shards_of_split(index, split, path=path))
+        paths = [join(self.found.root, name) for name in index.shard_names]
+        infos = find_all(paths, self.store)
+        if missing := [shard for shard, info in zip(paths, infos, strict=True) if info is None]:
+            msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
+            raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
+        opened = self.opened(index, paths, chosen, path)
+        _compare(opened, [info for info in infos if info is not None], path, self.found)
+        return opened
+
+    def index_in_directory(self, path: str) -> Index | None:
+        """Load the index beside the shards; None if it cannot be used for them."""
+        found, index = self.found, load_index(path, store=self.store, cache_dir=self.cache_dir)
+        if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, self.store)):
+            _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
+            return None
+        known = set(index.shard_names)
+        if not found.complete and (new := [name for name in found.names if name not in known]):
+            _log.info("%s does not know %s (%d such): it is not used for %s", path, new[0], len(new), found.asked)
+            return None
+        return index
 
 
 def _part_of(index: Index, shards: list[int]) -> Index:
     return index if shards == list(range(index.num_shards)) else subset(index, shards)
-
-
-def _beside_index(
-    found: Source,
-    split: SplitLike,
-    store: Store,
-    format: str | Format | None,  # noqa: A002
-    cache_dir: str,
-) -> Opened:
-    path = found.paths[0]
-    index = load_index(path, store=store, cache_dir=cache_dir)
-    chosen = format_of_index(index, path, format)
-    index = _part_of(index, shards_of_split(index, split, path=path))
-    paths = [join(found.root, name) for name in index.shard_names]
-    infos = find_all(paths, store)
-    missing = [shard for shard, info in zip(paths, infos, strict=True) if info is None]
-    if missing:
-        msg = f"{path}: {len(missing)} of its {len(paths)} shards are not beside it; the first is {missing[0]}"
-        raise StorageError(msg, hint="where the shards lie elsewhere, open them with index= this file")
-    opened = _opened(store, index, paths, chosen, path, cache_dir)
-    _compare(opened, [info for info in infos if info is not None], path, found)
-    return opened
 
 
 def format_of_index(index: Index, index_path: str, format: str | Format | None) -> Format:  # noqa: A002
@@ -270,24 +266,8 @@ def _given_index(
     return load_index(object_path(given), store=other, cache_dir=cache_dir), object_path(given)
 
 
-def _index_in_directory(found: Source, path: str, store: Store, cache_dir: str) -> Index | None:
-    """Load the index beside the shards; None if it cannot be used for them."""
-    index = load_index(path, store=store, cache_dir=cache_dir)
-    if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, store)):
-        _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
-        return None
-    known = set(index.shard_names)
-    if not found.complete and (unknown := [name for name in found.names if name not in known]):
-        _log.info("%s does not know %s (%d such): it is not used for %s", path, unknown[0], len(unknown), found.asked)
-        return None
-    return index
-
-
 def refuse_unfinished(found: Source, store: Store) -> None:
-    """Raise if a directory holds an unfinished packing, whose shards are not all of the dataset.
-
-    Raises `SourceError`: a packing has not finished there: it has complete shards, but no index yet.
-    """
+    """Raise `SourceError` if a directory holds an unfinished packing, whose shards are not all of the dataset."""
     if found.complete and _beside(found, PACKING_PLAN, store) is not None:
         msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
         hint = "the same `shoal pack` or `repack` again finishes it; a glob reads those shards that are there"
@@ -312,8 +292,7 @@ def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
 def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found: Source) -> None:
     """Log which shards differ from the index, and the cost of scanning them, which every machine pays once."""
     index = opened.index
-    suspects = [shard for shard, info in enumerate(infos) if not opened.check.is_accepted(shard, info)]
-    if suspects:
+    if suspects := [shard for shard, info in enumerate(infos) if not opened.check.is_accepted(shard, info)]:
         num_bytes = sum(infos[shard].num_bytes for shard in suspects)
         cost = f"{num_bytes:,} bytes" if index.extent_checksum is not None else f"up to {num_bytes:,} bytes"
         text = (
@@ -334,10 +313,9 @@ def _repair_command(found: Source, index_path: str) -> str:
 
 
 def _warn_of_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
-    unsaid = [info.path for info in infos if not info.version]
-    if unsaid:
+    if unversioned := [info.path for info in infos if not info.version]:
         text = "%d of %d shards have no etag and no date (the first is %s): only by their sizes are they those of %s"
-        _log.warning(text, len(unsaid), len(infos), unsaid[0], index_path)
+        _log.warning(text, len(unversioned), len(infos), unversioned[0], index_path)
 
 
 def _cached_or_made(

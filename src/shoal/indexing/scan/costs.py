@@ -36,15 +36,12 @@ class ReadCosts:
     1000000
     """
 
-    __slots__ = ("byte_seconds", "last_way", "request_seconds")
-
     def __init__(
         self, *, request_seconds: float = _ASSUMED_REQUEST_SECONDS, byte_seconds: float = _ASSUMED_BYTE_SECONDS
     ) -> None:
-        self.request_seconds = request_seconds
-        self.byte_seconds = byte_seconds
+        self.request_seconds, self.byte_seconds = request_seconds, byte_seconds
         # State of the latest comparison: the shards of a dataset are alike, so the next scan starts from it.
-        self.last_way: tuple[float, float, bool] = (0.0, 0.0, False)
+        self.last_comparison: tuple[float, float, bool] = (0.0, 0.0, False)
 
     def measured(self, num_bytes: int, seconds: float) -> None:
         """Record that a request for ``num_bytes`` took ``seconds``."""
@@ -63,20 +60,17 @@ class ReadCosts:
 
 
 class CostComparison:
-    """Running comparison of the two ways for one shard; ``streams`` is True while a stream is the cheaper one.
+    """Running comparison of the two ways to read one shard; ``streams`` is True while a stream is the cheaper one.
 
     ``num_at_once`` is the number of requests that a stream of this shard may have in flight; headers can only be read
     one after another, since each says where the next one lies. Old costs fade, so a shard whose members change in size
     is read one way here and the other way there. Costs are counted in bytes.
     """
 
-    __slots__ = ("_costs", "_end", "_headers_bytes", "_num_at_once", "_reached", "_stream_bytes", "streams")
-
     def __init__(self, costs: ReadCosts, num_bytes: int, *, num_at_once: int = 1) -> None:
-        self._costs = costs
-        self._num_at_once = num_at_once
+        self._costs, self._num_at_once = costs, num_at_once
         self._end = self._reached = 0
-        self._stream_bytes, self._headers_bytes, self.streams = costs.last_way
+        self._stream_bytes, self._headers_bytes, self.streams = costs.last_comparison
         # A shard that takes no longer as a whole than one more request is read as a whole.
         self.streams = self.streams or num_bytes <= costs.request_bytes(num_at_once)
 
@@ -95,9 +89,8 @@ class CostComparison:
         self._end = end_byte
         self._stream_bytes = _FADING * self._stream_bytes + stream
         self._headers_bytes = _FADING * self._headers_bytes + headers
-        now, other = self._stream_bytes, self._headers_bytes
-        if not self.streams:
-            now, other = other, now
+        both = self._stream_bytes, self._headers_bytes
+        now, other = both if self.streams else both[::-1]
         if other < _CLEARLY * now:
             self.streams = not self.streams
-        self._costs.last_way = (self._stream_bytes, self._headers_bytes, self.streams)
+        self._costs.last_comparison = (self._stream_bytes, self._headers_bytes, self.streams)

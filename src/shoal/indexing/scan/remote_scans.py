@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from shoal.errors import StorageError
@@ -48,9 +49,8 @@ class ScanTraffic:
     def __str__(self) -> str:
         what = "headers only" if 2 * self.read_bytes < self.shard_bytes else "payloads too"
         read, whole = self.read_bytes / 1e6, self.shard_bytes / 1e6
-        return f"{what}: read {read:,.1f} MB of {whole:,.1f} MB in {self.num_requests:,} requests" + (
-            f", {self.num_retries:,} of them tried again" if self.num_retries else ""
-        )
+        retries = f", {self.num_retries:,} of them tried again" if self.num_retries else ""
+        return f"{what}: read {read:,.1f} MB of {whole:,.1f} MB in {self.num_requests:,} requests{retries}"
 
 
 class ScanReads:
@@ -119,10 +119,7 @@ class ScanReading:
     """
 
     def __init__(self, reads: ScanReads, path: str, num_bytes: int, *, threads: Executor, num_at_once: int) -> None:
-        self._reads = reads
-        self._path = path
-        self._num_bytes = num_bytes
-        self._threads = threads
+        self._reads, self._path, self._num_bytes, self._threads = reads, path, num_bytes, threads
         self._ahead_bytes = num_at_once * BLOCK_BYTES
         self._comparison = CostComparison(reads.costs, num_bytes, num_at_once=num_at_once)
         self._blocks: deque[_Block] = deque()  # consecutive, without gaps
@@ -155,22 +152,18 @@ class ScanReading:
             self._blocks.pop().cancel()
 
 
-class _ReadsAhead(ReadRange, Advise, Protocol):
-    """Store whose ``reads_ahead`` tells a local store from a remote one."""
+class _ScanStore(ReadRange, Advise, Protocol):
+    """Store methods needed for a scan; ``reads_ahead`` tells a local store from a remote one."""
 
 
 @contextmanager
-def reading_one(store: _ReadsAhead, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
+def reading_one(store: _ScanStore, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
     """Yield a function that reads one shard on its own, local or remote; no thread is left at the end.
 
     Requests are retried like others of the calling thread (`shoal.storage.retry.retry_control`).
     """
-
-    def read(first_byte: int, end_byte: int) -> Buffer:
-        return store.read_range(path, first_byte, end_byte)
-
     if store.reads_ahead:
-        yield read
+        yield partial(store.read_range, path)
         return
     reads = ScanReads(store, costs, control=current_retry_control())
     threads = ThreadPoolExecutor(_NUM_REQUESTS_ALONE, thread_name_prefix="shoal-scan-read")
