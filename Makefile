@@ -4,8 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH := 2.13.0
 
+# Tests run side by side, a process for each core; "make test JOBS=0" runs them one after the other.
+JOBS ?= auto
+SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check quick fuzz bench compat clean
+.PHONY: help demo test soak check quick fuzz bench compat compat-versions compat-peers integration clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +35,7 @@ demo: .venv/demo ## make data, stream it shuffled, stop, resume elsewhere, and s
 
 test: .venv/stamp ## every test and every example in a docstring
 	$(BIN)/python -m compileall -q src # many tests start interpreters, which may not be allowed to keep what they compile
-	$(BIN)/python -m pytest --doctest-modules tests src/shoal
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules tests src/shoal
 
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show
 	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000
@@ -48,7 +52,7 @@ check: .venv/stamp ## lint, format, types, layers, and the code in the documenta
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --quiet tests/test_layers.py tests/test_face.py tests/test_docs.py \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --quiet tests/test_layers.py tests/test_face.py tests/test_docs.py \
 	    tests/test_semantics.py tests/test_reference.py
 
 fuzz: .venv/stamp ## damaged shards for every parser; FUZZ="--each 100000" for more, FUZZ="tar mds" for some
@@ -58,13 +62,18 @@ bench: .venv/stamp ## the measurements of bench/; write what they say into bench
 	set -e; for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script"; done
 
 compat: .venv/stamp ## the golden digests on every Python and numpy at hand, and what other packages wrote and read
+	$(MAKE) --no-print-directory -j 2 compat-versions compat-peers
+
+compat-versions: .venv/stamp
 	$(BIN)/python tests/compat/run.py
 	$(BIN)/python tests/compat/packages.py
+
+compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/peers/run.py
 	$(BIN)/python -m tests.compat.peers.packed
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
-	$(BIN)/python -m pytest -m integration tests/integration
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration tests/integration
 
 clean: ## remove what the other targets made
 	rm -rf .venv .compat .integration .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -24,12 +24,13 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # of Okabe and Ito, told
 SORTED_SAMPLES, CLASS_SAMPLES, CHUNK_SAMPLES = 2**20, 8192, 64
 BATCHES = 2 ** np.arange(4, 13)
 MEMORY, MEMORY_BATCH, MEMORY_CLASS, SHARD_SAMPLES = 2 ** np.arange(8, 17), 64, 2048, 8192
-IDS = HERE.parent.parent / "tests" / "measure" / "data"
+IDS = HERE.parent.parent / "tests" / "quality" / "data"
 
 
 def main() -> None:
     """Draw all."""
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "shoal"})
+    draw_words(HERE / "words.png")
     draw_window(HERE / "window.png")
     draw_variance(HERE / "variance.png")
     draw_memory(HERE / "memory.png")
@@ -37,6 +38,35 @@ def main() -> None:
         result = audit(file["py1br"].astype(np.int64))
     audited = audit_picture(result, title="py1br of MosaicML Streaming 0.13.0, blocks of 8000, seed 2")
     (HERE / "audit.png").write_bytes(rendered(audited, ".png"))
+
+
+def draw_words(path: Path) -> None:
+    """The words of the glossary in one picture: a shard in extents and chunks, and chunks in lanes over time."""
+    figure, (shard, lanes) = plt.subplots(
+        2, 1, figsize=(6.4, 4.2), layout="constrained", gridspec_kw={"height_ratios": [1, 2.2]}
+    )
+    num_samples, extent, chunk = 48, 4, 12
+    for left in range(num_samples):
+        shard.broken_barh([(left + 0.1, 0.8)], (0, 0.8), color="0.8")
+    for left in range(0, num_samples, extent):
+        shard.broken_barh([(left + 0.1, extent - 0.2)], (1, 0.8), color="0.6")
+    for number, left in enumerate(range(0, num_samples, chunk)):
+        shard.broken_barh([(left + 0.1, chunk - 0.2)], (2, 0.8), color=COLOURS[number % 4])
+    shard.set(yticks=(0.4, 1.4, 2.4), yticklabels=("samples", "extents", "chunks"), xticks=(), xlim=(0, num_samples))
+    shard.set_title("A shard: the index knows extents, reads take chunks", loc="left")
+    width, slots = 4, 14
+    for slot in range(slots):
+        start = 0 if slot < width else slot - width / 2
+        stop = slots if slot >= slots - width else slot + width / 2
+        lanes.broken_barh([(start + 0.05, stop - start - 0.1)], (slot % width + 0.1, 0.8), color=COLOURS[slot % 3])
+    for border in range(1, 2 * slots):
+        lanes.axvline(border / 2, color="0.5", linewidth=0.6, linestyle=":")
+    lanes.set(
+        yticks=np.arange(width) + 0.5, yticklabels=[f"lane {lane}" for lane in range(width)], xticks=range(slots + 1)
+    )
+    lanes.set(xlim=(0, slots), xlabel="time line of a canonical node: a slot for each of its chunks")
+    lanes.set_title(f"A window of {width} chunks, one in each lane; slabs between dotted lines", loc="left")
+    save(figure, path)
 
 
 def draw_window(path: Path) -> None:

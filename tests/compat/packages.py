@@ -13,7 +13,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.environments import ROOT, environment
+
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 RUNNERS = ("pytest", "pytest-timeout", "hypothesis")
 TABLES = ("odd_tables", "columns", "column_kinds", "parquet_footer", "without_pandas")
@@ -60,17 +63,11 @@ def oldest() -> Suite:
 
 def run(suite: Suite) -> int:
     """Make the environment if it is not there for these packages, and run the tests in it; pytest's exit code."""
-    home = ROOT / ".compat" / suite.name
-    python, done, wanted = home / "bin" / "python", home / "done", "\n".join(suite.packages)
-    if not done.exists() or done.read_text(encoding="utf-8") != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", *suite.options]
-        subprocess.run([*pip, *suite.packages], check=True, stderr=subprocess.DEVNULL)
-        done.write_text(wanted, encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    python = environment(ROOT / ".compat" / suite.name, suite.packages, options=suite.options)
+    by_path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *suite.tests]
     command += [f"--deselect={test}" for test in suite.left_out]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=by_path, capture_output=True, text=True, check=False)
     closing = (ran.stdout.strip().splitlines() or [ran.stderr.strip()])[-1]
     print(f"{suite.name:8} {closing}", flush=True)
     if ran.returncode:

@@ -12,7 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.environments import ROOT, environment
+
 COMPAT = ROOT / ".compat"
 # The oldest numpy from 2.0 on with a wheel for the interpreter: 2.0 came before Python 3.13.
 OLDEST_NUMPY = {"3.11": "2.0.2", "3.12": "2.0.2", "3.13": "2.1.0"}
@@ -46,18 +49,16 @@ def pins_without_numpy() -> Path:
 
 def run_golden(version: str, interpreter: Path, numpy: str, constraints: Path) -> int:
     """Make the environment if it is not there, and run the golden tests in it; pytest's exit code."""
-    home = COMPAT / f"python{version}-numpy-{numpy}"
-    python = home / "bin" / "python"
-    if not (home / "done").exists():
-        subprocess.run([interpreter, "-m", "venv", "--clear", home], check=True)
-        wanted = ["pytest", "pytest-timeout", "hypothesis", f"numpy{'' if numpy == 'newest' else f'=={numpy}'}"]
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--only-binary=numpy", "-c", str(constraints)]
-        subprocess.run([*pip, *wanted], check=True, stderr=subprocess.DEVNULL)
-        (home / "done").touch()
+    python = environment(
+        COMPAT / f"python{version}-numpy-{numpy}",
+        ["pytest", "pytest-timeout", "hypothesis", f"numpy{'' if numpy == 'newest' else f'=={numpy}'}"],
+        options=("--only-binary=numpy", "-c", str(constraints)),
+        interpreter=interpreter,
+    )
     # By path and not installed: the orders need nothing but numpy, and an environment is then made in seconds.
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    by_path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "golden", "tests/order"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=by_path, capture_output=True, text=True, check=False)
     version_of = "import numpy; print(numpy.__version__)"
     exact = subprocess.run([python, "-c", version_of], capture_output=True, text=True, check=True).stdout.strip()
     closing = (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1]

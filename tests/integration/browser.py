@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from tests.integration.installs import CannotHaveError
+from tests.environments import CannotHaveError
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 _SECONDS = 60

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from tests.integration.installs import CannotHaveError, python_with
+from tests.environments import CannotHaveError
+from tests.integration.installs import python_with
 from tests.integration.places import SERVERS, Dataset, filled, write_shards
 from tests.integration.servers import Server
 

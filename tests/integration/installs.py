@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.compat.peers.environments import NEEDED_BESIDE_TORCH, without_torchvision
+from tests.compat.peers.environments import NEEDED_BESIDE_TORCH, TORCHVISION
+from tests.environments import (
+    ROOT,
+    CannotHaveError,
+    environment,
+    home_of,
+    made_once,
+    run,
+)
 
-HOME = Path(__file__).parent.parent.parent / ".integration"
+HOME = ROOT / ".integration"
 SWIFT, AZURITE = "2.38.3", "3.34.0"  # the newest Azurite that takes Node 20
-TORCH = "2.13.0"
 TESTING = ("pytest==9.2.0", "pytest-timeout==2.4.0", "hypothesis==6.170.15")
 ENVIRONMENTS = {
     "frameworks": ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"),
@@ -28,53 +33,23 @@ ENVIRONMENTS = {
 # Installed without what they ask for: a torchvision, and with it another torch, of 5 GB.
 _ALONE = {"peers": ("webdataset==1.0.2", "mosaicml-streaming==0.13.0", "litdata==0.2.76", "torchdata==0.11.0")}
 _WITH_TORCH = {"frameworks", "datasets", "ray", "peers"}
-_SECONDS = 400
-
-
-class CannotHaveError(Exception):
-    """A server that this machine cannot run, and why."""
-
-
-def run(*command: str | Path, **options: str | Path) -> str:
-    """What a command prints; `CannotHaveError` with the end of what it said, where it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, **options)  # type: ignore[call-overload]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        msg = f"{Path(command[0]).name}: {error}"
-        raise CannotHaveError(msg) from error
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
-        msg = f"{' '.join(str(word) for word in command[:4])} ... ended with {done.returncode}: {said[0][:200]}"
-        raise CannotHaveError(msg)
-    return str(done.stdout)
 
 
 def python_with(name: str) -> Path:
     """Python in an environment of its own, with the packages of that name in `ENVIRONMENTS`; made once."""
-    packages, alone = ENVIRONMENTS[name], _ALONE.get(name, ())
-    home = HOME / f"{name}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    done, wanted = home / "done", " ".join([*packages, *alone])
-    if not done.exists() or done.read_text() != wanted:
-        run(sys.executable, "-m", "venv", "--clear", home)
-        pip = (home / "bin" / "python", "-m", "pip", "install", "--quiet")
-        if name in _WITH_TORCH:
-            run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
-        run(*pip, *packages)
-        if alone:
-            run(*pip, "--no-deps", *alone)
-            without_torchvision(home / "bin" / "python")
-        done.write_text(wanted)
-    return home / "bin" / "python"
+    alone = _ALONE.get(name, ())
+    return environment(
+        home_of(HOME, name),
+        ENVIRONMENTS[name],
+        alone=alone,
+        stand_ins=TORCHVISION if alone else None,
+        torch=name in _WITH_TORCH,
+    )
 
 
 def swift_programs() -> Path:
     """The folder of the programs of OpenStack Swift, from PyPI, in an environment of its own."""
-    home = HOME / f"swift-{SWIFT}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    if not (home / "done").exists():
-        run(sys.executable, "-m", "venv", "--clear", home)
-        run(home / "bin" / "python", "-m", "pip", "install", "--quiet", f"swift=={SWIFT}")
-        (home / "done").touch()
-    return home / "bin"
+    return environment(home_of(HOME, f"swift-{SWIFT}"), [f"swift=={SWIFT}"]).parent
 
 
 def nginx_program() -> Path:
@@ -83,10 +58,11 @@ def nginx_program() -> Path:
         return Path(found)
     home = HOME / "nginx"
     program = home / "usr" / "sbin" / "nginx"
-    if not program.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        _fetch_nginx(home, program)
-    run(program, "-V")
+    with made_once(home, "") as is_missing:
+        if is_missing:
+            home.mkdir(exist_ok=True)
+            _fetch_nginx(home, program)
+        run(program, "-V")
     return program
 
 
@@ -117,10 +93,10 @@ def azurite_program() -> tuple[str, Path]:
         msg = "there is no Node"
         raise CannotHaveError(msg)
     home = HOME / f"azurite-{AZURITE}"
-    if not (home / "done").exists():
-        home.mkdir(parents=True, exist_ok=True)
-        # In its folder and not by --prefix: an unfinished one is then taken up again.
-        (home / "package.json").write_text("{}")
-        run(npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", f"azurite@{AZURITE}", cwd=home)
-        (home / "done").touch()
+    with made_once(home, "") as is_missing:
+        if is_missing:
+            home.mkdir(exist_ok=True)
+            # In its folder and not by --prefix: an unfinished one is then taken up again.
+            (home / "package.json").write_text("{}")
+            run(npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", f"azurite@{AZURITE}", cwd=home)
     return node, home / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.installs import CannotHaveError, azurite_program, nginx_program, run, swift_programs
+from tests.environments import CannotHaveError, run
+from tests.integration.installs import azurite_program, nginx_program, swift_programs
 
 _START_SECONDS = 60.0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli.calls import Calls
+from tests.environments import CannotHaveError
 from tests.integration.browser import Browser, browser
-from tests.integration.installs import CannotHaveError
 
 WIDTHS = {"phone": 390, "small phone": 320, "desktop": 1280}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.installs import CannotHaveError
+from tests.environments import CannotHaveError
 from tests.integration.places import NUM_SHARDS, SAMPLES_PER_SHARD, Dataset
 from tests.integration.servers import nginx
 

@@ -1,24 +1,19 @@
 """The environments of other packages, each made once below ``.compat/``, with the versions pinned here.
 
-What cannot be had (no network, no such wheel, no such program) is `CannotHaveError` with the reason.
+What cannot be had is `CannotHaveError` with the reason.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-HOME = Path(__file__).parent.parent.parent.parent / ".compat" / "peers"
-TORCH = "2.13.0"
-_SECONDS = 900
+from tests.environments import ROOT, CannotHaveError, environment, home_of, run
 
-
-class CannotHaveError(Exception):
-    """A package or program that this machine cannot have, and why."""
+HOME = ROOT / ".compat" / "peers"
 
 
 class Peer(NamedTuple):
@@ -58,12 +53,12 @@ PEERS = {
 }
 # mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not
 # load next to every torch.
-_TORCHVISION = {
-    "__init__.py": "",
-    "transforms/__init__.py": "",
-    "transforms/functional.py": "def to_tensor(image):\n    raise NotImplementedError\n",
-    "datasets/__init__.py": "class VisionDataset:\n    pass\n",
-    "io/__init__.py": """import io
+TORCHVISION = {
+    "torchvision/__init__.py": "",
+    "torchvision/transforms/__init__.py": "",
+    "torchvision/transforms/functional.py": "def to_tensor(image):\n    raise NotImplementedError\n",
+    "torchvision/datasets/__init__.py": "class VisionDataset:\n    pass\n",
+    "torchvision/io/__init__.py": """import io
 import numpy as np
 import torch
 from PIL import Image
@@ -105,45 +100,15 @@ def python_of(name: str) -> Path:
         raise CannotHaveError(msg)
     if not peer.packages:
         return Path(sys.executable)
-    home = HOME / f"{name}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    python, done, wanted = home / "bin" / "python", home / "done", " ".join([*peer.packages, *peer.alone])
-    if not done.exists() or done.read_text() != wanted:
-        _run(sys.executable, "-m", "venv", "--clear", home)
-        pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        if peer.torch:
-            _run(*pip, f"torch=={TORCH}")  # on its own and first, as in the Makefile
-        _run(*pip, *peer.packages)
-        if peer.alone:
-            _run(*pip, "--no-deps", *peer.alone)
-            without_torchvision(python)
-        done.write_text(wanted)
-    return python
+    stand_ins = TORCHVISION if peer.torch else None
+    return environment(home_of(HOME, name), peer.packages, alone=peer.alone, stand_ins=stand_ins, torch=peer.torch)
 
 
 def run_in(python: Path, script: Path, *arguments: str | Path) -> None:
     """Run a script with a peer's Python, without our own package in sight."""
     offline = {"TZ": "UTC", "HF_HUB_OFFLINE": "1", "HF_HOME": str(HOME / "hf"), "LITDATA_DISABLE_VERSION_CHECK": "1"}
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | offline
-    _run(python, script, *arguments, environment=environment)
-
-
-def without_torchvision(python: Path) -> None:
-    _run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision")
-    said = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
-    found = subprocess.run([python, "-c", said], capture_output=True, text=True, check=True)
-    for name, text in _TORCHVISION.items():
-        path = Path(found.stdout.strip(), "torchvision", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
-def _run(*command: str | Path, environment: dict[str, str] | None = None) -> None:
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, env=environment)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        msg = f"{Path(command[0]).name}: {error}"
-        raise CannotHaveError(msg) from error
-    if done.returncode:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-6:])
-        msg = f"{' '.join(str(word) for word in command[:5])} ended with {done.returncode}:\n{said}"
-        raise (CannotHaveError if "pip" in map(str, command) else RuntimeError)(msg)
+        run(python, script, *arguments, env=inherited | offline)
+    except CannotHaveError as error:  # here the peer is, and its script fails
+        raise RuntimeError(*error.args) from error

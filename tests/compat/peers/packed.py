@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.compat.peers.environments import CannotHaveError, python_of, run_in
+from tests.compat.peers.environments import python_of, run_in
+from tests.environments import CannotHaveError
 
 from shoal.pack import pack
 

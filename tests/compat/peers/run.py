@@ -22,8 +22,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import numpy as np
-from tests.compat.peers.environments import PEERS, CannotHaveError, python_of, run_in, title_of
+from tests.compat.peers.environments import PEERS, python_of, run_in, title_of
 from tests.compat.peers.plainly import plain
+from tests.environments import CannotHaveError
 
 import shoal
 
