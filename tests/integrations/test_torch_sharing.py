@@ -11,7 +11,7 @@ from tests.stream.made import open_finely, write_tars
 
 from shoal.errors import UsageError
 from shoal.stream.open_dataset import open_dataset
-from shoal.stream.workers import worker_cache
+from shoal.stream.workers import worker_batches
 from shoal.testing import RangeServer
 from shoal.torch import DataLoader
 
@@ -63,7 +63,7 @@ def test_the_traffic_of_workers_is_that_of_one_reader(
         msg = "no room"
         raise UsageError(msg)
 
-    monkeypatch.setattr(worker_cache, "chunk_cache_of", full)
+    monkeypatch.setattr(worker_batches, "chunk_cache_of", full)
     each, same = traffic(served, 2)
     assert same == ids
     assert each > 1.5 * alone

@@ -28,8 +28,7 @@ from shoal.processes.parents import end_with_parent
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.snapshot import Snapshot
-from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch, add_counts
-from shoal.stream.workers.worker_cache import sharing_chunks
+from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch, add_counts, sharing_chunks
 
 _log = logging.getLogger("shoal")
 

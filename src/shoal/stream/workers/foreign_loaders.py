@@ -20,7 +20,6 @@ _HINT = (
 
 # Wrappers that take an iterable which is identical on all ranks, and give each rank a part of it.
 _DEALERS = {"BatchSamplerShard", "DataLoaderDispatcher", "IterableDatasetShard"}
-_LIBRARIES = ("accelerate.", "transformers.")
 
 
 def refuse_as_list(depth: int = 2) -> None:
@@ -47,18 +46,12 @@ def refuse_second_dealing(world_size: int) -> None:
     if world_size == 1:
         return
     for frame in _callers():
-        kind = type(frame.f_locals.get("self")).__name__
-        if kind in _DEALERS and frame.f_globals.get("__name__", "").startswith(_LIBRARIES):
-            library = frame.f_globals["__name__"].partition(".")[0]
-            msg = (
-                f"{library}'s {kind} deals samples to ranks, and this dataset gives the part of one of {world_size} "
-                "ranks already: most samples would be lost"
-            )
-            hint = (
-                "use shoal.torch.DataLoader, which it leaves alone; or .partition(rank=0, world_size=1), and every "
-                "rank reads everything for it to choose from"
-            )
-            raise UsageError(msg, hint=hint)
+        kind, library = type(frame.f_locals.get("self")).__name__, frame.f_globals.get("__name__", "").partition(".")[0]
+        if kind in _DEALERS and library in {"accelerate", "transformers"}:
+            msg = f"{library}'s {kind} deals samples to ranks, and this dataset gives the part of one of {world_size} "
+            msg += "ranks already: most samples would be lost"
+            hint = "use shoal.torch.DataLoader, which it leaves alone; or .partition(rank=0, world_size=1), and every "
+            raise UsageError(msg, hint=hint + "rank reads everything for it to choose from")
 
 
 def refuse_batches_of_batches() -> None:

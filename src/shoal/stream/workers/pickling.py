@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from functools import cache
 
 from shoal.errors import IndexFileError, ShoalError
 from shoal.index.table import Index
@@ -23,7 +23,11 @@ _SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent fa
 def pack(work: WorkerSpec) -> bytes:
     """Return the work as bytes that `unpack` restores on this machine."""
     buffer = io.BytesIO()
-    _Packer(buffer, work).dump(work)
+    pickler, index, path = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL), work.opened.index, _path_of(work)
+    if path:
+        named = (path, index.fingerprint)
+        pickler.persistent_id = lambda thing: named if thing is index else None  # type: ignore[method-assign]
+    pickler.dump(work)
     return buffer.getvalue()
 
 
@@ -35,35 +39,19 @@ def unpack(data: bytes) -> WorkerSpec:
     IndexFileError
         The file of the index holds another one by now.
     """
-    found: WorkerSpec = _Unpacker(io.BytesIO(data)).load()
-    return found
+    unpickler = pickle.Unpickler(io.BytesIO(data))  # noqa: S301  # of a process of this run
+    unpickler.persistent_load = cache(_load)  # type: ignore[method-assign]  # one object for all references to it
+    work: WorkerSpec = unpickler.load()
+    return work
 
 
-class _Packer(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, work: WorkerSpec) -> None:
-        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        self._index, self._path = work.opened.index, _path_of(work)
-
-    def persistent_id(self, thing: Any) -> tuple[str, str] | None:
-        """Return the file of the index in its place."""
-        return (self._path, self._index.fingerprint) if self._path and thing is self._index else None
-
-
-class _Unpacker(pickle.Unpickler):
-    _index: Index | None = None
-
-    def persistent_load(self, named: tuple[str, str]) -> Index:
-        """Return the index of the file, one object for all references to it."""
-        if self._index is None:
-            self._index = self._loaded(*named)
-        return self._index
-
-    def _loaded(self, path: str, fingerprint: str) -> Index:
-        index = load_index(path, store=LocalStore(), trusted=True)
-        if index.fingerprint != fingerprint:
-            msg = f"{path}: an index of dataset {index.fingerprint}, where {fingerprint} was just before"
-            raise IndexFileError(msg, hint="leave the index as it is while a run uses it")
-        return index
+def _load(named: tuple[str, str]) -> Index:
+    path, fingerprint = named
+    index = load_index(path, store=LocalStore(), trusted=True)
+    if index.fingerprint != fingerprint:
+        msg = f"{path}: an index of dataset {index.fingerprint}, where {fingerprint} was just before"
+        raise IndexFileError(msg, hint="leave the index as it is while a run uses it")
+    return index
 
 
 def _path_of(work: WorkerSpec) -> str:

@@ -1,4 +1,4 @@
-"""Batches made one by one, by step, in a worker process: the tasks sent to it, and the results that come back.
+"""Batches made one by one, by step, in a worker process: the tasks sent to it, the results, and a shared cache.
 
 A task names epoch, start and step, so a worker keeps no record of the position of the run: the same worker serves any
 number of epochs and resumed positions, and a new one begins wherever its task says.
@@ -7,21 +7,29 @@ number of epochs and resumed positions, and a new one begins wherever its task s
 from __future__ import annotations
 
 import contextlib
+import logging
 import pickle
 import threading
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, StorageError, UsageError
+from shoal.figures import format_bytes
 from shoal.pipeline.quarantine import MOST_LISTED
-from shoal.reading.cached_ranges import cache_counts
+from shoal.reading.cached_ranges import cache_counts, chunk_cache_of, expect_windows
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
 from shoal.stream.delivery_sums import Proof
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
+
+_log = logging.getLogger("shoal")
+_HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency")
+_LEAST_CACHE_BYTES = 1 << 30
+_CACHED_WINDOWS = 2  # workers are not at exactly the same position
 
 
 class Task(NamedTuple):
@@ -67,21 +75,18 @@ class StepMaker:
     def __init__(self, work: WorkerSpec, num_workers: int, stop: Any) -> None:
         self._work, self._num_workers, self._stop = work, num_workers, stop
         self._watch: threading.Thread | None = None
-        self._forget()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _arrived, (pack(self._work), self._num_workers, self._stop)
-
-    def _forget(self) -> None:
         self._iteration: Iteration | None = None
         self._next: tuple[int, int, int] | None = None
         self._counters = Counters()
-        self._told: dict[str, Any] = {}
+        self._sent: dict[str, Any] = {}  # counts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpacked, (pack(self._work), self._num_workers, self._stop)
 
     def make(self, task: Task) -> WorkerBatch:
         """Make the batch of a task; an error is returned in it, so that it keeps its type on its way."""
         if self._watch is None:
-            self._told = dict(cache_counts(self._work.opened))  # a forked process has those of its parent
+            self._sent = dict(cache_counts(self._work.opened))  # a forked process has those of its parent
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
             self._watch.start()
         try:
@@ -95,12 +100,10 @@ class StepMaker:
         return WorkerBatch(task.step, batch, self._counts(), None, proof)
 
     def _made(self, task: Task) -> tuple[Any, Proof]:
-        here = (task.epoch, task.start, task.step)
-        if self._iteration is None or self._next != here:
+        if self._iteration is None or self._next != (task.epoch, task.start, task.step):
             self.close()
             work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
-            spec = IteratorSpec(work, task.epoch, task.start, first_step=task.step, counters=self._counters)
-            self._iteration = Iteration(spec)
+            self._iteration = Iteration(IteratorSpec(work, task.epoch, task.start, task.step, self._counters))
         position = self._iteration.position
         before = position.proof
         batch = next(self._iteration)
@@ -123,13 +126,12 @@ class StepMaker:
         self.close()
 
     def _counts(self) -> dict[str, Any]:
-        """Counts to be added by `add_counts`: of all but heights, what has come since the last time."""
-        now = self._counters.counts() | cache_counts(self._work.opened)
-        before, self._told = self._told, now
-        return counts_since(before, now)
+        """Return the counts to be added by `add_counts`."""
+        before, self._sent = self._sent, self._counters.counts() | cache_counts(self._work.opened)
+        return counts_since(before, self._sent)
 
 
-def _arrived(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
+def _unpacked(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
     return StepMaker(unpack(packed), num_workers, stop)
 
 
@@ -139,9 +141,15 @@ def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     >>> counts_since({"num_samples": 3, "peak_bytes": 100}, {"num_samples": 5, "peak_bytes": 120})
     {'num_samples': 2, 'peak_bytes': 120}
     """
-    return {
-        name: value if name.startswith(_HEIGHTS) else _since(before.get(name), value) for name, value in now.items()
-    }
+    added = {}
+    for name, value in now.items():
+        if name.startswith(_HEIGHTS):
+            added[name] = value
+        elif isinstance(value, list):
+            added[name] = value[len(before.get(name, ())) :]
+        else:
+            added[name] = value - before.get(name, 0)
+    return added
 
 
 def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
@@ -158,15 +166,6 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
             setattr(counters, name, value + more)
 
 
-_HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency")
-
-
-def _since(before: Any, now: Any) -> Any:
-    if isinstance(now, list):
-        return now[len(before or ()) :]
-    return now - (before or 0)
-
-
 def _portable(error: BaseException) -> BaseException:
     """Return the error itself if it can be pickled, else one with its type and message."""
     try:
@@ -174,3 +173,33 @@ def _portable(error: BaseException) -> BaseException:
     except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
         return ShoalError(f"{type(error).__name__}: {error}")
     return error
+
+
+def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
+    """Add a cache of this machine, for the time of the work, to work that reads remote shards and has none.
+
+    Worker ``w`` of ``m`` makes every ``m``-th batch, so all of them want nearly all chunks at about the same time.
+    Local files are shared by the page cache. If there is no room for a cache, workers read for themselves, and a
+    warning says what that costs. They do not divide the window: to hold only a part of it, each worker would read
+    chunks again, and over the network.
+    """
+    opened, resolved = work.opened, work.resolved
+    if opened.cache is not None or opened.store.reads_ahead or not len(resolved.chunks):
+        return work
+    chunks = min(resolved.order.parameters.get("chunks", 0), len(resolved.chunks))
+    window_bytes = chunks * resolved.index.num_bytes // len(resolved.chunks)
+    asked = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * window_bytes), "keep": False}
+    try:
+        shared = replace(opened, cache=chunk_cache_of(asked, dataset=opened.index.fingerprint))
+        expect_windows(shared, resolved, work.pipeline.partition.world_size)
+    except (UsageError, StorageError) as error:
+        _log.warning(
+            "workers read every chunk for themselves, since they cannot share: %s; %d workers hold a window of %s "
+            "each, and every chunk comes over the network up to %d times",
+            error,
+            num_workers,
+            format_bytes(window_bytes),
+            num_workers,
+        )
+        return work
+    return replace(work, opened=shared)
