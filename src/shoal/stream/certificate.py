@@ -75,10 +75,12 @@ class Certificate:
             raise StateError(msg, hint="another shoal made it: use that one, or run again")
         try:
             epochs = {_count("epoch", int(epoch), MAX_SEED): _part(part) for epoch, part in given["epochs"].items()}
-            index, seed = _text(given["index"]), _count("seed", given["seed"], MAX_SEED)
-            order, checksums = order_in("certificate", given["order"]), _text(given["checksums"])
+            index, checksums, seed = given["index"], given["checksums"], _count("seed", given["seed"], MAX_SEED)
+            if not isinstance(index, str) or not isinstance(checksums, str):
+                msg = f"index and checksums must be strings; got {shown(index)} and {shown(checksums)}"
+                raise TypeError(msg)  # noqa: TRY301  # reported once, below
             gaps = Gaps.of(tuple(each) for each in given.get("without", ()))
-            return Certificate(index, seed, order, checksums, epochs, gaps)
+            return Certificate(index, seed, order_in("certificate", given["order"]), checksums, epochs, gaps)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, UsageError) as error:
             msg = f"the certificate was changed after it was made: {type(error).__name__}: {shown(error)}"
             raise StateError(msg, hint="give it as certificate() or merge_certificates() made it") from None
@@ -124,21 +126,21 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     ...     shoal.merge_certificates(ranks) == delivered(path, size=25)
     True
     """
-    merged: Certificate | None = None
-    for given in certificates:
-        one = Certificate.from_dict(given)
-        if merged is None:
-            merged = one
-            continue
-        _refuse_strangers(merged, one)
-        epochs = dict(merged.epochs)
-        for epoch, part in one.epochs.items():
-            epochs[epoch] = epochs[epoch].plus(part) if epoch in epochs else part
-        merged = replace(merged, epochs=epochs, gaps=merged.gaps.plus(one.gaps))
-    if merged is None:
+    given = [Certificate.from_dict(each) for each in certificates]
+    if not given:
         msg = "there are no certificates to merge"
         raise UsageError(msg, hint="give those of all ranks")
-    return merged.to_dict()
+    first, epochs, gaps = given[0], dict(given[0].epochs), given[0].gaps
+    for other in given[1:]:
+        for name in ("index", "seed", "order", "checksums"):
+            if getattr(first, name) != getattr(other, name):
+                sides = " and ".join(json.dumps(getattr(side, name), sort_keys=True) for side in (first, other))
+                msg = f"these certificates are not of one run: {name} is {sides}"
+                raise StateError(msg, hint="merge what the ranks of one run, and its earlier parts, have delivered")
+        for epoch, part in other.epochs.items():
+            epochs[epoch] = epochs[epoch].plus(part) if epoch in epochs else part
+        gaps = gaps.plus(other.gaps)
+    return replace(first, epochs=epochs, gaps=gaps).to_dict()
 
 
 def differences(certificate: Certificate, resolved: ResolvedOrder) -> list[str]:
@@ -158,15 +160,13 @@ def differences(certificate: Certificate, resolved: ResolvedOrder) -> list[str]:
     resolved = replace(resolved, gaps=certificate.gaps)
     hashes = RecordHashes(index)
     if hashes.kind != certificate.checksums:
-        sides = f"checksums of {certificate.checksums}; this index has those of {hashes.kind}"
-        msg = f"the certificate was made with {sides}"
+        msg = f"the certificate used checksums of {certificate.checksums}; this index has those of {hashes.kind}"
         raise StateError(msg, hint="compare with the index that the run used")
     found = []
     for epoch, part in sorted(certificate.epochs.items()):
         if not 0 <= part.start < part.end <= resolved.num_samples:
-            found.append(
-                f"epoch {epoch}: positions [{part.start}, {part.end}), and an epoch has {resolved.num_samples}"
-            )
+            text = f"positions [{part.start}, {part.end}), but an epoch has {resolved.num_samples}"
+            found.append(f"epoch {epoch}: {text}")
         elif text := _difference(part, resolved, hashes, epoch):
             found.append(f"epoch {epoch}, positions [{part.start}, {part.end}): {text}")
     return found
@@ -192,18 +192,9 @@ def _difference(part: DeliveredPart, resolved: ResolvedOrder, hashes: RecordHash
     return ""
 
 
-def _refuse_strangers(first: Certificate, other: Certificate) -> None:
-    for name in ("index", "seed", "order", "checksums"):
-        ours, theirs = getattr(first, name), getattr(other, name)
-        if ours != theirs:
-            sides = " and ".join(json.dumps(side, sort_keys=True) for side in (ours, theirs))
-            msg = f"these certificates are not of one run: {name} is {sides}"
-            raise StateError(msg, hint="merge what the ranks of one run, and its earlier parts, have delivered")
-
-
 def _part(given: Any) -> DeliveredPart:
     if not isinstance(given, Mapping):
-        msg = f"{shown(given)} is nothing that was delivered"
+        msg = f"an epoch must be a dict; got {shown(given)}"
         raise TypeError(msg)
     start, end, num_samples = (_count(name, given[name], MAX_POSITION) for name in ("start", "end", "num_samples"))
     if not _SUM.fullmatch(given["sum"]):
@@ -214,10 +205,3 @@ def _part(given: Any) -> DeliveredPart:
 
 def _count(name: str, value: object, limit: int) -> int:
     return count_in("certificate", name, value, limit)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        msg = f"{shown(value)} is no text"
-        raise TypeError(msg)
-    return value

@@ -36,9 +36,8 @@ def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonic
         raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
     if isinstance(order, str) and order not in ORDERS:
         msg = f"there is no order {order!r}; there are {', '.join(map(repr, ORDERS))}"
-        raise UsageError(
-            msg, hint=did_you_mean(order, ORDERS) + "an order is one of these, or an object of shoal.orders"
-        )
+        hint = did_you_mean(order, ORDERS) + "an order is one of these, or an object of shoal.orders"
+        raise UsageError(msg, hint=hint)
     if not isinstance(order, str) and not hasattr(order, "bind"):
         msg = f"an order is a name or an object of shoal.orders; got {order!r}"
         raise UsageError(msg)
@@ -49,9 +48,12 @@ def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonic
     if order == "window":
         return OrderRequest(None, number, window, chunk, num_canonical_nodes)
     keywords = {"window": window, "num_canonical_nodes": num_canonical_nodes}
-    if given := [name for name, value in keywords.items() if value is not None]:
-        msg = f"{' and '.join(f'{name}=' for name in given)} belongs to the window order in bytes; got order {order!r}"
-        raise UsageError(msg, hint=_arguments_of(order))
+    if given := [f"{name}=" for name, value in keywords.items() if value is not None]:
+        kind = ORDERS[order] if isinstance(order, str) else type(order)
+        names = ", ".join(f"{name}=..." for name in kind().parameters) if kind in ORDERS.values() else "..."
+        hint = f"this order takes {kind.__name__}({names})" if names else "this order takes no arguments but seed="
+        msg = f"{' and '.join(given)} belongs to the window order in bytes; got order {order!r}"
+        raise UsageError(msg, hint=hint)
     return OrderRequest(ORDERS[order]() if isinstance(order, str) else order, number, chunk=chunk)
 
 
@@ -66,33 +68,26 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     StateError
         The order is unknown, its numbers are invalid, or samples were selected that the state does not list.
     """
-    told = dict(state.order)
-    name, extents_per_chunk = told.pop("name", None), told.pop("extents_per_chunk", None)
-    told.pop("version", None)
+    given = dict(state.order)
+    name, extents_per_chunk = given.pop("name", None), given.pop("extents_per_chunk", None)
+    given.pop("version", None)
     if stored is not None:
-        told.pop("stored", None)
-    if chosen := [word for word in ("stored", "delivered") if word in told]:
-        msg = f"the state was saved after select(), take() or skip() ({chosen[0]}), and keeps only a digest of these"
+        given.pop("stored", None)
+    if subsets := [word for word in ("stored", "delivered") if word in given]:
+        msg = f"the state was saved after select(), take() or skip() ({subsets[0]}), and keeps only a digest of these"
         raise StateError(msg, hint="make the dataset again in Python, and ask its batch_ids()")
-    numbers = [*told.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]
-    known = isinstance(name, str) and name in ORDERS
-    if not known or not all(type(number) is int and number > 0 for number in numbers):
-        msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}"
+    msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}"
+    numbers = [*given.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]
+    if not isinstance(name, str) or name not in ORDERS or not all(type(each) is int and each > 0 for each in numbers):
         raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
     try:
-        order = ORDERS[name](**told)
+        order = ORDERS[name](**given)
     except (TypeError, UsageError) as error:
-        msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}: {error}"
-        raise StateError(msg, hint="the state was changed after it was saved, or saved by another shoal") from None
+        hint = "the state was changed after it was saved, or saved by another shoal"
+        msg = f"{msg}: {error}"
+        raise StateError(msg, hint=hint) from None
     # The size of a chunk no longer matters; that one was given tells a buffer over chunks from one over shards.
     return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
-
-
-def _arguments_of(order: Any) -> str:
-    """Describe the arguments of an order other than the window in bytes."""
-    kind = ORDERS[order] if isinstance(order, str) else type(order)
-    names = ", ".join(f"{name}=..." for name in kind().parameters) if kind in ORDERS.values() else "..."
-    return f"this order takes {kind.__name__}({names})" if names else "this order takes no arguments but seed="
 
 
 def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -106,12 +101,12 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
                 msg = f"the function for {name!r} must give a truth value for each of {len(mask)} samples"
                 raise UsageError(msg, hint="it is given the whole column as an array")
         else:
-            kept = np.isin(column, _looked_for(index, name, wanted))
+            kept = np.isin(column, _numbers_of(index, name, wanted))
         mask &= kept
     return mask
 
 
-def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
+def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
     """Return the values to find in a column: for texts and class names, the numbers that stand for them."""
     # numpy would take a set for one value.
     several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
@@ -120,14 +115,13 @@ def _looked_for(index: Index, name: str, wanted: Any) -> NDArray[Any]:
         return values
     words = words_of_column(index, name)
     if words is None:
-        msg = f"the column {name!r} holds numbers, and nothing says which texts they mean; got {str(values[0])!r}"
+        msg = f"the column {name!r} holds numbers without names; got {str(values[0])!r}"
         raise UsageError(msg, hint=f"give numbers: select({name}=0)")
     numbers = {word: number for number, word in enumerate(words)}
-    for value in values.tolist():
-        if value not in numbers:
-            shown = ", ".join(map(repr, words[:_MOST_WORDS])) + (", ..." if len(words) > _MOST_WORDS else "")
-            msg = f"no sample has {value!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
-            raise UsageError(msg, hint="texts are compared letter by letter")
+    if missing := [value for value in values.tolist() if value not in numbers]:
+        shown = ", ".join(map(repr, words[:_MOST_WORDS])) + (", ..." if len(words) > _MOST_WORDS else "")
+        msg = f"no sample has {missing[0]!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
+        raise UsageError(msg, hint="texts are compared letter by letter")
     return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
 
 
@@ -139,7 +133,7 @@ def numbers_left(samples: Any, left: Runs) -> Any:
     numbers = left.numbers(array.astype(np.int64))
     if (numbers < 0).any():
         msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
-        raise UsageError(msg, hint="select() before shuffle() takes sample ids, which choices do not change")
+        raise UsageError(msg, hint="select() before shuffle() takes sample ids, which do not change with selections")
     return numbers
 
 

@@ -29,7 +29,7 @@ from shoal.stream.delivery_sums import RecordHashes
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.map_view import MapView, map_view
 from shoal.stream.position import Cursor
-from shoal.stream.window_warning import warning_about
+from shoal.stream.shuffle_quality import warning_about
 
 
 class Stream:

@@ -87,16 +87,14 @@ def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
     UsageError
         The numbers have no names.
     """
-    words = words_of_column(opened.index, field)
-    if words is None:
-        named = class_labels(opened)
-        words = named.get(field)
-        if words is None:
-            known = [name for name in _column_names(opened.index) if words_of_column(opened.index, name) is not None]
-            known += [name for name in named if name not in known]
-            msg = f"the numbers of {field!r} have no names here"
-            hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"
-            raise UsageError(msg, hint=f"names are known of {', '.join(map(repr, known))}" if known else hint)
+    index = opened.index
+    if (words := words_of_column(index, field)) is None and (
+        words := (named := class_labels(opened)).get(field)
+    ) is None:
+        known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
+        msg = f"the numbers of {field!r} have no names here"
+        hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"
+        raise UsageError(msg, hint=f"there are names for {', '.join(map(repr, known))}" if known else hint)
     return tuple(words)
 
 

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from shoal.errors import UsageError
 from shoal.order.partition import check_rank
@@ -84,25 +84,39 @@ def rank_and_world_size(
     if given is not None:
         rank, world_size = _whole("rank", given[0]), _whole("world_size", given[1])
         return _checked(_Said("given", rank, world_size))
-    inner = [said for said in (*_libraries(), _torchrun(environment)) if said is not None]
-    outer = [said for name in _OUTER if (said := _launcher(name, environment)) is not None]
+    inner = [said for said in (_torch(), _jax(), _ray()) if said is not None]
+    if environment.get("RANK") or environment.get("WORLD_SIZE") not in {None, "", "1"}:
+        inner += filter(None, [_in_environment("RANK", "WORLD_SIZE", environment, "torchrun")])
+    # A rank alone says nothing: SLURM sets it in batch scripts too.
+    set_here = [(*names, environment, launcher) for launcher, names in _OUTER.items() if environment.get(names[1])]
+    outer = [said for names in set_here if (said := _in_environment(*names)) is not None]
     for group in (inner, outer):
         for said in group[1:]:
             if said[1:] != group[0][1:]:
-                raise _conflict(group[0], said)
-    if not inner:
-        if not outer:
-            _refuse_batch_script(environment)
-        return _checked(outer[0]) if outer else (0, 1)
-    # torchrun numbers machines in the order of their rendezvous, so its ranks need not follow those of its launcher.
-    if outer and "TORCHELASTIC_RUN_ID" not in environment and not _nests(outer[0], inner[0]):
-        raise _conflict(inner[0], outer[0])
-    return _checked(inner[0])
+                _refuse(group[0], said)
+    if inner:
+        # torchrun numbers machines in the order of their rendezvous, so its ranks need not follow its launcher's.
+        if outer and "TORCHELASTIC_RUN_ID" not in environment and not _nests(outer[0], inner[0]):
+            _refuse(inner[0], outer[0])
+        return _checked(inner[0])
+    if outer:
+        return _checked(outer[0])
+    if (tasks := environment.get("SLURM_NTASKS") or "1") != "1" and "SLURM_PROCID" in environment:
+        msg = f"SLURM_NTASKS={tasks}, but this process was not started by srun: its rank is unknown"
+        hint = "start the tasks with srun or torchrun; or, where one process is meant, .partition(rank=0, world_size=1)"
+        raise UsageError(msg, hint=hint)
+    return 0, 1
 
 
-def _libraries() -> list[_Said]:
-    """Return the ranks reported by the libraries that run a job in this process."""
-    return [said for ask in (_torch, _jax, _ray) if (said := ask()) is not None]
+def _nests(outer: _Said, inner: _Said) -> bool:
+    """True if the outer launcher may have started groups of consecutive ranks."""
+    each, rest = divmod(inner.world_size, max(1, outer.world_size))
+    return not rest and each > 0 and inner.rank // each == outer.rank
+
+
+def _refuse(one: _Said, other: _Said) -> NoReturn:
+    msg = f"{one}, but {other}"
+    raise UsageError(msg, hint=_HINT)
 
 
 def _torch() -> _Said | None:
@@ -132,47 +146,16 @@ def _ray() -> _Said | None:
     return None if rank is None or world_size is None else _Said("Ray Train", rank, world_size)
 
 
-def _torchrun(environment: Mapping[str, str]) -> _Said | None:
-    return _from("RANK", "WORLD_SIZE", environment, "torchrun sets both", alone="1")
-
-
-def _launcher(name: str, environment: Mapping[str, str]) -> _Said | None:
-    rank, size = _OUTER[name]
-    if not environment.get(size):  # a rank alone says nothing: SLURM sets it in batch scripts too
-        return None
-    return _from(rank, size, environment, f"{name} sets both")
-
-
-def _from(rank: str, size: str, environment: Mapping[str, str], hint: str, *, alone: str = "") -> _Said | None:
+def _in_environment(rank: str, size: str, environment: Mapping[str, str], launcher: str) -> _Said | None:
     words = environment.get(rank) or None, environment.get(size) or None
-    if words == (None, None) or (alone and words == (None, alone)):
+    if words == (None, None):
         return None
     try:
         numbers = int(words[0] or ""), int(words[1] or "")
     except ValueError:
         msg = f"{rank}={words[0]!r} and {size}={words[1]!r} in the environment must both be integers"
-        raise UsageError(msg, hint=f"{hint}; {_HINT}") from None
+        raise UsageError(msg, hint=f"{launcher} sets both; {_HINT}") from None
     return _Said(f"the environment ({rank}, {size})", *numbers)
-
-
-def _refuse_batch_script(environment: Mapping[str, str]) -> None:
-    """Raise `UsageError` in a script of a SLURM job of several tasks that is not itself one of these tasks."""
-    tasks = environment.get("SLURM_NTASKS") or "1"
-    if tasks != "1" and "SLURM_PROCID" in environment:
-        msg = f"SLURM_NTASKS={tasks}, but this process was not started by srun: it is no rank, or any"
-        hint = "start the tasks with srun or torchrun; or, where one process is meant, .partition(rank=0, world_size=1)"
-        raise UsageError(msg, hint=hint)
-
-
-def _nests(outer: _Said, inner: _Said) -> bool:
-    """True if the outer launcher may have started groups of consecutive ranks."""
-    each, rest = divmod(inner.world_size, max(1, outer.world_size))
-    return not rest and each > 0 and inner.rank // each == outer.rank
-
-
-def _conflict(one: _Said, other: _Said) -> UsageError:
-    msg = f"{one}, but {other}"
-    return UsageError(msg, hint=_HINT)
 
 
 def _checked(said: _Said) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Shuffle quality of a dataset in numbers: predicted if there is a formula, else measured."""
+"""Shuffle quality of a dataset, predicted if there is a formula, else measured; and warnings before a bad run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.block_and_buffer import Buffer
 from shoal.order.sequential_and_full import Sequential
+from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
 from shoal.quality.metrics import (
     check_correlation,
@@ -20,10 +21,15 @@ from shoal.quality.metrics import (
 )
 from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.units import RecordUnits
 from shoal.stream.index_columns import key_column
 
 _MOST_MEASURED = 1 << 24
 _MOST_COUNTED = 1 << 20
+_MOST_VARIANCE_RATIO = 1.2
+_LEAST_CHUNKS_OF_NODE = 8
+_MOST_REREADS = 2.0
+_LITTLE_BYTES = 1 << 20  # read again: not worth a warning
 
 
 def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
@@ -32,21 +38,20 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     if not 1 <= batch <= num_samples // 2:
         msg = f"batches of {batch} cannot be compared: at least two of them must be cut from {num_samples} samples"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
-    borders = resolved.order_borders
-    stored = resolved.stored
-    chunk_samples = np.diff(borders) if stored is None else stored.count_between(borders)
+    index, borders = resolved.index, resolved.order_borders
+    chunk_samples = _counts(resolved, borders)
     keys = _keys(resolved, key)
     correlation = _correlation(keys, chunk_samples, rho)
     order, sizes = resolved.order, batch_sizes(batch, num_samples)
     # Storage order does not shuffle chunks, and a buffer leaves similar samples of a chunk together.
     is_measured = isinstance(order, Sequential) or (isinstance(order, Buffer) and keys is not None and rho is None)
     if is_measured:
-        ratios = _measured(resolved, keys, sizes)
+        ratios = _measured(resolved, chunk_samples, keys, sizes)
     else:
         layout = ChunkLayout.of(chunk_samples)
         ratios = [predicted_variance_ratio(order, layout, size, rho=correlation) for size in sizes]
     chunks = _different(resolved, batch, borders)
-    shards = _different(resolved, batch, resolved.index.extent_first_sample[resolved.index.shard_first_extent])
+    shards = _different(resolved, batch, index.extent_first_sample[index.shard_first_extent])
     vr = dict(zip(sizes, ratios, strict=True))
     return ShuffleQuality(
         order=str(resolved),
@@ -89,15 +94,15 @@ def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rh
     return chunk_correlation(keys, chunk_samples) if int(chunk_samples.max(initial=0)) > 1 else 0.0
 
 
-def _measured(resolved: ResolvedOrder, keys: NDArray[Any] | None, sizes: list[int]) -> list[float]:
+def _measured(
+    resolved: ResolvedOrder, chunk_samples: NDArray[np.int64], keys: NDArray[Any] | None, sizes: list[int]
+) -> list[float]:
     """Measure the variance ratio for each batch size on the order of epoch 0; refuse orders too long for that."""
     num_samples = resolved.num_stored
     if num_samples > _MOST_MEASURED:
         msg = f"the order {resolved.order.name!r} has no formula, and {num_samples:,} samples are many to measure"
         raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures them")
-    counts = resolved.order_borders
-    chunks = np.diff(counts) if resolved.stored is None else resolved.stored.count_between(counts)
-    bound = resolved.order.bind(chunks, seed=resolved.request.seed, epoch=0)
+    bound = resolved.order.bind(chunk_samples, seed=resolved.request.seed, epoch=0)
     # Without a key: the storage position of a sample, by which sorted data are sorted.
     values = np.arange(num_samples, dtype=np.float64) if keys is None else keys
     emitted = values[bound.ids(0, num_samples)]
@@ -119,8 +124,7 @@ def _different(resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64]) 
         ids = resolved.stored_ids(order.ids(first * batch, min(num_batches, first + each) * batch))
         parts = np.searchsorted(borders, ids, side="right") - 1
         found.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
-    stored = resolved.stored
-    counts = np.diff(borders) if stored is None else stored.count_between(borders)
+    counts = _counts(resolved, borders)
     return float(np.mean(found)), expected_distinct_of(counts[counts > 0], batch)
 
 
@@ -130,3 +134,90 @@ def _name_of(key: Any, *, order: Any) -> str:
     if isinstance(key, str):
         return key
     return "numbers" if np.asarray(key).dtype.kind == "f" else "labels"
+
+
+def _counts(resolved: ResolvedOrder, borders: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count the samples that take part between each two of these borders."""
+    return np.diff(borders) if resolved.stored is None else resolved.stored.count_between(borders)
+
+
+def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | None:
+    """Return the variance of global batch means relative to a perfect shuffle, at most; None without a window.
+
+    The prediction of `shoal.quality.prediction` for chunks whose samples are all alike; less if they are not.
+    """
+    order = resolved.order
+    layout = ChunkLayout.of(resolved.chunks.num_samples)
+    return _worst(order, layout, global_batch) if isinstance(order, Window) else None
+
+
+def warning_about(resolved: ResolvedOrder, global_batch: int) -> str:
+    """Return the warning for this order and batch size; empty when all is well."""
+    factor, more_bytes = rereads(resolved)
+    order, index = resolved.order, resolved.index
+    if factor >= _MOST_REREADS and more_bytes >= _LITTLE_BYTES:
+        piece_samples = index.num_samples / index.num_extents
+        return (
+            f"the order {order.name!r} reads its samples one by one, and of these {index.format} shards no less than a "
+            f"piece of {piece_samples:.0f} samples can be read: an epoch reads {factor:.0f} times its bytes "
+            f"({more_bytes / 2**30:,.1f} GiB more). The window, .shuffle(window=...), reads each piece once; or write "
+            "smaller row groups, or shards without compression"
+        )
+    if not isinstance(order, Window) or order.chunks >= len(resolved.chunks):
+        return ""
+    layout = ChunkLayout.of(resolved.chunks.num_samples)
+    ratio = _worst(order, layout, global_batch)
+    chunk_bytes = float((resolved.chunks.end_byte - resolved.chunks.first_byte).mean())
+    if ratio > _MOST_VARIANCE_RATIO:
+        enough = _size(_enough_chunks(order, layout, global_batch) * chunk_bytes)
+        return (
+            f"a window of {order.chunks} chunks is small for global batches of {global_batch} samples: where the "
+            f"samples of a chunk are alike, batch means vary {ratio:.1f} times as much as in a perfect shuffle; "
+            f'window="{enough}" would do, or smaller chunks'
+        )
+    width = order.chunks // order.resolved_nodes
+    if width < _LEAST_CHUNKS_OF_NODE and order.resolved_nodes > 1:
+        return (
+            f"each of {order.resolved_nodes} canonical nodes mixes only {width} chunks at a time; "
+            f'window="{_size(_LEAST_CHUNKS_OF_NODE * order.resolved_nodes * chunk_bytes)}" or fewer canonical '
+            "nodes would do"
+        )
+    return ""
+
+
+def rereads(resolved: ResolvedOrder) -> tuple[float, int]:
+    """Return how many times an epoch reads its bytes if it reads samples one by one, and the excess in bytes.
+
+    (1.0, 0) if a sample can be read alone, or whole chunks are read.
+    """
+    index = resolved.index
+    if not isinstance(resolved.units, RecordUnits) or index.sample_bytes is not None:
+        return 1.0, 0
+    counts = _counts(resolved, index.extent_first_sample)
+    num_bytes = (index.extent_end_byte - index.extent_first_byte).astype(np.float64)
+    once = float(num_bytes[counts > 0].sum())
+    each = float((num_bytes * counts).sum())
+    return each / max(once, 1.0), int(each - once)
+
+
+def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:
+    """Return the ratio on sorted data; a batch of the whole dataset, or a window over it, is perfect."""
+    if global_batch >= layout.num_samples or order.chunks >= len(layout.samples):
+        return 1.0
+    return max(1.0, predicted_variance_ratio(order, layout, global_batch))
+
+
+def _enough_chunks(order: Window, layout: ChunkLayout, global_batch: int) -> int:
+    """Return the smallest window, in chunks, that mixes global batches well enough; all chunks if in doubt."""
+    few, many = order.chunks, len(layout.samples)
+    while many - few > 1:
+        middle = (few + many) // 2
+        nodes = min(order.resolved_nodes, middle // 2)
+        is_enough = _worst(Window(middle, nodes), layout, global_batch) <= _MOST_VARIANCE_RATIO
+        few, many = (few, middle) if is_enough else (middle, many)
+    return many
+
+
+def _size(num_bytes: float) -> str:
+    mebibytes = num_bytes / 2**20
+    return f"{int(mebibytes) + 1}MiB" if mebibytes < 2**12 else f"{int(mebibytes / 2**10) + 1}GiB"
