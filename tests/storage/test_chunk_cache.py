@@ -118,8 +118,8 @@ def test_hits_are_told_by_who_fetches_nothing(tmp_path: Path) -> None:
     assert chunk_cache_status(str(tmp_path)).num_hits == 3
     kept = ChunkCache(tmp_path, budget_bytes=8 * MIB)
     Source(kept).read("a")
-    kept.tell()
-    kept.tell()
+    kept.report_counts()
+    kept.report_counts()
     assert chunk_cache_status(str(tmp_path)).num_hits == 4
     assert chunk_cache_status(str(tmp_path)).num_fills == 1
 

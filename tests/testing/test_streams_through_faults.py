@@ -114,7 +114,7 @@ def test_answers_that_trickle_are_given_up(kind: FaultKind, far: Far) -> None:
 def test_an_opening_that_meets_nothing_else_ends(kind: FaultKind, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the thread that opens, where nobody else looks at the clock."""
     rule = retry.RetryRule(first_pause_seconds=0.01, deadline_seconds=1.0)
-    monkeypatch.setattr(open_source, "patient", lambda store, _: retry.RetryingStore(store, rule))
+    monkeypatch.setattr(open_source, "with_retries", lambda store, _: retry.RetryingStore(store, rule))
     with RangeServer(far.shards, seed=1) as server:
         server.faults = [Fault(kind, probability=1, seconds=0.2)]
         options = {"timeout_seconds": 0.7}

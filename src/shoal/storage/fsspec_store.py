@@ -14,11 +14,9 @@ from shoal.storage.remote_objects import (
     as_one_buffer,
     check_length,
     find_by_stat,
-    nanoseconds_of,
     no_read_ahead,
     range_reader,
     read_whole,
-    version_of,
 )
 from shoal.storage.storage_errors import check_range, status_failure, trimmed
 from shoal.storage.store import Buffer, ObjectInfo
@@ -141,8 +139,8 @@ class FileSystemStore:
         if info.get("size") is None:
             msg = f"could not look at {path}: its filesystem does not say how long it is"
             raise StorageError(msg, hint="a server that knows the length of what it sends is needed")
-        modified_ns = next((nanoseconds_of(info[name]) for name in _TIMES if info.get(name)), None)
-        return self._known.check(path, int(info["size"]), version_of(version), modified_ns)
+        modified = next((info[name] for name in _TIMES if info.get(name)), None)
+        return self._known.check(path, int(info["size"]), version, modified)
 
     def _failure(self, error: Exception, path: str, verb: str) -> Exception:
         if isinstance(error, ShoalError):

@@ -36,10 +36,15 @@ class KnownObjects:
         """Return the record of ``path``, or None."""
         return self._known.get(path)
 
-    def check(self, path: str, num_bytes: int, version: str, modified_ns: int | None = None) -> ObjectInfo:
-        """Record an object, or compare it with its record; raise `StorageError` if it has changed."""
-        now = ObjectInfo(path, num_bytes, version, modified_ns)
-        first = self._known.get(path) or self._known.setdefault(path, now)
+    def check(self, path: str, num_bytes: int, etag: str | None, modified: object = None) -> ObjectInfo:
+        """Record an object as a store reports it, or compare it with its record.
+
+        Raises `StorageError` if it has changed. See `nanoseconds_of` for ``modified``.
+        """
+        known, version = self._known.get(path), version_of(etag)
+        # Only once for each object: parsing a date takes longer than comparing all the rest.
+        now = ObjectInfo(path, num_bytes, version, None if known else nanoseconds_of(modified))
+        first = known or self._known.setdefault(path, now)
         change = ""
         if first.num_bytes != num_bytes:
             change = f"had {first.num_bytes} bytes, and now has {num_bytes}"

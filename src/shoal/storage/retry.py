@@ -56,12 +56,12 @@ class RetryRule:
     deadline_seconds: float = 120.0
     contact_seconds: float = 10.0
 
-    def pause_seconds(self, attempt: int, asked_seconds: float | None, *, is_lively: bool = False) -> float:
+    def pause_seconds(self, attempt: int, server_seconds: float | None, *, is_lively: bool = False) -> float:
         """Return the pause after failed attempt number ``attempt``, counted from 1."""
         most_seconds = min(self.most_pause_seconds, self.lively_pause_seconds if is_lively else math.inf)
         bound = min(most_seconds, self.first_pause_seconds * 2.0 ** min(attempt - 1, 60))
         # No other process draws the same number at the same moment; no streamed data depends on it.
-        return (asked_seconds or 0.0) + int.from_bytes(os.urandom(8), "little") / 2**64 * bound
+        return (server_seconds or 0.0) + int.from_bytes(os.urandom(8), "little") / 2**64 * bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +111,15 @@ def current_retry_control() -> RetryControl:
 
 
 def retried(
-    call: Callable[[], _Result],
-    rule: RetryRule,
-    *,
-    what: str | Callable[[], str],
-    began_seconds: float | None = None,
+    call: Callable[[], _Result], rule: RetryRule, *, what: str | Callable[[], str], began_seconds: float | None = None
 ) -> _Result:
     """Return the result of ``call``, retried while its errors are transient and the deadline has not passed.
 
     ``what``, or what it returns, ends the sentence "could not ...", without secrets. ``began_seconds`` counts an
     earlier wait towards the deadline: when that began, by `time.monotonic`.
 
-    Raises
-    ------
-    StorageError
-        The last error, if it was final (or came, with the same evidence, as often as it is worth attempts); else,
-        after the deadline, one that gives the number of attempts, chained to the last error and no longer transient.
+    Raises the last `StorageError`, if it was final (or came, with the same evidence, as often as it is worth attempts);
+    else, after the deadline, one that gives the number of attempts, chained to the last error and no longer transient.
     """
     control = _here.control
     deadline_seconds = rule.deadline_seconds if control.deadline_seconds is None else control.deadline_seconds
@@ -156,16 +149,14 @@ def retried(
     raise AssertionError  # pragma: no cover - the loop has no end
 
 
-def _log_retry(
-    last: StorageError, what: str, num_attempts: int, passed_seconds: float, deadline_seconds: float
-) -> None:
+def _log_retry(last: StorageError, what: str, attempt: int, passed_seconds: float, deadline_seconds: float) -> None:
     """Log retries that take long; at most every 30 s, however many requests fail."""
     global _logged_seconds  # noqa: PLW0603  # there is one process
     now = time.monotonic()
     if now - _logged_seconds >= _LOG_EVERY_SECONDS:
         _logged_seconds = now
         text = "could not %s so far (attempt %d, after %.1f s), retrying until %g s are over; the last answer: %s"
-        _log.warning(text, what, num_attempts, passed_seconds, deadline_seconds, last.message)
+        _log.warning(text, what, attempt, passed_seconds, deadline_seconds, last.message)
 
 
 def _given_up(
@@ -180,10 +171,10 @@ def _given_up(
     if last.unmet:
         msg += "; no answer has come from this server as yet"
         hint += f" (to wait longer for one that is about to start: --deadline, or {DEADLINE} in storage_options)"
-    if (asked_seconds := last.retry_after_seconds) is not None:
-        msg += f" (the server asked to wait {asked_seconds:g} s)"
-        if asked_seconds > deadline_seconds:
-            hint += f"; a stream with reading(deadline={2 * math.ceil(asked_seconds)}) waits that long"
+    if (server_seconds := last.retry_after_seconds) is not None:
+        msg += f" (the server asked to wait {server_seconds:g} s)"
+        if server_seconds > deadline_seconds:
+            hint += f"; a stream with reading(deadline={2 * math.ceil(server_seconds)}) waits that long"
     return StorageError(msg, hint=hint)
 
 

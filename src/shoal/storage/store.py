@@ -124,7 +124,7 @@ class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, MapRange, Protocol
     may be shared between threads. It may be pickled for a worker, without its connections and its records of objects.
     In a forked child it works, or raises an error at once (`ForkError`).
 
-    An object must stay as it was when the store first met it, in `stat`, `list` or a read: an answer about another
+    An object must stay as it was when the store first saw it, in `stat`, `list` or a read: an answer about another
     version is an error and never other bytes. So a remote store may answer `stat` and `find` from memory.
     """
 

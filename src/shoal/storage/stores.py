@@ -30,9 +30,9 @@ def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> S
     filesystem = (storage_options or {}).get("filesystem")
     if filesystem is None:
         return source
-    texts, alone = texts_of(source)
+    texts, is_single = texts_of(source)
     urls = [url_in(filesystem, text) for text in texts]
-    return urls[0] if alone else urls
+    return urls[0] if is_single else urls
 
 
 def options_of_sides(
@@ -106,11 +106,11 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     raise SourceError(msg, hint=hint)
 
 
-def _num_open(asked: object) -> int:
-    """Return how many files a store keeps open if ``asked`` may be open in all, with those of readers."""
-    text = str(asked)
-    if isinstance(asked, bool) or not text.isdecimal() or int(text) < 1:
-        msg = f"storage_options: max_open_files is a number of files, 1 or more; got {asked!r:.40}"
+def _num_open(max_open: object) -> int:
+    """Return how many files a store keeps open if ``max_open`` may be open in all, with those of readers."""
+    text = str(max_open)
+    if isinstance(max_open, bool) or not text.isdecimal() or int(text) < 1:
+        msg = f"storage_options: max_open_files is a number of files, 1 or more; got {max_open!r:.40}"
         raise UsageError(msg, hint='{"max_open_files": 32}')
     return max(1, int(text) * 3 // 4)
 

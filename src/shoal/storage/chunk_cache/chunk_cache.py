@@ -63,22 +63,13 @@ class SpillCounts:
 class ChunkCache:
     """A directory of chunks with a budget, shared by all processes of this machine.
 
-    Parameters
-    ----------
-    directory
-        A directory on a disk of this machine, or in its memory. Everything is kept in a folder ``shoal-chunks`` in it,
-        which only this user may enter; nothing else is touched.
-    budget_bytes
-        Limit for the size of the folder, counted in blocks, including files being filled. The first process to open it
-        sets it; while others have it open, the smallest budget given holds for all. None: the previous budget, else
-        half of the free space.
-    dataset
-        Text that identifies the dataset, of which only a digest is kept. Chunks of datasets that no process has open
-        are evicted first.
-    keep
-        True if chunks stay when the last process has closed the cache.
-    wait_seconds
-        Time to wait for another process that fetches the same chunk, before fetching it too.
+    ``directory`` is on a disk of this machine, or in its memory. Everything is kept in a folder ``shoal-chunks`` in it,
+    which only this user may enter; nothing else is touched. ``budget_bytes`` limits the size of the folder, counted in
+    blocks, including files being filled. The first process to open it sets it; while others have it open, the smallest
+    budget given holds for all. None: the previous budget, else half of the free space. ``dataset`` is any text that
+    identifies the dataset, of which only a digest is kept: chunks of datasets that no process has open are evicted
+    first. With ``keep``, chunks stay when the last process has closed the cache. ``wait_seconds`` limits the wait for
+    another process that fetches the same chunk, before fetching it too.
 
     Safe to share between threads and over a fork; a pickled copy opens the same directory. Hits write nothing and
     never wait; any failure of the cache itself only means a read without it.
@@ -87,7 +78,7 @@ class ChunkCache:
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     cache = ChunkCache(directory, budget_bytes=8 << 20)
     ...     first = cache.read("a.tar, bytes 0 to 5", 5, lambda: b"bytes")
-    ...     again = cache.read("a.tar, bytes 0 to 5", 5, lambda: b"never asked")
+    ...     again = cache.read("a.tar, bytes 0 to 5", 5, lambda: b"never fetched")
     ...     cache.close()
     >>> first, again, cache.counts.num_hits
     (b'bytes', b'bytes', 1)
@@ -106,7 +97,7 @@ class ChunkCache:
         wait_seconds: float = 30.0,
     ) -> None:
         if budget_bytes is not None and budget_bytes < _LEAST_BUDGET_BYTES:
-            msg = f"a chunk cache of {budget_bytes} bytes was asked for; the least is {_LEAST_BUDGET_BYTES}"
+            msg = f"asked for a chunk cache of {budget_bytes} bytes; the least is {_LEAST_BUDGET_BYTES}"
             raise UsageError(msg, hint='for example cache={"directory": ..., "budget": "200GiB"}')
         self._options = {
             "directory": os.fspath(directory),
@@ -180,11 +171,9 @@ class ChunkCache:
     def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
         """Return the part of a decoded piece that holds a sample, by its number in the piece; ``spill`` decodes it.
 
-        Without ``spill`` the part is only looked up.
-
-        As in `read`, one process decodes and the others wait, for as long as its file grows. ``expected_bytes`` is its
-        approximate size; space beyond it is reserved as it grows. None if the cache cannot take it: it is full of
-        chunks that others use, or has failed. An error of ``spill`` is raised.
+        Without ``spill`` the part is only looked up. As in `read`, one process decodes and the others wait, for as long
+        as its file grows. ``expected_bytes`` is its approximate size; space beyond it is reserved as it grows. None if
+        the cache cannot take it: it is full of chunks that others use, or has failed. An error of ``spill`` is raised.
         """
         name = self._name(key)
         found: SpilledPart | Claim | None = None
@@ -233,7 +222,7 @@ class ChunkCache:
             raise UsageError(msg, hint=hint)
         self._files.expected_bytes = window_bytes
 
-    def tell(self) -> None:
+    def report_counts(self) -> None:
         """Add this process's new counts to the shared counts; deferred while another process holds them."""
         _report_now(self._files)
 
@@ -274,9 +263,8 @@ class ChunkCache:
         """Decode into the claimed file; return True if it was completed."""
         is_done = False
         try:
-            file = SpillFile(
-                claim.descriptor, claim.name, partial(self._files.reserve, claim.descriptor, must_fit=True)
-            )
+            reserve = partial(self._files.reserve, claim.descriptor, must_fit=True)
+            file = SpillFile(claim.descriptor, claim.name, reserve)
             try:
                 file.finish(spill(file))
                 self._files.give_back(claim.descriptor, file.num_bytes)

@@ -80,7 +80,7 @@ class LocalStore:
             msg = f"max_open={max_open}: a store needs at least one open file"
             raise UsageError(msg)
         self._max_open = max_open
-        _stores[id(self)] = weakref.ref(self, partial(_forget, id(self)))
+        _stores[id(self)] = self
         # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits
         # for the interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
         self.reads_ahead = hasattr(os, "posix_fadvise")
@@ -235,7 +235,7 @@ class LocalStore:
         limit = _most_open()
         _close_oldest([self], min(self._max_open, limit))
         if len(_stores) > 1:
-            _close_oldest([store for known in list(_stores.values()) if (store := known()) is not None], limit)
+            _close_oldest([store for known in _stores.valuerefs() if (store := known()) is not None], limit)
 
     def _opened(self, path: str) -> _OpenFile:
         try:
@@ -302,11 +302,7 @@ class LocalReader:
         self._store._confirm(self._path, file, found)  # noqa: SLF001  # one module
 
 
-_stores: dict[int, weakref.ref[LocalStore]] = {}
-
-
-def _forget(number: int, _: weakref.ref[LocalStore]) -> None:
-    _stores.pop(number, None)
+_stores: weakref.WeakValueDictionary[int, LocalStore] = weakref.WeakValueDictionary()
 
 
 def _most_open() -> int:

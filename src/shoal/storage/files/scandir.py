@@ -93,10 +93,10 @@ def parsed_frames(buffer: bytearray) -> list[Any]:
     return found
 
 
-def _answer(root: str, asked: list[tuple[str, Any]]) -> list[Any]:
+def _answer(root: str, requested: list[tuple[str, Any]]) -> list[Any]:
     """Scan some directories; for the first that cannot be listed, return number and text of the error instead."""
     answers: list[Any] = []
-    for directory, above in asked:
+    for directory, above in requested:
         try:
             answers.append(scan_directory(root, directory, above))
         except OSError as error:
@@ -109,8 +109,8 @@ def _serve(requests: int, answers: int) -> None:
     buffer = bytearray()
     while data := os.read(requests, 1 << 16):
         buffer += data
-        for root, asked in parsed_frames(buffer):
-            rest = memoryview(frame(_answer(root, asked)))
+        for root, requested in parsed_frames(buffer):
+            rest = memoryview(frame(_answer(root, requested)))
             while rest:
                 rest = rest[os.write(answers, rest) :]
 

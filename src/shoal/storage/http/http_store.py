@@ -1,6 +1,6 @@
 """Store of objects behind http and https, read by ranges.
 
-Each answer must be the requested range (206 with a matching Content-Range), of the object that was met first (its
+Each answer must be the requested range (206 with a matching Content-Range), of the object that was seen first (its
 etag, else its date). Connections are reused, and belong to one process: sockets shared over a fork gave wrong bytes.
 """
 
@@ -19,7 +19,6 @@ from shoal.storage.remote_objects import (
     KnownObjects,
     check_length,
     find_by_stat,
-    nanoseconds_of,
     no_read_ahead,
     range_reader,
     read_whole,
@@ -35,7 +34,7 @@ _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every 
 _REDIRECTS = {301, 302, 303, 307, 308}
 _QUOTED_BYTES = 2000
 # For an object that was never read, an answer without a range may come from a proxy cache that lacks the object as yet.
-_ATTEMPTS_TO_MEET = 6
+_FIRST_ATTEMPTS = 6
 # Some servers refuse requests without a User-Agent; the user's own header replaces it.
 _ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)\s*", re.IGNORECASE)
@@ -166,7 +165,7 @@ class HttpStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Raise an error always: http cannot list."""
-        msg = f"{without_secrets(prefix)}: what lies there cannot be listed over http"
+        msg = f"{without_secrets(prefix)}: its contents cannot be listed over http"
         raise StorageError(msg, hint="name the shards by braces or a list, or put a shoal.index beside them")
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> NoReturn:  # noqa: ARG002
@@ -264,8 +263,8 @@ class HttpStore:
                     body = answer.read(_QUOTED_BYTES)
                 except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
                     raise connection_failure(error, path, verb=verb) from None
-            said = redacted(body.decode("utf-8", "replace"), secrets)
-            return status_failure(answer.status, path, verb=verb, body=said, headers=answer.headers)
+            text = redacted(body.decode("utf-8", "replace"), secrets)
+            return status_failure(answer.status, path, verb=verb, body=text, headers=answer.headers)
         msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
         return self._no_range(path, msg, hint)
@@ -275,16 +274,16 @@ class HttpStore:
 
         Some servers (Tornado) answer so where both are the same, which the standard leaves to them.
         """
-        says_which = answer.headers.get("etag") or answer.headers.get("last-modified")
+        validator = answer.headers.get("etag") or answer.headers.get("last-modified")
         length, known = _length(answer), self._known.get(path)
         is_range = length == "0" or (not first_byte and length == str(end_byte))
         is_same = known is None or length == str(known.num_bytes)
-        return answer.status == 200 and bool(says_which) and is_range and is_same
+        return answer.status == 200 and bool(validator) and is_range and is_same
 
     def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
         """Return the error for an answer without a range: transient if ranges were answered before, else soon final."""
-        met = self._known.get(path) is not None
-        return StorageError(msg, hint=hint, transient=met, worth_attempts=_ATTEMPTS_TO_MEET, evidence="no range")
+        is_known = self._known.get(path) is not None
+        return StorageError(msg, hint=hint, transient=is_known, worth_attempts=_FIRST_ATTEMPTS, evidence="no range")
 
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
         """Return the object that a partial answer describes, and the range that it holds of it."""
@@ -300,21 +299,20 @@ class HttpStore:
 
     def _info(self, path: str, answer: Answer) -> tuple[ObjectInfo, re.Match[str]]:
         """Return the object that an answer describes, and the match of its Content-Range."""
-        said = answer.headers.get("content-range", "")
+        content_range = answer.headers.get("content-range", "")
         if answer.status == 200:
             length = _length(answer)
-            said = f"bytes 0-{int(length) - 1}/{length}" if _has_part(answer) else "bytes */0"
-        match = _CONTENT_RANGE.fullmatch(said)
+            content_range = f"bytes 0-{int(length) - 1}/{length}" if _has_part(answer) else "bytes */0"
+        match = _CONTENT_RANGE.fullmatch(content_range)
         if match is None or match[3] == "*":
             raise self._unclear(path, answer)
-        version = version_of(answer.headers.get("etag")) or answer.headers.get("last-modified", "")
-        # Only once for each object: parsing a date takes longer than comparing all the rest.
-        modified_ns = None if self._known.get(path) else nanoseconds_of(answer.headers.get("last-modified", ""))
-        return self._known.check(path, int(match[3]), version, modified_ns), match
+        modified = answer.headers.get("last-modified", "")
+        version = version_of(answer.headers.get("etag")) or modified
+        return self._known.check(path, int(match[3]), version, modified), match
 
     def _unclear(self, path: str, answer: Answer) -> StorageError:
-        said = answer.headers.get("content-range")
-        msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {said})"
+        content_range = answer.headers.get("content-range")
+        msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {content_range})"
         return self._no_range(path, msg, _SERVER_HINT)
 
 

@@ -67,16 +67,16 @@ def _without_dots(target: str) -> str:
 
 def redirected(url: str, location: str, path: str, verb: str) -> str:
     """Return the target of a redirect; credentials stay behind with the host that they are for."""
-    goal = ""
+    target_url = ""
     with contextlib.suppress(UnicodeError):
         location = location.encode("latin-1").decode()  # undo the decoding of headers as ISO-8859-1
     with contextlib.suppress(ValueError):
-        goal = urljoin(url, location)
-    if not goal:
+        target_url = urljoin(url, location)
+    if not target_url:
         msg = f"could not {verb} {path}: redirected to {without_secrets(location)}, which is no URL"
         raise StorageError(msg, hint="the server is at fault; name the target's URL itself")
-    schemes = origin_of(url)[0], origin_of(goal)[0]
+    schemes = origin_of(url)[0], origin_of(target_url)[0]
     if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
-        msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(goal)}"
+        msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(target_url)}"
         raise StorageError(msg, hint="name that URL itself, if that is what you want")
-    return sendable(goal)
+    return sendable(target_url)

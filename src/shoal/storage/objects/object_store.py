@@ -20,7 +20,6 @@ from shoal.storage.remote_objects import (
     as_one_buffer,
     check_length,
     find_by_stat,
-    nanoseconds_of,
     no_read_ahead,
     range_reader,
     read_whole,
@@ -122,7 +121,7 @@ class ObjectStore:
                     path = f"{location.root}/{meta['path']}"
                     if self._known.get(path) is None:
                         self._only_listed.add(path)
-                    yield self._remembered(path, meta)
+                    yield self._known.check(path, meta["size"], meta["e_tag"], meta["last_modified"])
         except BaseException as error:  # noqa: BLE001  # see `_read`
             raise self._failure(error, prefix, location, verb="list") from None
 
@@ -195,17 +194,12 @@ class ObjectStore:
         Some stores list objects uploaded in parts with an etag of another kind than they answer with. So if the first
         answer differs, the object is listed again: if the listing has not changed, neither has the object.
         """
-        version = version_of(meta["e_tag"])
         if path in self._only_listed:
             self._only_listed.discard(path)
             known = self._known.get(path)
-            if known is not None and known.version != version and self._is_still_listed(known):
+            if known is not None and known.version != version_of(meta["e_tag"]) and self._is_still_listed(known):
                 self._known.forget(path)
-        return self._remembered(path, meta)
-
-    def _remembered(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
-        modified_ns = None if self._known.get(path) else nanoseconds_of(meta["last_modified"])
-        return self._known.check(path, meta["size"], version_of(meta["e_tag"]), modified_ns)
+        return self._known.check(path, meta["size"], meta["e_tag"], meta["last_modified"])
 
     def _is_still_listed(self, info: ObjectInfo) -> bool:
         """Return True if the store lists an object with this very size and version."""

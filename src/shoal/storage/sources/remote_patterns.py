@@ -90,9 +90,9 @@ def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
 def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> NamedFiles:
     directory = path if is_top(path) else path.rstrip("/")
     if scheme_of(path) in ("http", "https"):
-        beside = join(directory, INDEX_NAME)
-        if store.find(beside) is not None:
-            return NamedFiles("index", directory, [beside])
+        index = join(directory, INDEX_NAME)
+        if store.find(index) is not None:
+            return NamedFiles("index", directory, [index])
         if not path.endswith("/") and store.find(path) is not None:
             return NamedFiles("file", parent(path), [path])
         msg = f"{path}: no {INDEX_NAME} is there, and what else there is cannot be listed over http"
@@ -181,5 +181,5 @@ def _among(directory: str, wanted: str, infos: Sequence[ObjectInfo]) -> str:
     """Return a sentence about the contents of a directory, with the names most like the missing one first."""
     names = [relative(info.path, directory) for info in infos]
     if not names:
-        return f"nothing lies below {directory}"
+        return f"nothing is below {directory}"
     return f"{directory} holds {nearest_names(relative(wanted, directory), names)}"

@@ -71,7 +71,7 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
 
     Raises `SourceError` if some of the files do not exist or one is named twice, `StorageError` if a store cannot list.
     """
-    texts, alone = texts_of(source)
+    texts, is_single = texts_of(source)
     asked = printed(source)
     if schemes_of(texts) in (set(), {""}):
         found = [local_files(text, suffixes) for text in texts]
@@ -80,7 +80,7 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
         raise UsageError(msg, hint="expand(source, suffixes=..., store=open_store(source))")
     else:
         found = remote_files(texts, suffixes, store)
-    return _joined(found, kind=found[0].kind if alone else "list", asked=asked)
+    return _joined(found, kind=found[0].kind if is_single else "list", asked=asked)
 
 
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:

@@ -89,7 +89,7 @@ class BatchMaker:
             if self._decoders is not None:
                 self._decoders.close()
             if self._opened.cache is not None:
-                self._opened.cache.tell()
+                self._opened.cache.report_counts()
 
 
 def _viewed(opened: Opened, counters: Counters) -> Opened:
