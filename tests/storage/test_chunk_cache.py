@@ -265,7 +265,7 @@ def test_order_of_leaving() -> None:
     assert leaving[:40] == [chunk(3, made) for made in range(40)]
     assert leaving[40:80] == [chunk(2, made) for made in range(40)]
     assert len(leaving) == 80 + 30
-    live = [chunk.made_ns for chunk in leaving[80:]]
+    live = [chunk.created_ns for chunk in leaving[80:]]
     assert max(live) == 29
     assert live[:15] == list(range(29, 14, -1))
     assert 0 in live[:16]

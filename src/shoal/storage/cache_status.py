@@ -24,6 +24,7 @@ from shoal.storage.chunk_cache.ledger import Book, Ledger
 
 _INDEX_FOLDERS = ("indexes", "accepted", "scans")
 _INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp")
+_BOOK_FIELDS = ["budget_bytes", "used_bytes", "num_hits", "num_fills", "num_bypasses", "num_damaged", "num_evicted"]
 _CHUNK_CACHES = "chunk-caches"  # folder of files that hold the path of a chunk cache each
 
 
@@ -107,18 +108,12 @@ def chunk_cache_status(directory: str) -> ChunkCacheStatus:
         datasets = {chunk.dataset for chunk in chunks}
         return ChunkCacheStatus(
             path=path,
-            budget_bytes=book.budget_bytes,
-            used_bytes=book.used_bytes,
             num_chunks=len(chunks),
             num_datasets=len(datasets),
             num_unused_datasets=sum(not is_locked_by_others(f"datasets/{name}", directory=folder) for name in datasets),
             in_use=is_locked_by_others("users", directory=folder),
-            oldest_seconds=max((_age_seconds(chunk.made_ns) for chunk in chunks), default=None),
-            num_hits=book.num_hits,
-            num_fills=book.num_fills,
-            num_bypasses=book.num_bypasses,
-            num_damaged=book.num_damaged,
-            num_evicted=book.num_evicted,
+            oldest_seconds=max((_age_seconds(chunk.created_ns) for chunk in chunks), default=None),
+            **{name: getattr(book, name) for name in _BOOK_FIELDS},
         )
 
 

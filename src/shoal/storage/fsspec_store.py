@@ -102,7 +102,8 @@ class FileSystemStore:
         except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, prefix, "list") from None
         directory = f"{prefix.rstrip('/')}/"
-        infos = [self._info(self._url(name), info) for name, info in found.items()]
+        urls = [name if scheme_of(name) == self._scheme else f"{self._scheme}://{name}" for name in found]
+        infos = [self._info(url, info) for url, info in zip(urls, found.values(), strict=True)]
         return iter(sorted((info for info in infos if info.path.startswith(directory)), key=lambda info: info.path))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
@@ -129,9 +130,6 @@ class FileSystemStore:
 
     def _inside(self, path: str) -> Any:
         return self._filesystem._strip_protocol(path)  # noqa: SLF001  # part of fsspec's interface
-
-    def _url(self, name: str) -> str:
-        return f"{self._scheme}://{name}" if scheme_of(name) != self._scheme else name
 
     def _info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
         self._has_answered = True
@@ -170,10 +168,7 @@ class FileSystemStore:
 def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
     """Return fsspec's filesystem for ``scheme``; None if fsspec is not installed or has none.
 
-    Raises
-    ------
-    UsageError
-        fsspec has one, but a library that it needs is missing, or it does not take the options.
+    Raises `UsageError` if fsspec has one, but a library that it needs is missing, or it does not take the options.
     """
     try:
         import fsspec  # noqa: PLC0415  # optional

@@ -1,4 +1,4 @@
-"""Interface of a store: one protocol per verb, so that a consumer asks only for the verbs it needs."""
+"""Interface of a store: protocols of few verbs, so that a consumer asks only for those it needs."""
 
 from __future__ import annotations
 
@@ -75,16 +75,6 @@ class Find(Protocol):
         """`Stat.stat`, or None if the store knows that the object does not exist."""
 
 
-class List(Protocol):
-    """Verb that lists objects."""
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Return every object below the directory ``prefix``, sorted by path if the store has them so.
-
-        Raises `StorageError` if a store cannot list.
-        """
-
-
 class Put(Protocol):
     """Verb that writes an object."""
 
@@ -103,13 +93,6 @@ class PutIf(Protocol):
         """
 
 
-class Delete(Protocol):
-    """Verb that removes an object."""
-
-    def delete(self, path: str) -> None:
-        """Remove an object; does nothing if it does not exist."""
-
-
 class MapRange(Protocol):
     """Verb that brings a whole object into memory."""
 
@@ -117,7 +100,7 @@ class MapRange(Protocol):
         """Return the object as read-only memory; a file is mapped, so that processes share it, others are read."""
 
 
-class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, MapRange, Protocol):
+class Store(ReadRange, Advise, Stat, Find, Put, MapRange, Protocol):
     """All the verbs together: the interface that the stream reads from.
 
     Every verb makes one attempt and waits for its answer; callers that retry check `StorageError.transient`. A store
@@ -130,6 +113,15 @@ class Store(ReadRange, Advise, Stat, Find, List, Put, Delete, MapRange, Protocol
 
     def reader(self, path: str) -> Reader:
         """Return a reader of parts of one object that belong together."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Return every object below the directory ``prefix``, sorted by path if the store has them so.
+
+        Raises `StorageError` if a store cannot list.
+        """
+
+    def delete(self, path: str) -> None:
+        """Remove an object; does nothing if it does not exist."""
 
     def close(self) -> None:
         """Close connections and files, and forget sizes and versions of objects; the store can be used again."""

@@ -52,12 +52,8 @@ def options_of_sides(
 def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = None) -> Store:
     """Return the store that reads ``source``, as yet without a connection.
 
-    Raises
-    ------
-    SourceError
-        No store knows the scheme, or the source mixes schemes.
-    UsageError
-        The store does not know an option, or a library that it needs is missing.
+    Raises `SourceError` if no store knows the scheme, or the source mixes schemes; `UsageError` if the store does not
+    know an option, or a library that it needs is missing.
     """
     texts, _ = texts_of(source)
     schemes = schemes_of(texts)

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.storage.files.local_store import read_fully
+
 # Behind the bytes and not before them, so that they are read straight into the object that is returned.
 _FOOTER = struct.Struct("<4sIQ")
 _MAGIC = b"shl1"
@@ -40,7 +42,7 @@ def read_checked(descriptor: int, name: str, num_bytes: int) -> bytes | None:
     magic, crc, size = _FOOTER.unpack(footer)
     if magic != _MAGIC or size != num_bytes:
         return None
-    data = _read_all(descriptor, 0, num_bytes)
+    data = read_fully(descriptor, 0, num_bytes)
     return data if len(data) == num_bytes and zlib.crc32(data, zlib.crc32(name.encode())) == crc else None
 
 
@@ -49,17 +51,6 @@ def write_checked(descriptor: int, data: bytes, name: str) -> None:
     crc = zlib.crc32(data, zlib.crc32(name.encode()))
     _write_all(descriptor, data, 0)
     _write_all(descriptor, _FOOTER.pack(_MAGIC, crc, len(data)), len(data))
-
-
-def _read_all(descriptor: int, first_byte: int, end_byte: int) -> bytes:
-    """Return a range of a file, or its part before the end of the file."""
-    data = os.pread(descriptor, end_byte - first_byte, first_byte)
-    while len(data) < end_byte - first_byte:  # a signal, or more than 2 GiB
-        more = os.pread(descriptor, end_byte - first_byte - len(data), first_byte + len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 def _write_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
@@ -160,7 +151,7 @@ class SpillFile:
 
     def _read(self, first_byte: int, end_byte: int) -> bytes:
         try:
-            return _read_all(self._descriptor, first_byte, end_byte)
+            return read_fully(self._descriptor, first_byte, end_byte)
         except OSError as error:
             raise NoRoomError(error) from None
 
@@ -209,7 +200,7 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
     (first_byte, _), (end_byte, crc) = _ENTRY.iter_unpack(entries)
     if not first_byte <= end_byte <= numbers.content_bytes:
         return None
-    data = _read_all(descriptor, numbers.base + first_byte, numbers.base + end_byte)
+    data = read_fully(descriptor, numbers.base + first_byte, numbers.base + end_byte)
     if _part_crc(part, first_byte, data) != crc:
         return None
     num_samples = min(numbers.samples_per_part, numbers.num_samples - part * numbers.samples_per_part)

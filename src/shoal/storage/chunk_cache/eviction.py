@@ -35,7 +35,7 @@ class Chunk:
     """One file of the cache: its name (the first 16 characters identify its dataset), time of creation and size."""
 
     name: str
-    made_ns: int
+    created_ns: int
     num_bytes: int
     inode: int = 0
 
@@ -81,7 +81,7 @@ def eviction_order(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], gua
     the dataset unused for longest before the others. Of the rest, the newest ``guard_bytes`` stay; then the newest go
     first, except that each 16th is the oldest: so chunks never asked for again go in the end too. O(n log n).
     """
-    by_age = sorted(chunks, key=lambda chunk: (chunk.made_ns, chunk.name))
+    by_age = sorted(chunks, key=lambda chunk: (chunk.created_ns, chunk.name))
     idle = [chunk for chunk in by_age if chunk.dataset in last_used]
     evicted = sorted(idle, key=lambda chunk: last_used[chunk.dataset])
     left = deque(chunk for chunk in by_age if chunk.dataset not in last_used)  # the newest at its end
@@ -109,10 +109,10 @@ class Evictions:
 
     def make_room_of_oldest(self, book: Book, num_bytes: int) -> bool:
         """Evict the oldest chunks, guarded or not, until ``num_bytes`` more fit; return True if they do."""
-        for chunk in sorted(chunks_in(self._folder), key=lambda chunk: (chunk.made_ns, chunk.name)):
+        for chunk in sorted(chunks_in(self._folder), key=lambda chunk: (chunk.created_ns, chunk.name)):
             if book.used_bytes + num_bytes <= book.budget_bytes:
                 break
-            self.evict(book, chunk.name, chunk.made_ns)
+            self.evict(book, chunk.name, chunk.created_ns)
         return book.used_bytes + num_bytes <= book.budget_bytes
 
     def evict_next(self, book: Book, *, guard_bytes: int) -> bool:
@@ -125,10 +125,10 @@ class Evictions:
                 return True
             order = self._list_victims(book, guard_bytes)
             if order and not book.victims_end:  # the disk is too full to write the list
-                return any(self.evict(book, chunk.name, chunk.made_ns) for chunk in order)
+                return any(self.evict(book, chunk.name, chunk.created_ns) for chunk in order)
         return False
 
-    def evict(self, book: Book, name: str, made_ns: int | None = None) -> bool:
+    def evict(self, book: Book, name: str, created_ns: int | None = None) -> bool:
         """Evict a chunk if no process is reading it, and it is still the one made then; return True if evicted."""
         try:
             descriptor = open_for_lock(f"chunks/{name}", os.O_RDWR, directory=self._folder)
@@ -136,7 +136,7 @@ class Evictions:
             return False
         try:
             found = os.fstat(descriptor)
-            if found.st_mtime_ns != (made_ns or found.st_mtime_ns) or not lock_now(descriptor):
+            if found.st_mtime_ns != (created_ns or found.st_mtime_ns) or not lock_now(descriptor):
                 return False
             os.unlink(f"chunks/{name}", dir_fd=self._folder)
             # Free its blocks now, and not when the last process that has just opened it closes it.
@@ -145,7 +145,7 @@ class Evictions:
             release(descriptor)
         book.used_bytes -= charge_bytes(found.st_size)
         book.num_chunks -= 1
-        if made_ns is not None:
+        if created_ns is not None:
             book.num_evicted += 1
             _watch(book, was_used=bool(found.st_mode & 0o100))
         return True
@@ -166,16 +166,16 @@ class Evictions:
         if len(data) < _VICTIM.size:
             book.victims_end = 0
             return None
-        name, made_ns = _VICTIM.unpack(data)
+        name, created_ns = _VICTIM.unpack(data)
         text = name.decode("ascii", "replace")
-        return (text, made_ns) if is_name(text) else None
+        return (text, created_ns) if is_name(text) else None
 
     def _list_victims(self, book: Book, guard_bytes: int) -> list[Chunk]:
         """Scan and recount all chunks, and write the list of those to evict next, for all processes."""
         chunks = count(self._folder, book)
         order = eviction_order(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
         del order[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
-        data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.made_ns)) for chunk in order)
+        data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.created_ns)) for chunk in order)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(VICTIMS, flags, 0o600, dir_fd=self._folder)
         try:

@@ -105,7 +105,7 @@ class LocalStore:
             wanted = min(end_byte, file.num_bytes) - first_byte
             data = os.pread(file.descriptor, wanted, first_byte) if wanted > 0 else b""
             if len(data) < wanted:
-                data = _read_on(file.descriptor, data, first_byte, first_byte + wanted)
+                data += read_fully(file.descriptor, first_byte + len(data), first_byte + wanted)
             found = os.fstat(file.descriptor)
         except OSError as error:
             raise os_failure(error, path, verb=f"read bytes [{first_byte}, {end_byte}) of") from error
@@ -221,7 +221,10 @@ class LocalStore:
             if first != file.identity:
                 raise _changed(path, first, file.identity)
             file = self._open.setdefault(path, file)
-            self._make_room()
+            limit = _most_open()
+            _close_oldest([self], min(self._max_open, limit))
+            if len(_stores) > 1:  # those of this process share the limit
+                _close_oldest([store for known in _stores.valuerefs() if (store := known()) is not None], limit)
         file.last_used_ns = time.monotonic_ns()
         return file
 
@@ -229,13 +232,6 @@ class LocalStore:
     def most_readers(self) -> int:
         """Number of `reader`s that a caller may hold: each keeps its file open."""
         return max(1, min(_MOST_READERS, min(self._max_open, _most_open()) // 6))
-
-    def _make_room(self) -> None:
-        """Close the least recently used files, here and in other stores, if too many are open."""
-        limit = _most_open()
-        _close_oldest([self], min(self._max_open, limit))
-        if len(_stores) > 1:
-            _close_oldest([store for known in _stores.valuerefs() if (store := known()) is not None], limit)
 
     def _opened(self, path: str) -> _OpenFile:
         try:
@@ -323,13 +319,12 @@ def _close_oldest(stores: Sequence[LocalStore], limit: int) -> None:
             table.pop(path, None)
 
 
-def _read_on(descriptor: int, data: bytes, first_byte: int, end_byte: int) -> bytes:
-    """Read the rest after a partial read: one call gives at most 2 GiB on Linux, and less when a signal comes."""
-    parts = [data]
-    while data and (first_byte := first_byte + len(data)) < end_byte:
-        data = os.pread(descriptor, end_byte - first_byte, first_byte)
-        parts.append(data)
-    return b"".join(parts)
+def read_fully(descriptor: int, first_byte: int, end_byte: int) -> bytes:
+    """Return a range of an open file, shorter only at its end: a call gives at most 2 GiB, less after a signal."""
+    parts = [os.pread(descriptor, end_byte - first_byte, first_byte)]
+    while parts[-1] and (first_byte := first_byte + len(parts[-1])) < end_byte:
+        parts.append(os.pread(descriptor, end_byte - first_byte, first_byte))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _walk(directory: str, found: list[ObjectInfo], *, above: tuple[tuple[int, int], ...]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SourceError, StorageError
+from shoal.storage.files.local_store import read_fully
 from shoal.storage.files.scandir import wrap_int64
 from shoal.storage.storage_errors import os_failure
 
@@ -160,12 +161,8 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
             # Read one byte more than expected, which reveals a file that grew.
             # An entry that was no file when it was listed is not read: a device has no end.
             data = os.read(descriptor, min(num_bytes + 1, _AT_ONCE_BYTES)) if num_bytes >= 0 else b""
-            if len(data) == _AT_ONCE_BYTES:  # one system call gives at most 2 GiB
-                parts, have = [data], len(data)
-                while have <= num_bytes and (more := os.read(descriptor, _AT_ONCE_BYTES)):
-                    parts.append(more)
-                    have += len(more)
-                data = b"".join(parts)
+            if len(data) == _AT_ONCE_BYTES:
+                data += read_fully(descriptor, len(data), num_bytes + 1)
             found = os.fstat(descriptor)
         finally:
             os.close(descriptor)

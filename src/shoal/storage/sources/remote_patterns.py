@@ -35,22 +35,16 @@ _LISTED_AT_LEAST = 2000
 
 def remote_files(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[NamedFiles]:
     """Return the files in ``store`` that each of ``texts``, URLs of one scheme, names."""
-    paths = _paths_of(texts)
+    members = dict.fromkeys(members_of(texts))
+    num_alike = Counter(map(object_path, members))
+    # URLs that differ in nothing but the query are known by a digest of it, too.
+    paths = {url: object_path(url) if num_alike[object_path(url)] == 1 else tagged_path(url) for url in members}
     return [_named(text, paths, suffixes, store) for text in texts]
 
 
 def members_of(texts: Sequence[str]) -> list[str]:
     """Return every URL that braces in ``texts`` stand for, with its query."""
     return [member for text in texts for member in expand_braces(text)]
-
-
-def _paths_of(texts: Sequence[str]) -> dict[str, str]:
-    """Return the path by which each URL is known, with a digest of the query where URLs differ in nothing else."""
-    members = dict.fromkeys(members_of(texts))
-    shared = Counter(object_path(member) for member in members)
-    return {
-        member: object_path(member) if shared[object_path(member)] == 1 else tagged_path(member) for member in members
-    }
 
 
 def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> NamedFiles:
