@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, overload
+from functools import cached_property, reduce
+from typing import Any, NoReturn
 from zlib import crc32
 
 import numpy as np
@@ -44,38 +45,30 @@ _HINT = "the file is damaged or of another kind: make the index again"
 class Texts(Sequence[str]):
     """Many short texts stored as newline-separated UTF-8, decoded on first access (10^6 take 0.1 s)."""
 
-    __slots__ = ("_blob", "_is_path", "_num_texts", "_texts")
-
     def __init__(self, blob: Buffer, *, num_texts: int, is_path: bool) -> None:
         self._blob, self._num_texts, self._is_path = blob, num_texts, is_path
-        self._texts: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return self._num_texts
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._decoded())
+        return iter(self._texts)
 
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-    @overload
-    def __getitem__(self, number: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, number: int | slice) -> str | tuple[str, ...]:
-        return self._decoded()[number]
+    def __getitem__(self, number: Any) -> Any:
+        return self._texts[number]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return tuple, (self._decoded(),)
+        return tuple, (self._texts,)
 
-    def _decoded(self) -> tuple[str, ...]:
-        if self._texts is None:
-            texts = tuple(bytes(self._blob).decode("utf-8", "surrogateescape").split("\n")) if self._num_texts else ()
-            if len(texts) != self._num_texts:
-                msg = f"the index file has {self._num_texts} shards and {len(texts)} names or versions of shards"
-                raise IndexFileError(msg, hint=_HINT)
-            if self._is_path:
-                check_names(texts)
-            self._texts = texts
-        return self._texts
+    @cached_property
+    def _texts(self) -> tuple[str, ...]:
+        texts = tuple(bytes(self._blob).decode("utf-8", "surrogateescape").split("\n")) if self._num_texts else ()
+        if len(texts) != self._num_texts:
+            msg = f"the index file has {self._num_texts} shards and {len(texts)} names or versions of shards"
+            raise IndexFileError(msg, hint=_HINT)
+        if self._is_path:
+            check_names(texts)
+        return texts
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -132,10 +125,7 @@ def _crc_entry(digits: str) -> bytes:
 
 
 def _crc_of(*parts: Buffer) -> int:
-    crc = 0
-    for part in parts:
-        crc = crc32(part, crc)
-    return crc
+    return reduce(lambda crc, part: crc32(part, crc), parts, 0)
 
 
 def _columns(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:

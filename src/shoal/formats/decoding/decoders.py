@@ -25,10 +25,6 @@ _PICKLES = ("pkl", "pickle", "pyd")
 _TORCH = ("pth", "pt")
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
-
-
 def _npz(load: Decoder) -> Decoder:
     def decode(data: bytes) -> dict[str, Any]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -59,7 +55,7 @@ def _cbor(data: bytes) -> Any:
 
 
 _PLAIN: Mapping[str, Decoder] = {
-    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    **dict.fromkeys(("txt", "text", "transcript"), bytes.decode),
     **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), int),
     **dict.fromkeys(("json", "jsn"), json.loads),
     **dict.fromkeys(("mp", "msg", "msgpack"), _msgpack),

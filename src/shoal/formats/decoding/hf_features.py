@@ -8,7 +8,8 @@ since no other file is opened.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shoal.errors import UsageError
@@ -17,7 +18,7 @@ from shoal.formats.decoding.images import open_image
 _KEY = b"huggingface"
 _ORIENTATION = 0x0112
 _LISTS = ("Sequence", "List", "LargeList")
-Decode = Callable[[Any], Any]
+_Decode = Callable[[Any], Any]
 
 
 def features_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any] | None:
@@ -33,13 +34,13 @@ def features_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any] | None
     return found if isinstance(found, dict) else None
 
 
-def feature_decoders(features: Mapping[str, Any], *, names: bool) -> dict[str, Decode]:
+def feature_decoders(features: Mapping[str, Any], *, names: bool) -> dict[str, _Decode]:
     """Return decoders of the columns that need one; with ``names``, class numbers become their names."""
     found = {name: _decoder(feature, names=names) for name, feature in features.items()}
     return {name: decode for name, decode in found.items() if decode is not None}
 
 
-def _decoder(feature: Any, *, names: bool) -> Decode | None:
+def _decoder(feature: Any, *, names: bool) -> _Decode | None:
     """Return the decoder of a feature's values; None if they need none."""
     if isinstance(feature, list):
         return _each(_decoder(feature[0], names=names)) if feature else None
@@ -49,13 +50,13 @@ def _decoder(feature: Any, *, names: bool) -> Decode | None:
     if not isinstance(kind, str):  # a struct of features, which may have a field of that name
         return _fields({name: _decoder(inner, names=names) for name, inner in feature.items()})
     if kind == "Image":
-        return _image_decoder(feature.get("mode")) if feature.get("decode", True) else None
+        return partial(_image, feature.get("mode")) if feature.get("decode", True) else None
     if kind == "Audio":
-        return _audio if feature.get("decode", True) else None
+        return partial(_embedded, "audio") if feature.get("decode", True) else None
     if kind == "Json":
         return json.loads if feature.get("decode", True) else None
     if kind == "ClassLabel":
-        return _name_decoder(feature) if names else None
+        return partial(_class_name, feature.get("names") or []) if names else None
     if kind in _LISTS:
         inner = feature.get("feature")
         # Before datasets 4 a sequence of structs was a struct of lists; since then such a struct is declared as one.
@@ -65,11 +66,11 @@ def _decoder(feature: Any, *, names: bool) -> Decode | None:
     return None
 
 
-def _each(decode: Decode | None) -> Decode | None:
+def _each(decode: _Decode | None) -> _Decode | None:
     return None if decode is None else lambda values: [None if value is None else decode(value) for value in values]
 
 
-def _fields(decoders: Mapping[str, Decode | None]) -> Decode | None:
+def _fields(decoders: Mapping[str, _Decode | None]) -> _Decode | None:
     wanted = {name: decode for name, decode in decoders.items() if decode is not None}
     if not wanted:
         return None
@@ -83,24 +84,17 @@ def _fields(decoders: Mapping[str, Decode | None]) -> Decode | None:
     return decode
 
 
-def _image_decoder(mode: str | None) -> Decode:
-    def decode(value: Any) -> Any:
-        image = open_image(_embedded(value, "image"))
-        image.load()
-        if image.getexif().get(_ORIENTATION) is not None:
-            from PIL import ImageOps  # noqa: PLC0415  # optional
+def _image(mode: str | None, value: Any) -> Any:
+    image = open_image(_embedded("image", value))
+    image.load()
+    if image.getexif().get(_ORIENTATION) is not None:
+        from PIL import ImageOps  # noqa: PLC0415  # optional
 
-            image = ImageOps.exif_transpose(image)
-        return image.convert(mode) if mode and mode != image.mode else image
-
-    return decode
+        image = ImageOps.exif_transpose(image)
+    return image.convert(mode) if mode and mode != image.mode else image
 
 
-def _audio(value: Any) -> bytes:
-    return _embedded(value, "audio")
-
-
-def _embedded(value: Any, what: str) -> bytes:
+def _embedded(what: str, value: Any) -> bytes:
     data = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(data, bytes):
         path = value.get("path") if isinstance(value, dict) else None
@@ -109,10 +103,5 @@ def _embedded(value: Any, what: str) -> bytes:
     return data
 
 
-def _name_decoder(feature: Mapping[str, Any]) -> Decode:
-    names = feature.get("names") or []
-
-    def decode(value: Any) -> Any:
-        return names[value] if 0 <= value < len(names) else None  # -1 means that there is no label
-
-    return decode
+def _class_name(names: Sequence[str], value: Any) -> str | None:
+    return names[value] if 0 <= value < len(names) else None  # -1 means that there is no label

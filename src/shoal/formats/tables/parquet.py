@@ -107,11 +107,11 @@ class Parquet:
         end_byte = span.first_byte + len(buffer)
         kept, groups = _groups_at(span, end_byte)
         with _decoding(groups, span):
-            part, opened = kept.opened(number_of(span.head, "num_bytes", shard=span.shard))
-            part.show(buffer, span.first_byte)
+            shown, opened = kept.opened(number_of(span.head, "num_bytes", shard=span.shard))
+            shown.show(buffer, span.first_byte)
             table = _rows_of(opened, [group.number for group in groups], self._chosen(opened, span.shard))
-            part.show(b"", 0)
-            kept.at_hand.append((part, opened))  # not after an error, which leaves its state unknown
+            shown.show(b"", 0)
+            kept.at_hand.append((shown, opened))  # not after an error, which leaves its state unknown
         _check_rows(table.num_rows, span, end_byte)
         return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
 
@@ -175,22 +175,24 @@ class _Footer(NamedTuple):
 
     metadata: Any
     groups: list[_Group]
-    at_hand: list[tuple[_PartOfFile, Any]]
+    at_hand: list[tuple[_ShownRange, Any]]
 
-    def opened(self, num_bytes: int) -> tuple[_PartOfFile, Any]:
-        """Return a file that shows nothing yet, and its reader."""
+    def opened(self, num_bytes: int) -> tuple[_ShownRange, Any]:
+        """Return a file of which nothing is shown yet, and its reader."""
         try:
             return self.at_hand.pop()
         except IndexError:
-            part = _PartOfFile(num_bytes, _uncounted_bytes(self.metadata))
-            return part, _library().ParquetFile(part, metadata=self.metadata, pre_buffer=False)
+            shown = _ShownRange(_uncounted_bytes(self.metadata))
+            file = _RangesOfFile(shown.read, num_bytes)
+            return shown, _library().ParquetFile(file, metadata=self.metadata, pre_buffer=False)
 
 
-class _Seekable(io.RawIOBase):
-    """A file of ``num_bytes`` bytes, with a position in it."""
+class _RangesOfFile(io.RawIOBase):
+    """A file of ``num_bytes`` bytes that reads ranges on demand; ``failure`` is the error of a failed read."""
 
-    def __init__(self, num_bytes: int) -> None:
-        self._num_bytes, self._position = num_bytes, 0
+    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
+        self._read_range, self._num_bytes, self._position = read, num_bytes, 0
+        self.failure: Exception | None = None
 
     def readable(self) -> bool:
         return True
@@ -204,21 +206,10 @@ class _Seekable(io.RawIOBase):
         self._position = offset + (0, self._position, self._num_bytes)[whence]
         return self._position
 
-    def _end_of(self, size: int | None) -> int:
-        return self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
-
-
-class _RangesOfFile(_Seekable):
-    """A file that reads ranges on demand; ``failure`` is the error of a failed read."""
-
-    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
-        super().__init__(num_bytes)
-        self._read, self.failure = read, None  # type: Any, Exception | None
-
     def read(self, size: int | None = -1) -> bytes:
-        end = self._end_of(size)
+        end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
         try:
-            data = bytes(self._read(self._position, end))
+            data = bytes(self._read_range(self._position, end))
         except Exception as error:
             self.failure = error
             raise
@@ -226,29 +217,26 @@ class _RangesOfFile(_Seekable):
         return data
 
 
-class _PartOfFile(_Seekable):
-    """A file of which only one range is in memory; reading anything else is an error.
+class _ShownRange:
+    """The one range of a file that is in memory; reading anything else is an error.
 
-    Up to ``unused_bytes`` after the range read as zeros: the reader requests them, but does not use them.
+    Up to ``unused_bytes`` after it read as zeros: pyarrow requests them, but does not use them.
     """
 
-    def __init__(self, num_bytes: int, unused_bytes: int) -> None:
-        super().__init__(num_bytes)
+    def __init__(self, unused_bytes: int) -> None:
         self._unused_bytes = unused_bytes
         self.show(b"", 0)
 
-    def show(self, part: Buffer, first_byte: int) -> None:
+    def show(self, data: Buffer, first_byte: int) -> None:
         """Replace the range in memory."""
-        self._part, self._first_byte, self._position = memoryview(part), first_byte, 0
+        self._data, self._first_byte = memoryview(data), first_byte
 
-    def read(self, size: int | None = -1) -> bytes:
-        end = self._end_of(size)
-        first, last = self._position - self._first_byte, end - self._first_byte
-        if not 0 <= first <= last <= len(self._part) + self._unused_bytes:
-            msg = f"bytes [{self._position}, {end}) of the file are wanted, which belong to no row group that was read"
+    def read(self, begin: int, end: int, /) -> bytes:
+        first, last = begin - self._first_byte, end - self._first_byte
+        if not 0 <= first <= last <= len(self._data) + self._unused_bytes:
+            msg = f"bytes [{begin}, {end}) of the file are wanted, which belong to no row group that was read"
             raise OSError(msg)
-        self._position = end
-        return bytes(self._part[first:last]).ljust(last - first, b"\0")
+        return bytes(self._data[first:last]).ljust(last - first, b"\0")
 
 
 def _groups_at(span: Span, end_byte: int) -> tuple[_Footer, list[_Group]]:

@@ -49,7 +49,7 @@ class ParquetEncoder:
 
     def begin(self) -> TableShard:
         """Begin a new shard."""
-        return TableShard(self.schema, self.group_bytes, partial(_ParquetWriter, self.compression), Parquet())
+        return TableShard(self.schema, self.group_bytes, partial(_parquet_writer, self.compression), Parquet())
 
 
 class ArrowEncoder:
@@ -142,7 +142,7 @@ class TableShard:
         if self._writer is None:
             self._begin(table.schema)
         self._sink.cut()
-        self._writer.write_table(table)
+        self._writer.write_table(table, max(1, table.num_rows))  # as one row group
         self._sink.cut()
 
     def _table(self, rows: list[Sample]) -> Any:
@@ -168,17 +168,10 @@ class TableShard:
             raise UsageError(msg, hint="give values that it can hold, or options={'schema': ...}") from None
 
 
-class _ParquetWriter:
-    """pyarrow's writer, writing each table as one row group."""
+def _parquet_writer(compression: str, sink: _Sink, schema: Any) -> Any:
+    import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
 
-    def __init__(self, compression: str, sink: _Sink, schema: Any) -> None:
-        import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
-
-        self._writer = pq.ParquetWriter(sink, schema, compression=compression)
-        self.close = self._writer.close
-
-    def write_table(self, table: Any) -> None:
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+    return pq.ParquetWriter(sink, schema, compression=compression)
 
 
 class _ArrowWriter:
@@ -193,8 +186,8 @@ class _ArrowWriter:
         self._sink = sink
         sink.write(schema.serialize())
 
-    def write_table(self, table: Any) -> None:
-        for batch in table.combine_chunks().to_batches():
+    def write_table(self, table: Any, num_rows: int) -> None:
+        for batch in table.combine_chunks().to_batches(num_rows):
             self._sink.write(batch.serialize())
 
     def close(self) -> None:
