@@ -29,7 +29,7 @@ from shoal.index.shard_scan import ShardScan
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore
-from shoal.verify.index_repair import mend_index
+from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import open_to_verify, verify
 
 
@@ -360,7 +360,7 @@ def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
     found = verify(open_to_verify(directory))
     assert [damage.kind for damage in found.damages] == ["changed"]
     (directory / "a.tar.idx").unlink()
-    mended, damages = mend_index(open_to_verify(directory), found)
+    mended, damages = repair_index(open_to_verify(directory), found)
     assert damages == []
     assert mended.num_samples == 60
     assert [sample["__key__"] for sample in shoal.open(directory)] == [f"{number:03d}" for number in range(60)]

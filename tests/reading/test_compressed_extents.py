@@ -26,7 +26,7 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import load_index, save_index
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
-from shoal.verify.index_repair import mend_index
+from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import open_to_verify, verify
 
 pytest.importorskip("zstandard")
@@ -279,7 +279,7 @@ def test_verify_and_mend(data: Path) -> None:
     stored[-5] ^= 1
     (data / "shoal.index").write_bytes(stored)
     asked = open_to_verify(data)
-    mended, damages = mend_index(asked, verify(asked))
+    mended, damages = repair_index(asked, verify(asked))
     assert damages == []
     assert mended.fingerprint == index.fingerprint
     assert mended.extent_checksum is not None

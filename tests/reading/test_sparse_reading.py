@@ -79,7 +79,7 @@ def test_spans_read_each_for_itself_read_the_whole_about_once(data: Dataset, mon
     """As processes that repack do."""
     opened = data.stream.opened
     source = ResolvedOrder(opened.index, OrderRequest(order=Sequential()))
-    reader = SpanReader(_spec(opened, source, RepackRequest()), needs_keys=False, goes_on=False)
+    reader = SpanReader(_spec(opened, source, RepackRequest()), needs_keys=False, continues=False)
 
     def numbers(first: int, stop: int) -> list[int]:
         return [sample["number"] for sample in reader.samples(first, stop) if isinstance(sample, dict)]

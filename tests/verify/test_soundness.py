@@ -24,9 +24,9 @@ from shoal.pack.writer import Writer
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.files.local_store import LocalStore
 from shoal.testing import RangeServer
-from shoal.verify.index_repair import mend_index
+from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import open_to_verify, verify
-from shoal.verify.verify_report import Damage, Soundness
+from shoal.verify.verify_report import Damage, VerifyReport
 
 
 def write_index(directory: Path, *, checksums: bool = True, records: bool = False, extent_bytes: int = 4096) -> Index:
@@ -56,7 +56,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def found_in(directory: Path) -> Soundness:
+def found_in(directory: Path) -> VerifyReport:
     return verify(open_to_verify(directory))
 
 
@@ -192,7 +192,7 @@ def test_every_damage_is_listed(data: Path) -> None:
     assert set(range(100, 120)) <= {s for d in cut for s in d.samples}
     assert found.num_damaged_samples == len(lost)
     with pytest.raises(UsageError, match=r"shards are damaged too, first "):
-        mend_index(open_to_verify(data), found)
+        repair_index(open_to_verify(data), found)
 
 
 def test_lines_without_checksums(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_an_index_is_mended_where_only_it_is_wrong(data: Path) -> None:
     asked = open_to_verify(data)
     found = verify(asked)
     assert [(d.kind, d.shard) for d in found.damages] == [("unknown", "train-000003.tar")]
-    mended, left = mend_index(asked, found)
+    mended, left = repair_index(asked, found)
     assert left == []
     assert found_in(data).damages == []
     assert (mended.num_samples, mended.extent_checksum is not None) == (121, True)
@@ -236,7 +236,7 @@ def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
     old = write_index(data, records=True)
     write_tar(data / "train-000003.tar", [{"__key__": b"new", "txt": b"new"}])
     asked = open_to_verify(data)
-    mended, left = mend_index(asked, verify(asked))
+    mended, left = repair_index(asked, verify(asked))
     assert left == []
     assert mended.columns[RECORD_CRCS][:120].tolist() == old.columns[RECORD_CRCS].tolist()
     flip(data / "train-000003.tar", 513)
@@ -249,13 +249,13 @@ def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
     write_tar(data / "train-000004.tar", [{"__key__": b"newer", "txt": b"newer"}])
     asked = open_to_verify(data)
     with pytest.raises(UsageError, match=r"columns label, and nobody knows .* 1 shard, the first of train-000004.tar"):
-        mend_index(asked, verify(asked))
+        repair_index(asked, verify(asked))
     assert load_index(str(data / "shoal.index"), store=LocalStore()).num_samples == 121
 
     (data / "train-000004.tar").unlink()
     os.utime(data / "train-000000.tar", ns=(1, 1))
     asked = open_to_verify(data)
-    mended, left = mend_index(asked, verify(asked))
+    mended, left = repair_index(asked, verify(asked))
     assert left == []
     assert mended.columns["label"].tolist() == list(range(121))
     assert mended.metadata["classes"] == ["a"]
@@ -283,7 +283,7 @@ def test_an_unreadable_index_is_made_again(data: Path) -> None:
     asked = open_to_verify(data)
     found = verify(asked)
     assert [(d.kind, d.shard) for d in found.damages] == [("index", "")]
-    mended, left = mend_index(asked, found)
+    mended, left = repair_index(asked, found)
     assert (left, mended.num_samples) == ([], index.num_samples)
     assert found_in(data).damages == []
 
@@ -300,7 +300,7 @@ def test_only_sound_shards_get_a_new_index(data: Path) -> None:
     asked = open_to_verify(data)
     found = verify(asked)
     assert [damage.kind for damage in found.damages] == ["changed"]
-    _, left = mend_index(asked, found)
+    _, left = repair_index(asked, found)
     assert [(damage.kind, damage.samples) for damage in left] == [("unreadable", (20,))]
     assert (data / "shoal.index").read_bytes() == before
 
@@ -312,7 +312,7 @@ def test_other_times_are_taken_over(data: Path) -> None:
     asked = open_to_verify(data)
     found = verify(asked)
     assert (found.damages, found.num_touched) == ([], 3)
-    mended, left = mend_index(asked, found)
+    mended, left = repair_index(asked, found)
     assert (left, mended.fingerprint) == ([], index.fingerprint)
     assert found_in(data).num_touched == 0
 
@@ -392,7 +392,7 @@ def test_what_is_mended_is_known_as_it_is_now(tmp_path: Path) -> None:
     path.write_bytes(2 * path.read_bytes())  # the second footer describes the first rows: the same samples
     found = found_in(data)
     assert [damage.kind for damage in found.damages] == ["changed"]
-    mend_index(open_to_verify(data), found)
+    repair_index(open_to_verify(data), found)
     assert found_in(data).damages == []
 
 
@@ -422,11 +422,11 @@ def test_the_index_of_other_readers_is_checked_and_written_anew(tmp_path: Path, 
         ("index", "index.json", True)
     ]
     if harm == "cut":  # an index that is written elsewhere leaves what lies beside the shards as it is
-        mended, left = mend_index(open_to_verify(data), found, output=(str(tmp_path / "my.index"), LocalStore()))
+        mended, left = repair_index(open_to_verify(data), found, output=(str(tmp_path / "my.index"), LocalStore()))
         assert [damage.shard for damage in left] == ["index.json"]
         assert load_index(str(tmp_path / "my.index"), store=LocalStore()).fingerprint == mended.fingerprint
         assert path.read_bytes() == good[:-5]
-    mend_index(open_to_verify(data), found)
+    repair_index(open_to_verify(data), found)
     assert path.read_bytes() == good
     assert (data / "shoal.index").read_bytes() == before
     assert found_in(data).damages == []
@@ -438,7 +438,7 @@ def test_a_shard_more_gets_into_both_indexes(tmp_path: Path) -> None:
     (data / "shard-000099.mds").write_bytes(first.read_bytes())
     found = found_in(data)
     assert [damage.kind for damage in found.damages] == ["unknown"]
-    mended, left = mend_index(open_to_verify(data), found)
+    mended, left = repair_index(open_to_verify(data), found)
     assert left == []
     shards = json.loads((data / "index.json").read_text())["shards"]
     assert [shard["raw_data"]["basename"] for shard in shards] == list(mended.shard_names)

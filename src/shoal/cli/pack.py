@@ -20,7 +20,7 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import check_apart
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
-from shoal.pack.inputs.tree_inputs import TreeInputs
+from shoal.pack.inputs.tree_inputs import shard_suffix
 from shoal.pack.packing import Packed, PackRequest, bytes_of, pack_inputs, repeats_of
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             on_error=arguments.on_error,
             num_workers=arguments.workers,
         )
-        if isinstance(inputs, TreeInputs) and (suffix := inputs.shard_suffix()) is not None:
+        if (suffix := shard_suffix(inputs)) is not None:
             output.complain(
                 f"note: all {len(inputs):,} inputs end in {suffix}, as shards do; each becomes one sample as it is. "
                 f"`shoal repack {printable(arguments.source)} {printable(arguments.destination)}` packs what is in them"

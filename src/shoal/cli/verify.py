@@ -24,9 +24,9 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.store import Store
 from shoal.stream.certificate import Certificate, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
-from shoal.verify.index_repair import mend_index
+from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
-from shoal.verify.verify_report import Damage, Soundness
+from shoal.verify.verify_report import Damage, VerifyReport
 
 _MOST_SHOWN = 50
 _MOST_KEYS = 3
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     damages = found.damages
     if arguments.repair_index and (damages or found.num_touched):
         with Progress(label="repairing", unit="bytes") as progress:
-            mended, left = mend_index(asked, found, output=target, progress=progress.show_bytes)
+            mended, left = repair_index(asked, found, output=target, progress=progress.show_bytes)
         record |= {"index_repaired": not left, "fingerprint": mended.fingerprint, "num_samples": mended.num_samples}
         if target is not None and not left:
             record["index"] = printable(target[0])
@@ -123,7 +123,7 @@ def _certificate(path: str) -> Any:
     return read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)
 
 
-def _record(asked: Verification, found: Soundness) -> dict[str, Any]:
+def _record(asked: Verification, found: VerifyReport) -> dict[str, Any]:
     index = None if asked.opened is None else asked.opened.index
     return {
         "index": None if asked.index_path is None else printable(asked.index_path),

@@ -23,7 +23,7 @@ from shoal.hints import did_you_mean
 
 _NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
 
-RESERVED = ("record_crc32",)
+_RESERVED = "record_crc32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class Column:
             return _plain(sample[self.path])
         found = _plain(_inside(sample, self.path))
         if found is None and self.path == "length":
-            return sum(len(value) for name, value in sample.items() if name[:2] != "__" and _has_bytes(value))
+            values = (value for name, value in sample.items() if name[:2] != "__")
+            return sum(len(value) for value in values if isinstance(value, bytes | str | bytearray | memoryview))
         return found
 
 
@@ -49,29 +50,20 @@ def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
     >>> as_columns(["label", "language=json.meta.language"])
     (Column(name='label', path='label'), Column(name='language', path='json.meta.language'))
 
-    Raises
-    ------
-    UsageError
-        A name is empty, repeated, or reserved for a column that shards always get.
+    Raises `UsageError` if a name is empty, repeated, or reserved for a column that shards always get.
     """
     each = [asked] if isinstance(asked, str) else asked
     columns = tuple(text if isinstance(text, Column) else _parsed(text) for text in each)
     names = [column.name for column in columns]
     for name in names:
-        if not name or names.count(name) > 1 or name in RESERVED:
-            msg = f"there cannot be a column {name!r}: names are neither empty nor repeated, nor {', '.join(RESERVED)}"
+        if not name or names.count(name) > 1 or name == _RESERVED:
+            msg = f"there cannot be a column {name!r}: names are neither empty nor repeated, nor {_RESERVED}"
             raise UsageError(msg, hint="name=path gives a column another name")
     return columns
 
 
 def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
-    """Return the values of all columns in a sample.
-
-    Raises
-    ------
-    UsageError
-        A value is missing, or is neither a number nor a string.
-    """
+    """Return the values of all columns in a sample; `UsageError` if one is missing, or no number or string."""
     found = [column.value(sample) for column in columns]
     for column, value in zip(columns, found, strict=True):
         if not isinstance(value, bool | int | float | str):
@@ -118,10 +110,9 @@ class ColumnValues:
         texts: dict[str, list[str]] = {}
         for column, values in zip(self._columns, self._values, strict=True):
             if any(isinstance(value, str) for value in values):
-                words = sorted({str(value) for value in values})
-                places = {word: place for place, word in enumerate(words)}
-                arrays[column.name] = np.array([places[str(value)] for value in values], dtype=np.int32)
-                texts[column.name] = words
+                strings = list(map(str, values))
+                texts[column.name] = sorted(set(strings))
+                arrays[column.name] = _codes(strings, texts[column.name])
             else:
                 arrays[column.name] = _numbers(values, column.name)
         return arrays, texts
@@ -139,13 +130,17 @@ def joined_columns(
             # As within one shard: if some values are strings, all become strings.
             both = [_as_texts(column, known.get(name)) for column, known in zip(columns, texts, strict=True)]
             words[name] = sorted({word for _, known in both for word in known})
-            places = {word: place for place, word in enumerate(words[name])}
-            columns = [np.array([places[word] for word in known], dtype=np.int32)[codes] for codes, known in both]
+            columns = [_codes(known, words[name])[codes] for codes, known in both]
         else:
             # A shard without samples does not know the types of its columns.
             columns = [column for column in columns if len(column)] or columns[:1]
         arrays[name] = np.concatenate(columns)
     return arrays, words
+
+
+def _codes(strings: Sequence[str], words: Sequence[str]) -> NDArray[np.int32]:
+    code_of = {word: code for code, word in enumerate(words)}
+    return np.array([code_of[string] for string in strings], dtype=np.int32)
 
 
 def _as_texts(column: NDArray[Any], known: Sequence[str] | None) -> tuple[NDArray[np.int64], Sequence[str]]:
@@ -222,16 +217,11 @@ def _part(value: Any, path: str) -> Any:
 def _meant(sample: Sample, path: str) -> str | None:
     """Return a path to a number or string that a wrong path may have meant: deeper inside a field, or less deep."""
     within = path.partition(".")[2]
-    for other in (*(f"{name}.{path}" for name in sample if _has_parts(sample[name])), *([within] if within else [])):
+    for other in (*(f"{name}.{path}" for name in sample if _is_object(sample[name])), *([within] if within else [])):
         if isinstance(Column("", other).value(sample), bool | int | float | str):
             return other
     return None
 
 
-def _has_parts(value: Any) -> bool:
-    """Return True if the value looks like a JSON object; images are not searched further."""
+def _is_object(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, str | bytes) and value[:1] in ("{", b"{"))
-
-
-def _has_bytes(value: Any) -> bool:
-    return isinstance(value, bytes | str | bytearray | memoryview)

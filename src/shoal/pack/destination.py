@@ -181,10 +181,10 @@ class Output:
 
     def put(self, name: str, data: Sequence[Buffer]) -> None:
         """Write a file beside the shards; like them, it is begun in the working directory, in case we are killed."""
-        making = self.begin_shard(name)
+        unfinished = self.begin_shard(name)
         for buffer in data:
-            making.write([memoryview(buffer).cast("B")])
-        making.finish()
+            unfinished.write([memoryview(buffer).cast("B")])
+        unfinished.finish()
 
     def finish(self, index: Index) -> None:
         """Write the index; from then on the dataset exists.
@@ -315,8 +315,8 @@ def _restored(url: str, plan: str, options: dict[str, Any]) -> Output:
     return Output(url, plan=plan, storage_options=options)
 
 
-def plan_of(asked: Mapping[str, Any]) -> str:
-    """Return the digest of requested settings, the ``plan`` of an `Output`."""
+def plan_of(asked: Any) -> str:
+    """Return the digest of requested settings, as JSON: the ``plan`` of an `Output`."""
     return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

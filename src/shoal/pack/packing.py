@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any, Literal
@@ -260,7 +260,7 @@ def pack_inputs(
         left_out = _left_out(plan, parts)
         fields = counted_fields(inputs.field_sets(), plan, parts, name=inputs.key)
         about = {
-            **inputs.about(),
+            **({"classes": inputs.classes} if inputs.classes else {}),
             **({_LEFT_OUT: left_out} if any(left_out) else {}),
             **({} if fields is None else {FIELDS: fields.to_dict()}),
         }
@@ -302,11 +302,14 @@ def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterat
 
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:
     """Return the requested columns, at the paths that inputs know for them, plus the class if there is one."""
-    columns = tuple(replace(column, path=inputs.column_path(column.path)) for column in as_columns(asked))
-    label = inputs.label_column()
-    if label is not None and all(column.name != "label" for column in columns):
-        columns = (*columns, Column("label", label))
-    return columns
+    own = inputs.class_field
+    columns = [
+        Column(name, own if path == "label" and own is not None else inputs.column_path(path))
+        for name, path in map(astuple, as_columns(asked))
+    ]
+    if own is not None and all(column.name != "label" for column in columns):
+        columns.append(Column("label", own))
+    return tuple(columns)
 
 
 def _asked(

@@ -184,8 +184,8 @@ def summary_of(part: Index) -> ShardSummary:
 class ShardWriter:
     """Writer of one shard to a store: records are counted, digested, and flushed now and then."""
 
-    def __init__(self, encoder: Encoder, object_in_making: UnfinishedObject, shard: Shard) -> None:
-        self._encoder, self._object, self._shard = encoder, object_in_making, shard
+    def __init__(self, encoder: Encoder, unfinished: UnfinishedObject, shard: Shard) -> None:
+        self._encoder, self._object, self._shard = encoder, unfinished, shard
         self._encoding = encoder.begin()
         self.values = ColumnValues(shard.columns)
         self._digest = hashlib.sha256()

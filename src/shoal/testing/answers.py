@@ -1,4 +1,7 @@
-"""Responses to requests, as a pure function of the request, the served objects, and the injected fault."""
+"""Responses of a range server, as a pure function of a request, the served objects, and the injected fault.
+
+Also the part of HTTP/1.1 that this takes: parsing of requests and ranges, heads of responses.
+"""
 
 # Paths are text here, as in the stores.
 # ruff: noqa: PTH100, PTH118
@@ -39,14 +42,16 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
     """Return the response to ``request``; connection faults (reset, truncate, stall, slow) are handled elsewhere."""
     kind = mishap.fault.kind if mishap else None
     if mishap and kind == "status":
-        return _failure(mishap)
+        wait = mishap.fault.retry_after_seconds
+        headers = {} if wait is None else {"Retry-After": f"{wait:g}"}
+        return _text(mishap.fault.status, "the test wants it so", headers)
     if request.method not in {"GET", "HEAD"}:
-        return _said(405, "this server is read-only", Allow="GET, HEAD")
+        return _text(405, "this server is read-only", {"Allow": "GET, HEAD"})
     if request.method == "GET" and "list-type" in request.query:
         return _listing(request, objects)
     found = objects.get(request.path)
     if found is None:
-        return _said(404, f"there is no {request.path}")
+        return _text(404, f"there is no {request.path}")
     data, etag, modified_ns = found
     etag = f'"{etag}-{mishap.bits:x}"' if mishap and kind == "changed" else f'"{etag}"'
     refusal = _unmet_condition(request, etag)
@@ -54,7 +59,9 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
         return refusal
     headers = {"ETag": etag, "Last-Modified": formatdate(modified_ns // 10**9, usegmt=True), "Accept-Ranges": "bytes"}
     headers["Content-Type"] = "application/octet-stream"
-    asked = None if kind == "whole" or not _range_holds(request, etag) else _range_of(request, len(data))
+    # HEAD has no ranges, as they are defined for GET only; under If-Range one applies if the object is unchanged.
+    applies = kind != "whole" and request.method == "GET" and request.headers.get("if-range", etag) == etag
+    asked = resolve_range(request.headers.get("range"), len(data)) if applies else None
     if asked is None:
         return Answer(200, headers, _body(data, mishap))
     first, end = asked
@@ -69,20 +76,10 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
     return Answer(206, headers, _body(data[first:end], mishap), first)
 
 
-def _range_of(request: Request, num_bytes: int) -> tuple[int, int] | None:
-    # HEAD has no ranges: they are defined for GET only.
-    return resolve_range(request.headers.get("range"), num_bytes) if request.method == "GET" else None
-
-
-def _range_holds(request: Request, etag: str) -> bool:
-    """Return True if the range applies: under If-Range only if the object is unchanged."""
-    return request.headers.get("if-range", etag) == etag
-
-
 def _unmet_condition(request: Request, etag: str) -> Answer | None:
     wanted, unwanted = request.headers.get("if-match"), request.headers.get("if-none-match")
     if wanted is not None and not _names(wanted, etag):
-        return _said(412, f"the etag is {etag}")
+        return _text(412, f"the etag is {etag}")
     if unwanted is not None and _names(unwanted, etag):
         return Answer(304, {"ETag": etag})
     return None
@@ -102,15 +99,8 @@ def _body(data: memoryview, mishap: Mishap | None) -> memoryview:
     return memoryview(wrong)
 
 
-def _failure(mishap: Mishap) -> Answer:
-    headers = {}
-    if mishap.fault.retry_after_seconds is not None:
-        headers["Retry-After"] = f"{mishap.fault.retry_after_seconds:g}"
-    return _said(mishap.fault.status, "the test wants it so", headers)
-
-
-def _said(status: int, text: str, headers: Mapping[str, str] | None = None, **more: str) -> Answer:
-    return Answer(status, {"Content-Type": "text/plain", **(headers or {}), **more}, memoryview(text.encode()))
+def _text(status: int, text: str, headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(status, {"Content-Type": "text/plain", **(headers or {})}, memoryview(text.encode()))
 
 
 def _listing(request: Request, objects: Served) -> Answer:
@@ -179,10 +169,8 @@ def parse_request(head: bytes) -> Request:
     method, target, _ = first.split(" ")
     url = urlsplit(target)
     query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-    headers = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
+    pairs = (line.partition(":")[::2] for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, value in pairs}
     return Request(method, unquote(url.path).lstrip("/"), query, headers)
 
 

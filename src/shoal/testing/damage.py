@@ -13,7 +13,7 @@ from shoal.order.seeds import draws, key
 DamageKind = Literal["cut", "flip", "lie", "repeat", "remove", "insert"]
 DAMAGE_KINDS: tuple[DamageKind, ...] = get_args(DamageKind)
 
-_LONGEST_STRETCH_BYTES = 64
+_LONGEST_SPAN_BYTES = 64
 _LIES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
 _LIE_SIZES = (1, 2, 4, 8)
 
@@ -45,30 +45,31 @@ def damaged(data: bytes, count: int, *, seed: int = 0) -> Iterator[Damage]:
 
 
 def _one(data: bytes, kind: DamageKind, words: list[int]) -> Damage:
-    byte, length = words[0] % len(data), 1 + words[1] % _LONGEST_STRETCH_BYTES
+    byte, length = words[0] % len(data), 1 + words[1] % _LONGEST_SPAN_BYTES
     before, after = data[:byte], data[byte:]
     if kind == "cut":
-        return Damage(kind, byte, before)
-    if kind == "flip":
+        changed = before
+    elif kind == "flip":
         return _flipped(data, words)
-    if kind == "lie":
+    elif kind == "lie":
         size = _LIE_SIZES[words[1] % len(_LIE_SIZES)]
         byte -= byte % size if words[2] % 2 else 0  # numbers are often aligned to their size
         lie = _LIES[words[3] % len(_LIES)] % 256**size
         order: Literal["little", "big"] = "big" if words[4] % 4 == 0 else "little"
-        return Damage(kind, byte, (data[:byte] + lie.to_bytes(size, order) + data[byte + size :])[: len(data)])
-    if kind == "remove":
-        return Damage(kind, byte, before + after[length:])
-    if kind == "repeat":
+        changed = (data[:byte] + lie.to_bytes(size, order) + data[byte + size :])[: len(data)]
+    elif kind == "remove":
+        changed = before + after[length:]
+    elif kind == "repeat":
         other = words[2] % len(data)
-        return Damage(kind, byte, before + data[other : other + length] + after)
-    noise = b"".join(word.to_bytes(8, "little") for word in words)
-    return Damage(kind, byte, before + noise[:length] + after)
+        changed = before + data[other : other + length] + after
+    else:
+        changed = before + b"".join(word.to_bytes(8, "little") for word in words)[:length] + after
+    return Damage(kind, byte, changed)
 
 
 def _flipped(data: bytes, words: list[int]) -> Damage:
     changed = bytearray(data)
-    places = [word % (8 * len(data)) for word in words[: 1 + words[7] % 3]]
-    for place in places:
-        changed[place // 8] ^= 1 << place % 8
-    return Damage("flip", min(places) // 8, bytes(changed))
+    bits = [word % (8 * len(data)) for word in words[: 1 + words[7] % 3]]
+    for bit in bits:
+        changed[bit // 8] ^= 1 << bit % 8
+    return Damage("flip", min(bits) // 8, bytes(changed))

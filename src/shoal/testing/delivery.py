@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shoal.testing.answers import Answer, Request, head_bytes, parse_request
 from shoal.testing.faults import Fault, FaultKind
 
-_PIECE_BYTES = 1 << 18
+_AT_ONCE_BYTES = 1 << 18
 _MAX_HEAD_BYTES = 1 << 16
 
 
@@ -47,13 +47,10 @@ class Delivery:
         connection: socket.socket,
         stopping: threading.Event,
     ) -> None:
-        self._answer = answer
-        self._fault = fault
+        self._answer, self._fault = answer, fault
         self._kind = fault.kind if fault else None
         self._body = answer.body if has_body and answer.status != 304 else answer.body[:0]
-        self._bytes_per_second = bytes_per_second
-        self._connection = connection
-        self._stopping = stopping
+        self._bytes_per_second, self._connection, self._stopping = bytes_per_second, connection, stopping
         shares = {"reset": 0.0, "reset_in_body": 0.5, "truncate": 0.5}
         self._num_bytes = int(len(self._body) * shares.get(self._kind or "", 1.0))
         self.keeps_alive = self._kind not in shares
@@ -70,7 +67,7 @@ class Delivery:
             raise ConnectionAbortedError(msg)
 
     def send(self, *, before_last: Callable[[], object]) -> None:
-        """Send the response, or what the fault leaves of it; call ``before_last`` before its last piece."""
+        """Send the response, or what the fault leaves of it; call ``before_last`` before its last part."""
         pause_seconds = self._fault.seconds if self._fault else 0.0
         if self._kind == "slow":
             self.wait(pause_seconds)
@@ -80,7 +77,7 @@ class Delivery:
             sent = self._body[: self._num_bytes]
             if self._kind == "stall":
                 half = len(sent) // 2
-                self._send_pieces(head, sent[:half])
+                self._send_at_rate(head, sent[:half])
                 self.wait(pause_seconds)
                 head, sent = b"", sent[half:]
             if self._kind == "trickle":
@@ -88,48 +85,38 @@ class Delivery:
             if self._kind == "trickle_head":
                 _, rest = self._trickle(b"", memoryview(head), pause_seconds)
                 head = bytes(rest)
-            self._send_pieces(head, sent, before_last)
-        if self._kind in {"reset", "reset_in_body"}:
-            self._reset()
+            self._send_at_rate(head, sent, before_last)
+        if self._kind in {"reset", "reset_in_body"}:  # close without lingering
+            self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._connection.close()
 
     def _trickle(self, head: bytes, body: memoryview, pause_seconds: float) -> tuple[bytes, memoryview]:
         """Send all but the last byte, one at a time; return the rest."""
-        for place in range(len(body) - 1):
-            self._connection.sendall(head + body[place : place + 1])
+        for first in range(len(body) - 1):
+            self._connection.sendall(head + body[first : first + 1])
             head = b""
             self.wait(pause_seconds)
         return head, body[-1:]
 
-    def _send_pieces(self, head: bytes, body: memoryview, before_last: Callable[[], object] | None = None) -> None:
+    def _send_at_rate(self, head: bytes, body: memoryview, before_last: Callable[[], object] | None = None) -> None:
         """Send the head at once, and each byte of the body when a connection of this speed would have carried it."""
         rate = self._bytes_per_second
-        size = _PIECE_BYTES if rate is not None else max(1, len(body))
+        size = _AT_ONCE_BYTES if rate is not None else max(1, len(body))
         start = time.monotonic()
         if before_last and not len(body):
             before_last()
         self._connection.sendall(head)
         for first in range(0, len(body), size):
-            piece = body[first : first + size]
+            part = body[first : first + size]
             if rate is not None:
-                self.wait(start + (first + len(piece)) / rate - time.monotonic())
+                self.wait(start + (first + len(part)) / rate - time.monotonic())
             if before_last and first + size >= len(body):
                 before_last()
-            self._connection.sendall(piece)
-
-    def _reset(self) -> None:
-        """Close with a reset: without lingering."""
-        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._connection.close()
+            self._connection.sendall(part)
 
 
 def receive(connection: socket.socket, rest: bytes) -> tuple[Request | None, bytes]:
-    """Receive the next request, and the bytes after it; None if the client closed the connection.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are no request.
-    """
+    """Receive the next request, and the bytes after it; None if the client has left, `ValueError` if it is none."""
     while b"\r\n\r\n" not in rest:
         more = connection.recv(1 << 16)
         if not more or len(rest) > _MAX_HEAD_BYTES:

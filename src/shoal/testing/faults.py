@@ -115,17 +115,14 @@ class FaultPlan:
         with self._lock:
             asked = (path, first_byte, end_byte)
             before = self._num_asked[asked] = self._num_asked.get(asked, -1) + 1
-            happening = None
+            drawn = None
             name = zlib.crc32(path.rpartition("/")[2].encode())
-            for place, fault in enumerate(self.faults):
+            for position, fault in enumerate(self.faults):
                 if not fnmatchcase(path, fault.path):
                     continue
-                number = self._num_matching[place]
-                self._num_matching[place] += 1
-                if happening is not None:
-                    continue
-                words = (place, name, first_byte, end_byte, before)
-                bits = key(self._seed, 0, "fault", *words)
-                if fault.happens(number=number, draw=(bits >> 11) / 2**53):
-                    happening = Mishap(fault, key(bits, 0, "choice"))
-            return happening
+                number = self._num_matching[position]
+                self._num_matching[position] += 1
+                bits = key(self._seed, 0, "fault", position, name, first_byte, end_byte, before)
+                if drawn is None and fault.happens(number=number, draw=(bits >> 11) / 2**53):
+                    drawn = Mishap(fault, key(bits, 0, "choice"))
+            return drawn

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, Span, ViewingFormat, reading_alone
 from shoal.formats.tables.arrow_values import value_in
-from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.index.shard_scan import ShardScan
 from shoal.testing.format_damage import DamageCount, check_damage
 from shoal.testing.known_shards import KnownShard, measured, require, same
 
@@ -55,7 +56,7 @@ def check_format(
     Raises
     ------
     AssertionError
-        If the format fails one of these; the message says which, and for which shard.
+        The format fails one of these; the message says which, and for which shard.
     """
     counts = [
         _check_shard(format, KnownShard(name, data, samples), memory_limit_bytes, tuple(same_as))
@@ -72,7 +73,7 @@ def check_format(
 
 
 def _check_shard(format: Format, known: KnownShard, memory_limit_bytes: int, same_as: tuple[Format, ...]) -> int:  # noqa: A002
-    known = known.of(format)
+    known = replace(known, format_name=format.name)
     found, used_bytes = measured(lambda: known.scan(format))
     _check_scan(known, found)
     allowed = memory_limit_bytes + 4 * _in_memory(known, found)
@@ -81,20 +82,13 @@ def _check_shard(format: Format, known: KnownShard, memory_limit_bytes: int, sam
     for other in (format, *copies, *(same_as if len(known.data) <= _MIB else ())):
         _check_same_scan(known, found, known.scan(other))
     # The index stores heads as JSON, so they come back as such.
-    found = ShardScan(
-        found.sample_starts,
-        found.layout_crcs,
-        head=json.loads(json.dumps(dict(found.head))),
-        piece_samples=found.piece_samples,
-        piece_ends=found.piece_ends,
-    )
-    count = 0
-    for first, end in _spans(len(found.sample_starts) - 1):
+    found = replace(found, head=json.loads(json.dumps(dict(found.head))), notes={}, piece_decoded_bytes=None)
+    spans = _spans(len(found.sample_starts) - 1)
+    for first, end in spans:
         _check_span(format, known, found, first, end)
-        count += 1
     _check_wrong_count(format, known, found)
     _check_single_samples(format, known, found)
-    return count
+    return len(spans)
 
 
 def _check_scan(known: KnownShard, found: ShardScan) -> None:
@@ -148,13 +142,14 @@ def _check_same_scan(known: KnownShard, one: ShardScan, other: ShardScan) -> Non
 def _check_span(format: Format, known: KnownShard, found: ShardScan, first: int, end: int) -> None:  # noqa: A002
     """Parse some consecutive pieces in every way, and compare with the scan and the samples."""
     begin, stop = int(found.sample_starts[first]), int(found.ends[end - 1])
+    whole = known.data[begin:stop]
     before = found.samples_before()
     expected = known.samples[int(before[first]) : int(before[end])]
     what = f"pieces [{first}, {end}) at bytes [{begin}, {stop})"
     starts = None if found.piece_samples is not None else (found.sample_starts[first : end + 1] - begin).tolist()
     options: list[list[int] | None] = [None] if starts is None else [starts, None]
     for given in options:
-        for buffer in _buffers(known.data[begin:stop]):
+        for buffer in (whole, memoryview(whole), bytearray(whole)):
             label = f"{what}, {'with' if given else 'without'} starts, in {type(buffer).__name__}"
             records = format.parse(buffer, Span(known.name, begin, len(expected), given, found.head))
             _check_records(records, known, expected, found.layout_crcs[first:end].tolist(), label)
@@ -164,7 +159,6 @@ def _check_span(format: Format, known: KnownShard, found: ShardScan, first: int,
             fine = all(map(same, samples, expected))
             require(fine, known, f"{label}: a sample does not own its bytes, they change with the buffer")
         if isinstance(format, ViewingFormat):
-            whole = known.data[begin:stop]
             span = Span(known.name, begin, len(expected), given, found.head)
             views = format.parse_views(whole, memoryview(whole), span)
             fine = all(_as_bytes(views.sample(number)) == expected[number] for number in range(len(expected)))
@@ -222,20 +216,11 @@ def _check_single_samples(format: Format, known: KnownShard, found: ShardScan) -
         require(fine, known, f"alone it is {sample!r:.300} for sample {before[piece]}, in a span {expected!r:.300}")
 
 
-def _spans(num_pieces: int) -> Iterator[tuple[int, int]]:
-    """Yield all spans of a few pieces; of many, those between borders at both ends and in the middle."""
-    borders = range(num_pieces + 1)
-    if num_pieces > 6:
-        borders_chosen = sorted({0, 1, num_pieces // 2, num_pieces // 2 + 1, num_pieces - 1, num_pieces})
-    else:
-        borders_chosen = list(borders)
-    for place, first in enumerate(borders_chosen):
-        for end in borders_chosen[place + 1 :]:
-            yield first, end
-
-
-def _buffers(data: bytes) -> tuple[Buffer, ...]:
-    return data, memoryview(data), bytearray(data)
+def _spans(num_pieces: int) -> list[tuple[int, int]]:
+    """Return all spans of a few pieces; of many, those between borders at both ends and in the middle."""
+    middle = num_pieces // 2
+    of_many = (0, 1, middle, middle + 1, num_pieces - 1, num_pieces)
+    return list(combinations(of_many if num_pieces > 6 else range(num_pieces + 1), 2))
 
 
 def _as_bytes(sample: Sample) -> Sample:

@@ -45,12 +45,10 @@ def check_damage(
 ) -> DamageCount:
     """Damage a shard ``count`` times, and check the format's results, with a new index and with the old one.
 
-    Raises
-    ------
-    AssertionError
-        If the result was anything but a sample or a `ShardError`, or a wrong sample although ``detects_damage``.
+    Raises `AssertionError` if a result is anything but a sample or a `ShardError`, or a wrong sample although
+    ``detects_damage``.
     """
-    known = known.of(format)
+    known = replace(known, format_name=format.name)
     if not 0 < len(known.data) <= _MOST_BYTES:
         return DamageCount()
     found = known.scan(format)
@@ -83,10 +81,7 @@ def answers_of_damaged(
 ) -> list[Answer]:
     """Return the results for a damaged shard, by a new index of it, and by ``found``, one from before the damage.
 
-    Raises
-    ------
-    AssertionError
-        If the result was anything but a sample or a `ShardError`.
+    Raises `AssertionError` if a result is anything but a sample or a `ShardError`.
     """
     answers = _with_new_index(format, broken, where)
     if damage.kind in ("cut", "flip", "lie"):

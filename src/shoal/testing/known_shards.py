@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,10 +27,6 @@ class KnownShard:
     samples: Sequence[Sample]
     format_name: str = ""
     is_decoded: bool = False
-
-    def of(self, format: Format) -> KnownShard:  # noqa: A002
-        """Return the shard named as one of this format."""
-        return replace(self, format_name=format.name)
 
     def read(self, first_byte: int, end_byte: int, /) -> Buffer:
         """Return the bytes of a range, which must lie in the shard; sometimes a view of them."""

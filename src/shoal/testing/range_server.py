@@ -43,7 +43,7 @@ class RangeServer:
     exchanges : list of Exchange
         Requests and responses, in the order in which the responses began.
     peak_concurrency : int
-        The most requests in flight at one time; one counts until the last piece of its response is sent.
+        The most requests in flight at one time; one counts until the last part of its response is sent.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class RangeServer:
         self._plan = FaultPlan(faults, seed=seed)
         self._lock = threading.Lock()
         self._num_answering = 0
-        self._place: socket.socket | None = None
+        self._held_port: socket.socket | None = None
         self._listener: socket.socket | None = None
         self._stopping = threading.Event()
         self._connections: dict[socket.socket, threading.Thread] = {}
@@ -90,7 +90,7 @@ class RangeServer:
 
     def __enter__(self) -> Self:
         # Never listens: it holds the port while the server is down, so that no other process gets it meanwhile.
-        self._place = _bound(0)
+        self._held_port = _bound(0)
         self.up()
         return self
 
@@ -98,17 +98,17 @@ class RangeServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
-        if self._place is not None:
-            self._place.close()
-            self._place = None
+        if self._held_port is not None:
+            self._held_port.close()
+            self._held_port = None
 
     @property
     def port(self) -> int:
         """Port, which is fixed while the context lasts."""
-        if self._place is None:
+        if self._held_port is None:
             msg = "the server is not running"
             raise UsageError(msg, hint="use it as a context manager: with RangeServer(...) as server:")
-        return int(self._place.getsockname()[1])
+        return int(self._held_port.getsockname()[1])
 
     @property
     def url(self) -> str:

@@ -22,33 +22,26 @@ from shoal.storage.store import Store
 from shoal.storage.urls import scheme_of
 from shoal.verify.open_to_verify import Verification, has_manifest, write_manifest
 from shoal.verify.shard_checks import check_shards
-from shoal.verify.verify_report import Damage, Soundness
+from shoal.verify.verify_report import Damage, VerifyReport
 
 _OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # metadata of a packing that describes exactly its shards
 
 
-def mend_index(
+def repair_index(
     asked: Verification,
-    found: Soundness,
+    found: VerifyReport,
     *,
     output: tuple[str, Store] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Index, list[Damage]]:
     """Rewrite an index if only the index is wrong; returns it, with any damages that kept it from being written.
 
-    It is written to ``output``, a path and its store, or over the old one.
+    It is written to ``output``, a path and its store, or over the old one. Samples of the old index stay unchanged. The
+    shards are read completely once more, and nothing is written unless all of their samples can be parsed. Checksums of
+    samples are recomputed; other columns are kept if no sample is new.
 
-    Samples of the old index stay unchanged. The shards are read completely once more, and nothing is written
-    unless all of their samples can be parsed. Checksums of samples are recomputed; other columns are kept if no sample
-    is new.
-
-    Raises
-    ------
-    UsageError
-        Shards are damaged, the index has columns whose values for new samples are unknown, or it is not a writable
-        file.
-    ShoalError
-        `build_index` failed, or the index cannot be written.
+    Raises `UsageError` if shards are damaged, the index has columns whose values for new samples are unknown, or it is
+    not a writable file; and `ShoalError` if `build_index` fails, or the index cannot be written.
     """
     path, index_store = asked.index_path, asked.index_store
     if path is None or index_store is None:
@@ -71,9 +64,9 @@ def mend_index(
         raise UsageError(msg, hint="restore the file; `shoal index` makes an index without them")
     if old is not None and not found.damages:
         infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
-        mended = replace(old, shard_versions=tuple(info.version for info in infos))
-        save_index(mended, where, store=to)
-        return mended, []
+        repaired = replace(old, shard_versions=tuple(info.version for info in infos))
+        save_index(repaired, where, store=to)
+        return repaired, []
     if old is not None and all(damage.shard == MANIFEST_NAME for damage in found.damages):
         if output is not None:  # only the index goes elsewhere; what lies beside the shards stays as it is
             save_index(old, where, store=to)
@@ -82,22 +75,25 @@ def mend_index(
         return old, []
     extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
     shards = asked.found
-    mended = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
-    check = ShardCheck(mended, shards.paths, store=asked.store, format=asked.format)
-    opened = Opened(asked.store, mended, shards.paths, asked.format, path, check)
+    repaired = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
+    check = ShardCheck(repaired, shards.paths, store=asked.store, format=asked.format)
+    opened = Opened(asked.store, repaired, shards.paths, asked.format, path, check)
     if damages := check_shards(opened, progress=progress).damages:
-        return mended, damages
+        return repaired, damages
     if old is None or old.extent_checksum is not None:
-        checksums = extent_checksums(mended, shards.paths, store=asked.store, check=check.check, progress=progress)
-        mended = replace(mended, extent_checksum=checksums)
+        checksums = extent_checksums(repaired, shards.paths, store=asked.store, check=check.check, progress=progress)
+        repaired = replace(repaired, extent_checksum=checksums)
     as_written = all(damage.kind != "changed" for damage in found.damages)
-    mended = _with_what_was_known(mended, old, shards.paths, asked.store, as_written=as_written)
-    if RECORD_CRCS in lost_columns and (crcs := record_checksums(mended, shards.paths, store=asked.store)) is not None:
-        mended = replace(mended, columns={RECORD_CRCS: crcs})
-    save_index(mended, where, store=to)
+    repaired = _with_what_was_known(repaired, old, shards.paths, asked.store, as_written=as_written)
+    if (
+        RECORD_CRCS in lost_columns
+        and (crcs := record_checksums(repaired, shards.paths, store=asked.store)) is not None
+    ):
+        repaired = replace(repaired, columns={RECORD_CRCS: crcs})
+    save_index(repaired, where, store=to)
     if old is not None and has_manifest(old) and output is None:
-        write_manifest(mended, asked.found.root, store=asked.store)
-    return mended, []
+        write_manifest(repaired, asked.found.root, store=asked.store)
+    return repaired, []
 
 
 def _refuse_part(old: Index, path: str, store: Store) -> None:
@@ -117,28 +113,28 @@ def _columns_of(path: str, store: Store) -> set[str]:
 
 
 def _with_what_was_known(
-    mended: Index, old: Index | None, paths: Sequence[str], store: Store, *, as_written: bool
+    repaired: Index, old: Index | None, paths: Sequence[str], store: Store, *, as_written: bool
 ) -> Index:
     """Return the new index with those columns and metadata of the old one that are still true of the shards."""
     if old is None:
-        return mended
+        return repaired
     metadata = {name: value for name, value in old.metadata.items() if name not in _OF_THESE_SHARDS}
     known = set(_samples_of_shards(old))
-    now = _samples_of_shards(mended)
+    now = _samples_of_shards(repaired)
     if _samples_of_shards(old) == now:
         kept = old.metadata if as_written else metadata
-        return replace(mended, columns=old.columns, metadata={**kept, **mended.metadata})
+        return replace(repaired, columns=old.columns, metadata={**kept, **repaired.metadata})
     if own := [name for name in old.columns if name != RECORD_CRCS]:
-        new = [name for name, samples in zip(mended.shard_names, now, strict=True) if samples not in known]
+        new = [name for name, samples in zip(repaired.shard_names, now, strict=True) if samples not in known]
         what = f"the index was left as it is: it has the columns {', '.join(own)}"
         which = f"{counted(len(new), 'shard')}, the first of {new[0]}"
         msg = f"{what}, and nobody knows their values for the new samples of {which}"
         hint = "`shoal repack --columns` makes shards with an index that has them; `shoal index` makes one without"
         raise UsageError(msg, hint=hint)
     columns = {}
-    if RECORD_CRCS in old.columns and (crcs := record_checksums(mended, paths, store=store)) is not None:
+    if RECORD_CRCS in old.columns and (crcs := record_checksums(repaired, paths, store=store)) is not None:
         columns[RECORD_CRCS] = crcs
-    return replace(mended, columns=columns, metadata={**metadata, **mended.metadata})
+    return replace(repaired, columns=columns, metadata={**metadata, **repaired.metadata})
 
 
 def _samples_of_shards(index: Index) -> list[tuple[str | bytes, ...]]:

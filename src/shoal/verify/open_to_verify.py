@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import basename, splitext
 from typing import Any
@@ -40,25 +40,15 @@ from shoal.storage.store import Store
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, object_path, scheme_of
 from shoal.verify.shard_checks import check_shards
-from shoal.verify.verify_report import Damage, Soundness, words_of, words_without_path
+from shoal.verify.verify_report import Damage, VerifyReport, words_of, words_without_path
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Dataset to be verified.
+    """Dataset to be verified: the shards ``found`` in their ``store``, and those that the index names in ``opened``.
 
-    Parameters
-    ----------
-    found
-        The shards that exist.
-    store
-        The store that holds them.
-    opened
-        The shards that the index names, whether they exist or not; None if the index cannot be read.
-    index_path, index_store
-        The index file and its store; None if the index is one cached on this machine.
-    damages
-        Damages found while opening.
+    ``opened`` is None if the index cannot be read; ``index_path`` and ``index_store`` are None if the index is one
+    cached on this machine. ``damages`` are those found while opening.
     """
 
     found: Source
@@ -67,7 +57,7 @@ class Verification:
     format: Format
     index_path: str | None
     index_store: Store | None
-    damages: tuple[Damage, ...] = field(default=())
+    damages: tuple[Damage, ...] = ()
 
 
 def open_to_verify(
@@ -80,22 +70,17 @@ def open_to_verify(
 ) -> Verification:
     """Find shards and their index, and record mismatches between them as damages.
 
-    All splits of a directory are verified, unless one is named.
-
-    If there is no index beside the shards, one cached on this machine is used, or one is made now.
-
-    Raises
-    ------
-    ShoalError
-        There is nothing to verify, or the source cannot be listed.
+    All splits of a directory are verified, unless one is named. If there is no index beside the shards, one cached on
+    this machine is used, or one is made now. Raises `ShoalError` if there is nothing to verify, or the source cannot be
+    listed.
     """
     asked = in_store(source, storage_options)
     store = with_retries(open_store(asked, storage_options), storage_options)
     found = _found(asked, split, wanted_suffixes(format), store)
     if found.kind == "index":
         index, found = found.paths[0], _directory_of(found, format, store)
-    place, index_store = _index_place(index, found, store, storage_options)
-    if place is None or index_store is None:
+    path, index_store = _index_location(index, found, store, storage_options)
+    if path is None or index_store is None:
         try:
             opened = open_source(source, split=split or ALL_SPLITS, format=format, storage_options=storage_options)
         except (ShardError, StorageError) as error:  # the first of possibly many
@@ -105,26 +90,26 @@ def open_to_verify(
             return _scanned_one_by_one(shards.source, store, choose_format(shards.source, shards.format or format))
         return Verification(described_shards(found, format, store).source, store, opened, opened.format, None, None)
     try:
-        known = load_index(place, store=index_store)
+        known = load_index(path, store=index_store)
     except (IndexFileError, StorageError) as error:
         if isinstance(error, StorageError) and not _is_no_index(error, index):
             raise
         damage = Damage("index", "", None, None, error.message)
         shards = described_shards(found, format, store)
         chosen = choose_format(shards.source, shards.format or format)
-        return Verification(shards.source, store, None, chosen, place, index_store, (damage,))
-    chosen = format_of_index(known, place, format)
+        return Verification(shards.source, store, None, chosen, path, index_store, (damage,))
+    chosen = format_of_index(known, path, format)
     if any(basename(path) == MANIFEST_NAME for path in found.paths):  # it is not a shard, but lists shards
         beside = asked if found.kind == "list" or split is not None else found.root
         found = _without_manifests(_found(beside, split, _suffixes_in(known, chosen), store))
     known, paths, unknown = _paired(known, found)
     check = ShardCheck(known, paths, store=store, format=chosen)
-    opened = Opened(store, known, paths, chosen, place, check)
+    opened = Opened(store, known, paths, chosen, path, check)
     what = "the index does not know this shard"
     damages = tuple(Damage("unknown", name, None, None, what) for name in unknown)
     if has_manifest(known) and found.complete:
-        damages += manifest_damages(known, found.root, store=store)
-    return Verification(found, store, opened, chosen, place, index_store, damages)
+        damages += _manifest_damages(known, found.root, store=store)
+    return Verification(found, store, opened, chosen, path, index_store, damages)
 
 
 def _found(asked: SourceLike, split: SplitLike, suffixes: Sequence[str], store: Store) -> Source:
@@ -139,14 +124,14 @@ def _suffixes_in(index: Index, format: Format) -> tuple[str, ...]:  # noqa: A002
 
 
 def _without_manifests(found: Source) -> Source:
-    kept = [place for place, path in enumerate(found.paths) if basename(path) != MANIFEST_NAME]
-    names, paths = (tuple(row[place] for place in kept) for row in (found.names, found.paths))
+    kept = [number for number, path in enumerate(found.paths) if basename(path) != MANIFEST_NAME]
+    names, paths = (tuple(row[number] for number in kept) for row in (found.names, found.paths))
     return replace(found, names=names, paths=paths)
 
 
-def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
+def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Find all damage of a dataset (`shoal.verify.shard_checks.check_shards`)."""
-    found = Soundness() if asked.opened is None else check_shards(asked.opened, progress=progress)
+    found = VerifyReport() if asked.opened is None else check_shards(asked.opened, progress=progress)
     found.damages += asked.damages
     return found
 
@@ -187,7 +172,7 @@ def _directory_of(found: Source, format: str | Format | None, store: Store) -> S
     return replace(found, kind="directory", names=tuple(names), paths=paths)
 
 
-def _index_place(
+def _index_location(
     index: str | os.PathLike[str] | None, found: Source, store: Store, storage_options: Mapping[str, Any] | None
 ) -> tuple[str | None, Store | None]:
     """Return the path of the index file and its store; None for both if there is no index."""
@@ -207,36 +192,32 @@ def _index_place(
 
 
 def _is_no_index(error: StorageError, index: str | os.PathLike[str] | None) -> bool:
-    """Return True if the path of the index cannot be an index: a directory, a dangling link.
-
-    If an index was requested by its path, a missing file does not count as damage.
-    """
+    """Return True if the path cannot be an index (a directory, a dangling link), or it is missing and was not named."""
     return is_broken(error) or (index is None and is_missing(error))
 
 
 def _paired(index: Index, found: Source) -> tuple[Index, tuple[str, ...], list[str]]:
     """Return the requested part of the index, the path of each of its shards, and the shards that it does not know."""
-    there = dict(zip(found.names, found.paths, strict=True))
     bases = [basename(name) for name in index.shard_names]
     counts = Counter(bases)
     by_base = {base: number for number, base in enumerate(bases) if counts[base] == 1}
     numbers = {name: number for number, name in enumerate(index.shard_names)}
-    places: dict[int, str] = {}
+    path_of: dict[int, str] = {}
     unknown = []
-    for name, path in there.items():
+    for name, path in zip(found.names, found.paths, strict=True):
         number = numbers.get(name, by_base.get(basename(name)))
-        if number is None or number in places:
+        if number is None or number in path_of:
             unknown.append(name)
         else:
-            places[number] = path
+            path_of[number] = path
     if found.complete:
-        paths = tuple(places.get(number, join(found.root, name)) for number, name in enumerate(index.shard_names))
+        paths = tuple(path_of.get(number, join(found.root, name)) for number, name in enumerate(index.shard_names))
         return index, paths, unknown
-    chosen = sorted(places)
+    chosen = sorted(path_of)
     if not chosen:
-        msg = f"{found.asked}: the index knows none of these {len(there)} shards"
+        msg = f"{found.asked}: the index knows none of these {len(found.names)} shards"
         raise IndexFileError(msg, hint="name its own shards, or make an index of these with `shoal index`")
-    return subset(index, chosen), tuple(places[number] for number in chosen), unknown
+    return subset(index, chosen), tuple(path_of[number] for number in chosen), unknown
 
 
 def has_manifest(index: Index) -> bool:
@@ -244,7 +225,7 @@ def has_manifest(index: Index) -> bool:
     return index.format == "mds" and "plan" in index.metadata
 
 
-def manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage, ...]:
+def _manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage, ...]:
     """Return the damage of the ``index.json`` in the directory ``root``: none or one."""
     path = join(root, MANIFEST_NAME)
     try:

@@ -31,32 +31,28 @@ from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store import ObjectInfo
-from shoal.verify.verify_report import Damage, Soundness, words_of, words_without_path
+from shoal.verify.verify_report import Damage, VerifyReport, words_of, words_without_path
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
 _MOST_THREADS = 8
-_FAR_THREADS = 16  # remote: threads wait for responses, not for the processor
+_REMOTE_THREADS = 16  # remote: threads wait for responses, not for the processor
 
 
-def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> Soundness:
+def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Read all shards of a dataset once, and list every difference from the index.
 
     ``progress`` is called in this thread with bytes done and total bytes. Memory: at most 24 reads of 4 MiB, 48 for
-    remote shards, plus the samples of one shard for each thread while shards are scanned.
-
-    Raises
-    ------
-    StorageError
-        Existing bytes could not be read: that is not known to be damage.
+    remote shards, plus the samples of one shard for each thread while shards are scanned. Raises `StorageError` if
+    existing bytes could not be read: that is not known to be damage.
     """
     index, store = opened.index, opened.store
     infos = find_all(opened.paths, store, but=_is_damage)
     total_bytes = int(own_bytes(index).sum())
-    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _FAR_THREADS
-    found = Soundness()
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _REMOTE_THREADS
+    found = VerifyReport()
     costs = ReadCosts()
     first_extent = index.shard_first_extent.tolist()
-    under_way: deque[Future[Soundness]] = deque()
+    under_way: deque[Future[VerifyReport]] = deque()
 
     def finish_oldest() -> None:
         found.include(under_way.popleft().result())
@@ -75,13 +71,13 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
         finally:
             for answer in under_way:
                 answer.cancel()
-    found.damages = _without_echoes(found.damages, index)
+    found.damages = _without_repeats(found.damages, index)
     return found
 
 
 def _works(
     opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts, extents: list[int]
-) -> Iterator[Callable[[], Soundness]]:
+) -> Iterator[Callable[[], VerifyReport]]:
     """Yield the checks of one shard, whose extents are ``[extents[0], extents[1])``."""
     if info is None:
         yield lambda: _missing(opened, shard)
@@ -92,8 +88,8 @@ def _works(
         yield lambda span=span: _read_or_lost(opened, span, info)  # type: ignore[misc]  # bind now, not later
 
 
-def _missing(opened: Opened, shard: int) -> Soundness:
-    """Report a shard that is missing, or has something else in its place."""
+def _missing(opened: Opened, shard: int) -> VerifyReport:
+    """Report a shard that is missing, or has something else at its path."""
     index = opened.index
     first, end = index.extent_first_sample[index.shard_first_extent[shard : shard + 2]].tolist()
     why = "there is no such shard"
@@ -104,21 +100,23 @@ def _missing(opened: Opened, shard: int) -> Soundness:
             why = words_without_path(error, opened.paths[shard])
     what = f"{why}; it had {end - first} samples in {int(index.shard_bytes[shard])} bytes"
     samples = tuple(range(first, end))
-    return Soundness([Damage("missing", index.shard_names[shard], None, None, what, samples, (None,) * len(samples))])
+    return VerifyReport(
+        [Damage("missing", index.shard_names[shard], None, None, what, samples, (None,) * len(samples))]
+    )
 
 
-def _or_broken(opened: Opened, shard: int, look: Callable[[], Soundness]) -> Soundness:
+def _or_broken(opened: Opened, shard: int, check: Callable[[], VerifyReport]) -> VerifyReport:
     """Run a check; if the disk cannot read the shard, report that instead."""
     try:
-        return look()
+        return check()
     except StorageError as error:
         if not is_broken(error):
             raise
         what = words_without_path(error, opened.paths[shard])
-        return Soundness([Damage("unreadable", opened.index.shard_names[shard], None, None, what)])
+        return VerifyReport([Damage("unreadable", opened.index.shard_names[shard], None, None, what)])
 
 
-def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo) -> Soundness:
+def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyReport:
     """Check a span; if the disk cannot read it, check it extent by extent."""
     try:
         return _read(opened, span, info)
@@ -130,8 +128,8 @@ def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo) -> Soundness
     if end_extent == span.unit + 1:
         what = words_without_path(broken, opened.paths[span.shard])
         lost = _lost(span, "unreadable", opened.index.shard_names[span.shard], what)
-        return Soundness([lost], num_bytes=_new_bytes(opened.index, span))
-    found = Soundness()
+        return VerifyReport([lost], num_bytes=_new_bytes(opened.index, span))
+    found = VerifyReport()
     for extent in range(span.unit, end_extent):
         found.include(_read_or_lost(opened, extent_read(opened.index, extent), info))
     return found
@@ -141,45 +139,45 @@ def _is_damage(error: StorageError) -> bool:
     return is_missing(error) or is_broken(error)
 
 
-def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> Soundness:
+def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> VerifyReport:
     """Scan a shard with its format and compare the result with the index."""
     index, name = opened.index, opened.index.shard_names[shard]
     try:
         with reading_one(opened.store, info.path, info.num_bytes, costs=costs) as read:
             scan = scan_again(opened.format, read, info.num_bytes, shard=name, head=index.shard_heads.get(shard, {}))
     except ShardError as error:
-        return Soundness([Damage("unreadable", name, error.byte, None, words_of(error))])
+        return VerifyReport([Damage("unreadable", name, error.byte, None, words_of(error))])
     difference = first_difference(rows_of(index, shard), index.shard_heads.get(shard, {}), scan)
     if difference is None:
-        return Soundness(num_touched=int(not looks_indexed(index, shard, info)))
+        return VerifyReport(num_touched=int(not looks_indexed(index, shard, info)))
     byte, what = difference
     # A shard that was not written since is right, and what another tool recorded about it is wrong.
     is_untouched = index.shard_versions[shard] != "" and looks_indexed(index, shard, info)
     is_index_wrong = is_untouched and has_foreign_borders(index.shard_heads.get(shard, {}))
     kind = "changed" if is_index_wrong or _has_grown(opened, shard, info, scan) else "unreadable"
-    return Soundness([Damage(kind, name, byte, None, what)])
+    return VerifyReport([Damage(kind, name, byte, None, what)])
 
 
-def _framed(opened: Opened, shard: int, info: ObjectInfo) -> Soundness:
+def _framed(opened: Opened, shard: int, info: ObjectInfo) -> VerifyReport:
     """Check the bytes around the samples, which a scan need not read: end of archive, footer, magic numbers."""
     index, name = opened.index, opened.index.shard_names[shard]
     known = index.metadata.get(FRAMES, {}).get(name)
     extents = slice(*index.shard_first_extent[shard : shard + 2].tolist())
     ends = index.extent_end_byte[extents]
     if known is None or not len(ends) or info.num_bytes < int(ends[-1]):
-        return Soundness()
+        return VerifyReport()
     begin, end, num_bytes = int(index.extent_first_byte[extents][0]), int(ends[-1]), int(index.shard_bytes[shard])
     if info.num_bytes != num_bytes:
         what = f"the shard has {info.num_bytes} bytes, and had {num_bytes} when it was written"
-        return Soundness([Damage("checksum", name, min(info.num_bytes, num_bytes), None, what)])
+        return VerifyReport([Damage("checksum", name, min(info.num_bytes, num_bytes), None, what)])
     path, crc = opened.paths[shard], 0
     for first, after in ((0, begin), (end, num_bytes)):
         if after > first:
             crc = zlib.crc32(opened.store.read_range(path, first, after), crc)
     if crc == known:
-        return Soundness()
+        return VerifyReport()
     what = f"other bytes than were written before the samples, which begin at {begin}, or behind them, from {end} on"
-    return Soundness([Damage("checksum", name, 0 if begin else end, None, what)])
+    return VerifyReport([Damage("checksum", name, 0 if begin else end, None, what)])
 
 
 def _has_grown(opened: Opened, shard: int, info: ObjectInfo, scan: ShardScan) -> bool:
@@ -206,10 +204,10 @@ def _spans(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRea
         at = after
 
 
-def _read(opened: Opened, span: UnitRead, info: ObjectInfo) -> Soundness:
+def _read(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyReport:
     """Check the extents of a span, each by its checksum or sample by sample."""
     index, name = opened.index, opened.index.shard_names[span.shard]
-    found = Soundness(num_bytes=_new_bytes(index, span))
+    found = VerifyReport(num_bytes=_new_bytes(index, span))
     end_byte = min(span.end_byte, info.num_bytes)
     data = b""
     if end_byte > span.first_byte:
@@ -309,8 +307,8 @@ def _key_of(sample: Any) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
-    """Sort damages by place, and drop those of a scan that the extents of the shard report more precisely."""
+def _without_repeats(damages: list[Damage], index: Index) -> list[Damage]:
+    """Sort damages by shard and byte, and drop those of a scan that the extents of the shard report more precisely."""
     numbers = {name: number for number, name in enumerate(index.shard_names)}
     anew = {damage.shard for damage in damages if damage.kind == "changed"}
     first_lost: dict[str, int] = {}
@@ -325,11 +323,11 @@ def _without_echoes(damages: list[Damage], index: Index) -> list[Damage]:
     for damage in damages:
         if damage.shard in anew:
             # Bytes of a rewritten shard are bound to differ; only the rewrite is reported.
-            is_echo = damage.kind != "changed"
+            is_repeat = damage.kind != "changed"
         elif id(damage) in framed:
-            is_echo = damage.shard in otherwise
+            is_repeat = damage.shard in otherwise
         else:
             # A scan stops at the first thing it cannot read, and everything it counts after that is off.
-            is_echo = not damage.samples and (damage.first_byte or 0) >= first_lost.get(damage.shard, 1 << 62)
-        kept += [] if is_echo else [damage]
+            is_repeat = not damage.samples and (damage.first_byte or 0) >= first_lost.get(damage.shard, 1 << 62)
+        kept += [] if is_repeat else [damage]
     return sorted(kept, key=lambda damage: (numbers[damage.shard], damage.first_byte or 0))

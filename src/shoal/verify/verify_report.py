@@ -12,21 +12,13 @@ from shoal.storage.urls import without_secrets
 class Damage:
     """One difference between a dataset and its index.
 
-    Parameters
-    ----------
-    kind
-        "missing" (no such shard, or no file in its place), "cut" (indexed bytes are beyond its end), "checksum" (bytes
-        differ from those indexed), "unreadable" (the format cannot parse the bytes, or the disk cannot read them),
-        "changed" (sound, but laid out differently than in the index), "unknown" (a shard that is not in the index),
-        "index" (the index itself cannot be read).
-    shard
-        Name of the shard in the index; "" for the index itself.
-    first_byte, end_byte
-        Affected bytes of the shard; None if the whole shard is affected.
-    what
-        Description in words.
-    samples, keys
-        Ids of the lost samples, and the key of each if it can still be read.
+    ``kind`` is "missing" (no such shard, or no file of its name), "cut" (indexed bytes are beyond its end), "checksum"
+    (bytes differ from those indexed), "unreadable" (the format cannot parse the bytes, or the disk cannot read them),
+    "changed" (sound, but laid out differently than in the index), "unknown" (a shard that is not in the index), or
+    "index" (the index itself cannot be read, and ``shard`` is "").
+
+    ``first_byte`` and ``end_byte`` limit the affected bytes of the shard, None the whole of it; ``what`` describes the
+    damage. ``samples`` are the ids of the lost samples, ``keys`` the key of each if it can still be read.
     """
 
     kind: str
@@ -44,7 +36,7 @@ class Damage:
 
 
 @dataclass(slots=True)
-class Soundness:
+class VerifyReport:
     """Result of a verification: counts of what was checked, and all damages in the order of shards and bytes."""
 
     damages: list[Damage] = field(default_factory=list)
@@ -53,7 +45,7 @@ class Soundness:
     num_bytes: int = 0
     num_touched: int = 0  # sound shards whose time or etag differs from the index
 
-    def include(self, part: Soundness) -> None:
+    def include(self, part: VerifyReport) -> None:
         """Add the result for a part of the dataset."""
         self.damages += part.damages
         self.num_by_checksum += part.num_by_checksum
@@ -68,12 +60,11 @@ class Soundness:
 
 
 def words_of(error: Exception) -> str:
-    """Return the message of an error without its place, which is reported separately."""
-    text = error.message if isinstance(error, ShardError) else str(error)
-    if isinstance(error, ShardError):
-        place = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
-        text = text.removeprefix(place)
-    return without_secrets(text)
+    """Return the message of an error without shard and byte, which are reported separately."""
+    if not isinstance(error, ShardError):
+        return without_secrets(str(error))
+    where = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
+    return without_secrets(error.message.removeprefix(where))
 
 
 def words_without_path(error: StorageError, path: str) -> str:

@@ -46,20 +46,11 @@ def mixedness(
 ) -> list[Mixedness]:
     """Compare mixing before and after, for each column of the index and for the position in the source.
 
-    Parameters
-    ----------
-    source
-        The old shards, in the order in which the new ones hold their samples.
-    made
-        Index of the new shards.
-    batch, window
-        Of the planned training: samples of a global batch, and ``shuffle(window=...)``.
+    ``source`` are the old shards, in the order in which the new ones, of the index ``made``, hold their samples.
+    ``batch`` (samples of a global batch) and ``window``, as in ``shuffle(window=...)``, are of the planned training.
 
-    Returns
-    -------
-    list of Mixedness
-        The position first. Empty if there are too few samples to compare batches, so many (more than 2^27) that their
-        keys would take more memory than the repacking, or if some were left out. O(N log N).
+    Returns the position first. Empty if there are too few samples to compare batches, so many (more than 2^27) that
+    their keys would take more memory than the repacking, or if some were left out. O(N log N).
     """
     num_samples = made.num_samples
     if num_samples < 2 * batch or num_samples > _MOST_SAMPLES or num_samples != source.num_samples:

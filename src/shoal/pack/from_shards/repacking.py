@@ -237,7 +237,7 @@ def repack_opened(
         num_looked_at, peak = 0, 0
         if needs_schema:
             options["schema"], num_looked_at, peak = _schema(opened, request, format_name, out, plan, several, tally)
-        with closing(SpanReader(spec, needs_keys=to_tar, goes_on=False)) as alone:
+        with closing(SpanReader(spec, needs_keys=to_tar, continues=False)) as alone:
             options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.

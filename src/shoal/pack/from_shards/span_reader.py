@@ -22,16 +22,16 @@ SAMPLE = "sample "
 class SpanReader:
     """Reader of spans of an order, one after the other; continuing where the last one ended costs nothing extra.
 
-    The stages of ``work`` end with `Numbered`. With ``needs_keys`` samples without a key get their number as key;
+    The stages of ``spec`` end with `Numbered`. With ``needs_keys`` samples without a key get their number as key;
     ``renamed`` maps fields to new names.
 
     A pickled reader is for another process, and reads each span independently.
     """
 
     def __init__(
-        self, work: WorkerSpec, *, needs_keys: bool, renamed: Mapping[str, str] | None = None, goes_on: bool = True
+        self, spec: WorkerSpec, *, needs_keys: bool, renamed: Mapping[str, str] | None = None, continues: bool = True
     ) -> None:
-        self._work, self._needs_keys, self._goes_on = work, needs_keys, goes_on
+        self._spec, self._needs_keys, self._continues = spec, needs_keys, continues
         self._renamed = dict(renamed or {})
         self._iteration: Iteration | None = None
         self._pending: tuple[int, Sample] | None = None  # already read, for a later span
@@ -40,16 +40,16 @@ class SpanReader:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._packed is None:
-            self._packed = pack(self._work)
+            self._packed = pack(self._spec)
         return _arrived, (self._packed, self._needs_keys, self._renamed)
 
     def samples(self, first: int, stop: int) -> Iterator[Sample | Named | Unreadable]:
         """Yield the samples at the positions ``[first, stop)``."""
-        if self._iteration is None or self._at != first or not self._goes_on:
+        if self._iteration is None or self._at != first or not self._continues:
             self.close()
             self._iteration = self._begun(first, stop)
         self._at = first
-        for sample_id in self._work.resolved.epoch(0).ids(first, stop).tolist():
+        for sample_id in self._spec.resolved.epoch(0).ids(first, stop).tolist():
             found = self._pending or next(self._iteration, None)
             is_here = found is not None and found[0] == sample_id
             self._pending = None if is_here else found
@@ -71,12 +71,13 @@ class SpanReader:
             iteration.close()
 
     def _begun(self, first: int, stop: int) -> Iteration:
-        work = self._work
-        if not self._goes_on:
+        """Begin to read at a position; no state is kept of the iteration."""
+        spec = self._spec
+        if not self._continues:
             # No read-ahead beyond the span.
-            delivered = replace(work.resolved, delivered=Runs.span(first, stop))
-            work, first = replace(work, resolved=delivered), 0
-        return Iteration(IteratorSpec(work, 0, first))
+            delivered = replace(spec.resolved, delivered=Runs.span(first, stop))
+            spec, first = replace(spec, resolved=delivered), 0
+        return Iteration(IteratorSpec(spec, 0, first))
 
     def _finished(self, sample_id: int, sample: Sample) -> Sample | Named:
         if self._renamed:
@@ -84,17 +85,17 @@ class SpanReader:
         if self._needs_keys and "__key__" not in sample:
             sample = {"__key__": f"{sample_id:09d}", **sample}  # nine digits sort like numbers
         # If it is left out, its number tells which values of the source's columns to drop.
-        return Named(f"{SAMPLE}{sample_id}", sample) if self._work.options.skips else sample
+        return Named(f"{SAMPLE}{sample_id}", sample) if self._spec.options.skips else sample
 
     def _damaged(self, sample_id: int) -> Unreadable:
-        index = self._work.opened.index
+        index = self._spec.opened.index
         shard = index.shard_names[int(locate(index, [sample_id])[0][0])]
         error = ShardError("this sample is damaged", shard=shard, hint="`shoal verify` says how")
         return Unreadable(f"{SAMPLE}{sample_id}", error, error.message)
 
 
 def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str]) -> SpanReader:  # noqa: FBT001  # by pickle
-    return SpanReader(unpack(packed), needs_keys=needs_keys, renamed=renamed, goes_on=False)
+    return SpanReader(unpack(packed), needs_keys=needs_keys, renamed=renamed, continues=False)
 
 
 class Numbered:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from shoal.errors import SourceError, UsageError
 from shoal.formats.metadata.splits import splits_in_names
-from shoal.pack.inputs.file_inputs import InputTable, file_inputs, grouped_name, name_of
+from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, InputTable, file_inputs, manifest_inputs
+from shoal.pack.inputs.file_samples import grouped_name, name_of
 from shoal.pack.inputs.listing import files_below
-from shoal.pack.inputs.path_tables import MANIFEST_SUFFIXES, manifest_inputs
 from shoal.pack.inputs.sample_fields import CLASS_FIELDS, chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
@@ -39,40 +39,50 @@ def inputs_of(
 ) -> InputTable:
     """Return the inputs that a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset names.
 
-    Raises
-    ------
-    SourceError
-        The source is none of these, or not on this machine.
-    UsageError
-        As `file_inputs` and `manifest_inputs`.
+    Raises `SourceError` if the source is none of these, or not on this machine, and `UsageError` as `file_inputs` and
+    `manifest_inputs` do, or if an argument does not apply.
     """
     text = local_path(os.fspath(source))
     if scheme_of(text):
         msg = f"{without_secrets(text)}: inputs are packed from files of this machine"
-        hint = (
-            "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards it converts without --format"
-        )
+        hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards without it"
         raise SourceError(msg, hint=hint)
     path = Path(expand_home(text)).absolute()
-    if path.is_dir():
-        if is_dataset_on_disk(str(path)):
-            _refuse_for(path, "a dataset", grouped=grouped, labelled=labelled, path_column=path_column, require=require)
-            return dataset_inputs(str(path), format=format)
-        _refuse_for(path, "a directory", path_column=path_column)
-        files = files_below(str(path), num_workers=num_workers or usable_processors())
-        _warn_of_splits(path, files)
-        return _inputs_in(files, format, grouped, labelled, require, on_error)
+    of_files = {"--group": grouped, "--label": labelled, "--require": require}
+    of_manifests = {"--path-column": path_column is not None}
+    if path.is_dir() and is_dataset_on_disk(str(path)):
+        _refuse_for(f"{path} is a dataset", {**of_files, **of_manifests})
+        return dataset_inputs(str(path), format=format)
+    if path.is_file() and path.name.lower().endswith(MANIFEST_SUFFIXES):
+        _refuse_for(f"{path} is a manifest", of_files)
+        return manifest_inputs(str(path), format=format, path_column=path_column)
     if path.is_file():
-        if path.name.lower().endswith(MANIFEST_SUFFIXES):
-            _refuse_for(path, "a manifest", grouped=grouped, labelled=labelled, require=require)
-            return manifest_inputs(str(path), format=format, path_column=path_column)
         msg = f"{path}: this is neither a directory nor a manifest ({', '.join(MANIFEST_SUFFIXES)})"
         raise SourceError(msg, hint="name the directory or a glob; shards are converted by `shoal repack`")
-    if not glob.has_magic(str(path)):
+    if path.is_dir():
+        _refuse_for(f"{path} is a directory", of_manifests)
+        files = files_below(str(path), num_workers=num_workers or usable_processors())
+        _warn_of_splits(path, files)
+    elif glob.has_magic(str(path)):
+        _refuse_for(f"{path} is a glob", of_manifests)
+        files = glob_files(str(path))
+    else:
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
-    _refuse_for(path, "a glob", path_column=path_column)
-    return _inputs_in(glob_files(str(path)), format, grouped, labelled, require, on_error)
+    left_out: tuple[tuple[str, str], ...] = ()
+    if require and len(files):
+        named, skips = grouped_name if grouped else name_of, on_error == "skip"
+        numbers, left_out = chosen_files(files.names(), require, named=named, grouped=grouped, skips=skips)
+        files = files.take(numbers)
+    if grouped:
+        listed = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
+        inputs: InputTable = file_inputs(listed, format=format, grouped=True, labelled=labelled, left_out=left_out)
+    else:
+        inputs = tree_inputs(files, format=format, labelled=labelled, left_out=left_out)
+    if inputs.class_field is None and (asked := [name for name in require if name in CLASS_FIELDS]):
+        msg = f"--require {asked[0]} asks for classes, and there are no classes: not all files lie in directories"
+        raise UsageError(msg, hint="--label names one that does not; a suffix in --require leaves out other files")
+    return inputs
 
 
 def _warn_of_splits(path: Path, files: FileTree) -> None:
@@ -83,45 +93,9 @@ def _warn_of_splits(path: Path, files: FileTree) -> None:
         _log.warning("%s: the splits %s are packed together; to keep them apart, pack each directory", path, names)
 
 
-def _refuse_for(
-    path: Path,
-    what: str,
-    *,
-    grouped: bool = False,
-    labelled: bool | None = None,
-    path_column: str | None = None,
-    require: Sequence[str] = (),
-) -> None:
+def _refuse_for(what: str, options: Mapping[str, object]) -> None:
     """Refuse options that would have no effect."""
-    is_asked_for = (grouped, labelled, path_column is not None, require)
-    options = dict(zip(("--group", "--label", "--path-column", "--require"), is_asked_for, strict=True))
     if asked := [name for name, is_asked in options.items() if is_asked]:
-        msg = f"{path} is {what}, to which {', '.join(asked)} does not apply"
-        raise UsageError(
-            msg,
-            hint="--group, --label and --require are for files of a directory or a glob, --path-column for manifests",
-        )
-
-
-def _inputs_in(
-    files: FileTree,
-    format: str,  # noqa: A002
-    grouped: bool,  # noqa: FBT001
-    labelled: bool | None,  # noqa: FBT001
-    require: Sequence[str],
-    on_error: str,
-) -> InputTable:
-    left_out: tuple[tuple[str, str], ...] = ()
-    if require and len(files):
-        named = grouped_name if grouped else name_of
-        chosen = chosen_files(files.names(), require, named=named, grouped=grouped, skips=on_error == "skip")
-        files, left_out = files.take(chosen.numbers), chosen.left_out
-    if grouped:
-        listed = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
-        inputs: InputTable = file_inputs(listed, format=format, grouped=True, labelled=labelled, left_out=left_out)
-    else:
-        inputs = tree_inputs(files, format=format, labelled=labelled, left_out=left_out)
-    if inputs.label_column() is None and (asked := [name for name in require if name in CLASS_FIELDS]):
-        msg = f"--require {asked[0]} asks for classes, and there are no classes: not all files lie in directories"
-        raise UsageError(msg, hint="--label names one that does not; a suffix in --require leaves out other files")
-    return inputs
+        msg = f"{what}, to which {', '.join(asked)} does not apply"
+        hint = "--group, --label and --require are for files of a directory or a glob, --path-column for manifests"
+        raise UsageError(msg, hint=hint)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import StorageError, WorkerError
+from shoal.errors import WorkerError
 from shoal.storage.files import scandir
 from shoal.storage.files.scandir import Found, scan_directory
 from shoal.storage.files.small_files import FileTree, tree_of
@@ -29,10 +29,7 @@ def files_below(root: str, *, num_workers: int = 1) -> FileTree:
 
     Links are followed, except back to a directory that holds them. 2.7 us per file and process, 60 bytes per file.
 
-    Raises
-    ------
-    StorageError
-        A directory cannot be listed.
+    Raises `StorageError` if a directory cannot be listed.
     """
     found: dict[str, Found] = {}
     pending: deque[_Asked] = deque([("", ())])
@@ -40,11 +37,11 @@ def files_below(root: str, *, num_workers: int = 1) -> FileTree:
     try:
         while pending and (num_workers <= 1 or num_files < _ALONE_FILES):
             directory, above = pending.popleft()
-            num_files += _take(scan_directory(root, directory, above), above, found, pending)
+            num_files += _store(scan_directory(root, directory, above), above, found, pending)
     except OSError as error:
         raise os_failure(error, f"{root}/{directory}", verb="list") from error
     if pending:
-        _look_in_processes(root, pending, found, num_workers)
+        _list_in_processes(root, pending, found, num_workers)
     ordered = list(_in_order(found, ""))
     sizes = b"".join([size for _, _, _, size, _ in ordered])
     times = b"".join([time for _, _, _, _, time in ordered])
@@ -55,7 +52,7 @@ def files_below(root: str, *, num_workers: int = 1) -> FileTree:
 _Asked = tuple[str, tuple[tuple[int, int], ...]]
 
 
-def _take(
+def _store(
     answer: Found | None, above: tuple[tuple[int, int], ...], found: dict[str, Found], pending: deque[_Asked]
 ) -> int:
     """Store the listing of a directory, queue its subdirectories, and return its number of files."""
@@ -68,27 +65,27 @@ def _take(
     return count
 
 
-def _look_in_processes(root: str, pending: deque[_Asked], found: dict[str, Found], num_workers: int) -> None:
-    lookers = [_Looker() for _ in range(num_workers)]
+def _list_in_processes(root: str, pending: deque[_Asked], found: dict[str, Found], num_workers: int) -> None:
+    listers = [_Lister() for _ in range(num_workers)]
     try:
-        while pending or any(looker.asked for looker in lookers):
-            for looker in lookers * _AHEAD:
-                if pending and len(looker.asked) < _AHEAD:
-                    looker.ask(root, _some(pending, len(lookers)))
-            busy = [looker for looker in lookers if looker.asked]
-            ready = wait([looker.answers for looker in busy])
-            for looker in busy:
-                if looker.answers in ready:
-                    for above, answer in looker.told(root):
-                        _take(answer, above, found, pending)
+        while pending or any(lister.asked for lister in listers):
+            for lister in listers * _AHEAD:
+                if pending and len(lister.asked) < _AHEAD:
+                    lister.ask(root, _some(pending, len(listers)))
+            busy = [lister for lister in listers if lister.asked]
+            ready = wait([lister.answers for lister in busy])
+            for lister in busy:
+                if lister.answers in ready:
+                    for above, answer in lister.received(root):
+                        _store(answer, above, found, pending)
     finally:
-        for looker in lookers:
-            looker.end()
+        for lister in listers:
+            lister.end()
 
 
-def _some(pending: deque[_Asked], num_lookers: int) -> list[_Asked]:
+def _some(pending: deque[_Asked], num_listers: int) -> list[_Asked]:
     """Take a fair share of the directories still to be listed."""
-    most = min(_AT_ONCE_DIRECTORIES, 1 + len(pending) // (2 * _AHEAD * num_lookers))
+    most = min(_AT_ONCE_DIRECTORIES, 1 + len(pending) // (2 * _AHEAD * num_listers))
     some, letters = [pending.popleft()], 0
     while pending and len(some) < most and letters < _AT_ONCE_LETTERS:
         some.append(pending.popleft())
@@ -96,7 +93,7 @@ def _some(pending: deque[_Asked], num_lookers: int) -> list[_Asked]:
     return some
 
 
-class _Looker:
+class _Lister:
     """A process that lists directories."""
 
     def __init__(self) -> None:
@@ -118,7 +115,7 @@ class _Looker:
         with suppress(BrokenPipeError):  # a dead process is noticed when its answer is read
             requests.write(scandir.frame((root, some)))
 
-    def told(self, root: str) -> Iterator[tuple[tuple[tuple[int, int], ...], Found | None]]:
+    def received(self, root: str) -> Iterator[tuple[tuple[tuple[int, int], ...], Found | None]]:
         """Yield the listings that have arrived since the last call; none while an answer is incomplete."""
         data = self.answers.read(1 << 20)
         if not data:
@@ -128,7 +125,8 @@ class _Looker:
         for answers in scandir.parsed_frames(self._buffer):
             asked = self.asked.popleft()
             if answers and answers[0] is not None and len(answers[0]) == 3:
-                raise _failure(root, *answers[0])
+                failed, number, words = answers[0]
+                raise os_failure(OSError(number, words), f"{root}/{failed}", verb="list")
             for (_, above), answer in zip(asked, answers, strict=True):
                 yield above, answer
 
@@ -141,24 +139,18 @@ class _Looker:
                 pipe.close()
 
 
-def _failure(root: str, directory: str, number: int, words: str) -> StorageError:
-    return os_failure(OSError(number, words), f"{root}/{directory}", verb="list")
-
-
 def _in_order(found: dict[str, Found], directory: str) -> Iterator[tuple[str, int, bytes, bytes, bytes]]:
     """Yield runs of files sorted by full name: the files of a subdirectory come in between those beside it."""
     if directory not in found:
         return
     _, count, joined, sizes, times, inside, _ = found.pop(directory)
-    if all(place in (0, count) for place, _ in inside):
-        names: list[bytes] = []
-    else:
-        names = joined.split(b"\0")
-    at = 0
-    for place, name in [*inside, (count, "")]:
-        if place > at:
-            part = joined if place - at == count else b"\0".join(names[at:place])
-            yield directory, place - at, part, sizes[8 * at : 8 * place], times[8 * at : 8 * place]
-            at = place
+    is_split = any(before not in (0, count) for before, _ in inside)
+    names = joined.split(b"\0") if is_split else []
+    first = 0
+    for end, name in [*inside, (count, "")]:
+        if end > first:
+            part = joined if end - first == count else b"\0".join(names[first:end])
+            yield directory, end - first, part, sizes[8 * first : 8 * end], times[8 * first : 8 * end]
+            first = end
         if name:
             yield from _in_order(found, f"{directory}{name}/")

@@ -20,6 +20,10 @@ from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import check_seed, key
 
+MARK = "~"
+"""Separates the key of an input from the number of a copy."""
+
+_COPY = re.compile(r"(.*)~([1-9][0-9]*)", re.DOTALL)
 _MOST_SAMPLES = 1 << 40
 _MOST_NAMED = 8  # classes that an error lists
 
@@ -36,19 +40,11 @@ class ClassCount:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeats:
-    """Number of times that each input is packed.
+    """Number of ``times`` that each input is packed, shape (num_inputs,), int64, each at least 1.
 
-    Parameters
-    ----------
-    times
-        Shape (num_inputs,), int64, each at least 1.
-    classes
-        Each class in the order of its first input, with its numbers of inputs and samples.
-    class_of
-        Shape (num_inputs,): the place of the class of each input among ``classes``.
+    ``classes`` are in the order of their first inputs; ``class_of``, shape (num_inputs,), is the class of each input
+    among them.
 
-    Examples
-    --------
     >>> repeats = balanced(["cat", "dog", "dog", "dog"], seed=0)
     >>> repeats.times.tolist(), repeats.classes[0]
     ([3, 1, 1, 1], ClassCount(name='cat', num_inputs=1, num_samples=3, num_left_out=0))
@@ -88,22 +84,10 @@ class Repeats:
 def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | int], *, seed: int = 0) -> Repeats:
     """Repeat some classes by a factor each, and pack every other input once.
 
-    Parameters
-    ----------
-    labels
-        The class of each input, or None for one without.
-    factors
-        Factor of each class, at least 1. A class of ``n`` inputs gets ``n * factor`` samples, halves rounded up.
-    seed
-        Chooses the inputs that are repeated once more than others of their class.
+    ``labels`` has the class of each input, or None. With a factor, at least 1, a class of ``n`` inputs gets
+    ``n * factor`` samples, halves rounded up; the seed chooses the inputs that are repeated once more than others.
+    Raises `UsageError` if no input has a given class, or a factor is below 1.
 
-    Raises
-    ------
-    UsageError
-        No input has a given class, or a factor is below 1.
-
-    Examples
-    --------
     >>> repeats = oversampled(["a", "b", "b", "b"], {"b": Fraction("1.5")}, seed=3)
     >>> repeats.times.tolist(), repeats.classes[1]
     ([1, 2, 1, 2], ClassCount(name='b', num_inputs=3, num_samples=5, num_left_out=0))
@@ -118,17 +102,15 @@ def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | i
         if factor < 1:
             msg = f"class {name!r} is to be repeated {factor} times; oversampling drops nothing, so 1 is the least"
             raise UsageError(msg, hint="leave inputs out of what you pack to have fewer of them")
-    promised = [_rounded(int(counts[code]) * Fraction(factors.get(str(name), 1))) for code, name in enumerate(names)]
+    exact = [int(counts[code]) * Fraction(factors.get(str(name), 1)) for code, name in enumerate(names)]
+    promised = [int(number + Fraction(1, 2)) for number in exact]  # halves up; numbers are not negative
     return _spread(names, codes, counts, promised, check_seed(seed))
 
 
 def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
     """Repeat inputs so that every class gets as many samples as the largest class has inputs.
 
-    Raises
-    ------
-    UsageError
-        An input has no class.
+    Raises `UsageError` if an input has no class.
     """
     names, codes, counts = _classes(labels)
     if None in names:
@@ -141,13 +123,8 @@ def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
 def parse_factor(text: str) -> tuple[str, Fraction]:
     """Parse ``"class=times"`` from the command line; the class may itself contain "=".
 
-    Raises
-    ------
-    UsageError
-        The text has another form, or the factor is below 1.
+    Raises `UsageError` if the text has another form, or the factor is below 1.
 
-    Examples
-    --------
     >>> parse_factor("zebra=2.5")
     ('zebra', Fraction(5, 2))
     """
@@ -184,28 +161,13 @@ def _spread(
     for code in np.flatnonzero(over).tolist():
         members = by_class[first[code] : first[code] + counts[code]]
         # The key depends on the name of the class, so adding or removing classes does not change the choice in others.
-        places = permute(np.arange(len(members)), len(members), key(seed, 0, "pack-balance", *_words(names[code])))
-        times[members[places < over[code]]] += 1
-    return Repeats(
-        times,
-        tuple(
-            ClassCount("(none)" if name is None else name, int(count), number)
-            for name, count, number in zip(names, counts, promised, strict=True)
-        ),
-        codes.astype(np.int32),
-    )
-
-
-def _words(name: str | None) -> list[int]:
-    return [] if name is None else [1, *name.encode("utf-8", "surrogatepass")]
-
-
-def _rounded(number: Fraction) -> int:
-    return int(number + Fraction(1, 2))  # halves up; numbers here are not negative
-
-
-MARK = "~"
-_COPY = re.compile(r"(.*)~([1-9][0-9]*)", re.DOTALL)
+        name = names[code]
+        words = [] if name is None else [1, *name.encode("utf-8", "surrogatepass")]
+        shuffled = permute(np.arange(len(members)), len(members), key(seed, 0, "pack-balance", *words))
+        times[members[shuffled < over[code]]] += 1
+    shown = ["(none)" if name is None else name for name in names]
+    classes = tuple(map(ClassCount, shown, counts.tolist(), promised))
+    return Repeats(times, classes, codes.astype(np.int32))
 
 
 def copy_of(key: str, copy: int) -> str:
@@ -218,13 +180,7 @@ def copy_of(key: str, copy: int) -> str:
 
 
 def refuse_copies(keys: Sequence[str], times: NDArray[np.int64]) -> None:
-    """Check that no copy gets the key of another input; ``times``, shape (num_inputs,), is how often each is packed.
-
-    Raises
-    ------
-    UsageError
-        A copy would get the key of another input.
-    """
+    """Raise `UsageError` if a copy would get the key of another input; input ``i`` is packed ``times[i]`` times."""
     alike = [found for key in keys if MARK in key and (found := _COPY.fullmatch(key))]
     if not alike:
         return

@@ -22,6 +22,9 @@ from shoal.pack.shard_plan import PackPlan
 FIELDS = "fields"
 """Metadata key of an index for the result of `SampleFields.to_dict`."""
 
+CLASS_FIELDS = ("cls", "label", "class")
+"""Names for the one field that does not come from a file: the class by directory."""
+
 _MOST_NAMED = 10
 
 
@@ -83,11 +86,8 @@ def counted_fields(
     """Count the fields of the packed samples: repeats count each time, skipped samples do not count."""
     if found is None:
         return None
-    times = np.ones(len(found.codes), dtype=np.int64) if plan.repeats is None else plan.repeats.times
-    left = times.copy()
-    for number, part in enumerate(parts):
-        if places := part.metadata["skipped_places"]:
-            np.subtract.at(left, plan.inputs(number)[0][places], 1)
+    left = np.ones(len(found.codes), dtype=np.int64) if plan.repeats is None else plan.repeats.times.copy()
+    np.subtract.at(left, plan.skipped_inputs(parts), 1)
     of_sets = np.bincount(found.codes, weights=left, minlength=len(found.sets)).astype(np.int64).tolist()
     counts: Counter[str] = Counter()
     for fields, count in zip(found.sets, of_sets, strict=True):
@@ -98,20 +98,6 @@ def counted_fields(
     without = np.flatnonzero(np.isin(found.codes, lacking) & (left > 0))
     first = tuple(name(number) for number in without[:_MOST_NAMED].tolist())
     return SampleFields(ordered, usual, sum(of_sets[code] for code in lacking), first)
-
-
-CLASS_FIELDS = ("cls", "label", "class")
-"""Names for the one field that does not come from a file: the class by directory."""
-
-_MOST_NAMED = 10
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
-    """``numbers`` of the files that are packed, and name and reason of each sample left out."""
-
-    numbers: NDArray[np.int64]
-    left_out: tuple[tuple[str, str], ...]
 
 
 def lacking_in(fields: Iterable[str], required: Sequence[str]) -> list[str]:
@@ -131,46 +117,33 @@ def chosen_files(
     named: Callable[[str], tuple[str, str]],
     grouped: bool,
     skips: bool,
-) -> Chosen:
+) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
     """Choose the files of samples that have all ``required`` fields; ``named`` gives the key and field of a file.
 
-    Raises
-    ------
-    UsageError
-        Some samples lack one and may not be skipped; or all lack one.
+    Files are chosen by name, before classes are determined: a README beside the class directories would keep these from
+    being classes. Returns the numbers of the files, and name and reason of each sample left out. Raises `UsageError` if
+    some samples lack a field and may not be skipped, or if all lack one.
     """
     pairs = [named(name) for name in names]
+    keys = [key if grouped else str(number) for number, (key, _) in enumerate(pairs)]
     fields: dict[str, list[str]] = {}
-    for number, (key, field) in enumerate(pairs):
-        fields.setdefault(key if grouped else str(number), []).append(field)
+    first_names: dict[str, str] = {}
+    for key, name, (_, field) in zip(keys, names, pairs, strict=True):
+        fields.setdefault(key, []).append(field)
+        first_names.setdefault(key, name)
     of_files = [name for name in required if name not in CLASS_FIELDS]
     lacking = {key: missing for key, there in fields.items() if (missing := lacking_in(there, of_files))}
-    if lacking:
-        first_names = dict(reversed([(pairs[i][0] if grouped else str(i), name) for i, name in enumerate(names)]))
-        _refuse(lacking, first_names, fields, grouped=grouped, skips=skips)
-    keys = [key for key, _ in pairs] if grouped else [str(number) for number in range(len(pairs))]
+    if lacking and not (skips and len(lacking) < len(fields)):
+        some = ", ".join(f"{first_names[key]!r} ({', '.join(lacking[key])})" for key in list(lacking)[:_MOST_NAMED])
+        more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
+        msg = f"{len(lacking)} of {len(fields)} inputs lack what --require asks for: {some}{more}"
+        hint = "--on-error skip leaves them out, counts and lists them (on_error='skip' in Python)"
+        if len(lacking) == len(fields):
+            known = {field for there in fields.values() for field in there}
+            unknown = next((name for missing in lacking.values() for name in missing if name not in known), "")
+            joins = "" if grouped else "; --group joins files of one name to a sample"
+            hint = f"{did_you_mean(unknown, known)}the fields are the suffixes of files{joins}"
+        raise UsageError(msg, hint=hint)
     kept = np.array([number for number, key in enumerate(keys) if key not in lacking], dtype=np.int64)
     left_out = tuple((first_names[key], f"it has no {' and no '.join(missing)}") for key, missing in lacking.items())
-    return Chosen(kept, left_out)
-
-
-def _refuse(
-    lacking: Mapping[str, Sequence[str]],
-    first_names: Mapping[str, str],
-    fields: Mapping[str, Sequence[str]],
-    *,
-    grouped: bool,
-    skips: bool,
-) -> None:
-    if skips and len(lacking) < len(fields):
-        return
-    some = ", ".join(f"{first_names[key]!r} ({', '.join(lacking[key])})" for key in list(lacking)[:_MOST_NAMED])
-    more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
-    msg = f"{len(lacking)} of {len(fields)} inputs lack what --require asks for: {some}{more}"
-    hint = "--on-error skip leaves them out, counts and lists them (on_error='skip' in Python)"
-    if len(lacking) == len(fields):
-        known = {field for there in fields.values() for field in there}
-        unknown = next((name for missing in lacking.values() for name in missing if name not in known), "")
-        joins = "" if grouped else "; --group joins files of one name to a sample"
-        hint = f"{did_you_mean(unknown, known)}the fields are the suffixes of files{joins}"
-    raise UsageError(msg, hint=hint)
+    return kept, left_out

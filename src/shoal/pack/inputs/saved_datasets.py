@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from shoal.errors import SourceError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.hints import did_you_mean
+from shoal.pack.destination import plan_of
 from shoal.pack.from_shards.new_schemas import options_like
+from shoal.pack.inputs.file_samples import is_tar
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Unreadable
 from shoal.storage.cache_directory import expand_home
@@ -37,7 +38,7 @@ def is_dataset_on_disk(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DatasetInputs:
+class _DatasetInputs:
     """Rows of a dataset, by number."""
 
     paths: tuple[str, ...]
@@ -46,32 +47,25 @@ class DatasetInputs:
     num_samples: int
     sample_bytes: NDArray[np.int64]
     known: str
+    left_out: tuple[tuple[str, str], ...] = ()
+    class_field: str | None = None  # a class is one of the columns of rows
 
     def __len__(self) -> int:
         return self.num_samples
 
     def key(self, number: int) -> str:
-        """Return the row number, in words."""
         return f"row {number}"
 
     def field_sets(self) -> None:
-        """Return None: all rows have all columns."""
         return
 
-    @property
-    def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Always empty."""
-        return ()
-
     def record_bytes(self) -> NDArray[np.int64]:
-        """Return for each row the mean size of the rows in its record batch."""
-        return self.sample_bytes + (_HEADER_BYTES if self.format.partition(".")[0] == "tar" else 0)
+        return self.sample_bytes + (_HEADER_BYTES if is_tar(self.format) else 0)
 
     def labels(self, key: str) -> Sequence[str | None]:
-        """Return the values of a column, classes by name."""
         names = self.classes.get(key)
         found: list[str | None] = []
-        for row in self._dataset():
+        for row in _opened(self.paths):
             if key not in row:
                 msg = f"the rows have no {key!r}; they have {', '.join(row)}"
                 raise UsageError(msg, hint=did_you_mean(key, row) + "name one of their columns")
@@ -79,24 +73,13 @@ class DatasetInputs:
             found.append(None if value is None else names[value] if names else str(value))
         return found
 
-    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> DatasetSamples:
-        """Return the rows with these numbers."""
-        return DatasetSamples(self.paths, self.format, numbers, copies)
+    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> _DatasetSamples:
+        return _DatasetSamples(self.paths, self.format, numbers, copies)
 
     def digest(self) -> str:
-        """Return a digest of the places of rows, and of the sizes and versions of shards."""
         return self.known
 
-    def about(self) -> Mapping[str, Any]:
-        """Return the names of classes, by column."""
-        return {"classes": {name: list(names) for name, names in self.classes.items()}} if self.classes else {}
-
-    def label_column(self) -> str | None:
-        """Return None: there is no class besides the columns of rows."""
-        return None
-
     def column_path(self, name: str) -> str:
-        """Return the name itself: a column is a field of the sample."""
         return name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
@@ -104,17 +87,14 @@ class DatasetInputs:
 
     def options(self, *, skips: bool) -> dict[str, Any]:  # noqa: ARG002  # all rows fit
         """Return format options that keep the column types, if the target has columns too."""
-        options = options_like(self._dataset().stream.opened, self.format)
+        options = options_like(_opened(self.paths).stream.opened, self.format)
         if "schema" in options:
             options["schema"] = _with_files(options["schema"])
         return options
 
-    def _dataset(self) -> Dataset:
-        return _opened(self.paths)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DatasetSamples:
+class _DatasetSamples:
     """Some rows of a dataset, read in stored order and yielded in the requested order."""
 
     paths: tuple[str, ...]
@@ -132,24 +112,18 @@ class DatasetSamples:
             # Holds all rows of the shard being made: as much memory as its bytes.
             held = dict(rows)
             wanted = ((number, held[number]) for number in self.numbers.tolist())
-        is_tar = self.format.partition(".")[0] == "tar"
+        to_tar = is_tar(self.format)
         for (number, row), copy in zip(wanted, self.copies.tolist(), strict=True):
             try:
-                values = dict(_value(name, value, is_tar=is_tar) for name, value in row.items())
+                values = dict(_value(name, value, to_tar=to_tar) for name, value in row.items())
             except UsageError as refused:
                 yield Unreadable(f"row {number}", refused, refused.message)
                 continue
-            yield {"__key__": copy_of(f"{number:09d}", copy), **values} if is_tar else values
+            yield {"__key__": copy_of(f"{number:09d}", copy), **values} if to_tar else values
 
 
-def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
-    """Return the rows of a directory that ``save_to_disk`` has written.
-
-    Raises
-    ------
-    SourceError
-        It holds several splits, or is incomplete.
-    """
+def dataset_inputs(path: str, *, format: str) -> _DatasetInputs:  # noqa: A002
+    """Return the rows of a directory that ``save_to_disk`` has written; `SourceError` if it is incomplete or splits."""
     directory = Path(expand_home(path)).absolute()
     if (directory / _SPLITS).is_file():
         splits = _json(directory / _SPLITS).get("splits", [])
@@ -164,20 +138,11 @@ def dataset_inputs(path: str, *, format: str) -> DatasetInputs:  # noqa: A002
     except (TypeError, KeyError):
         msg = f"{directory / _STATE}: this does not say which files hold the dataset"
         raise SourceError(msg, hint="save the dataset again with save_to_disk") from None
-    dataset = _opened(paths)
-    index = dataset.stream.opened.index
+    index = _opened(paths).stream.opened.index
     means = index.extent_decoded_bytes // np.maximum(index.extent_num_samples, 1)
-    return DatasetInputs(
-        paths,
-        format,
-        _classes(directory / _INFO),
-        index.num_samples,
-        np.repeat(means, index.extent_num_samples).astype(np.int64),
-        hashlib.blake2b(
-            json.dumps([index.fingerprint, index.shard_bytes.tolist(), list(index.shard_versions), format]).encode(),
-            digest_size=16,
-        ).hexdigest(),
-    )
+    sizes = np.repeat(means, index.extent_num_samples).astype(np.int64)
+    known = plan_of([index.fingerprint, index.shard_bytes.tolist(), list(index.shard_versions), format])
+    return _DatasetInputs(paths, format, _classes(directory / _INFO), index.num_samples, sizes, known)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -231,10 +196,10 @@ def _kind_with_files(pa: Any, kind: Any) -> Any:
     return kind
 
 
-def _value(name: str, value: Any, *, is_tar: bool) -> tuple[str, Any]:
+def _value(name: str, value: Any, *, to_tar: bool) -> tuple[str, Any]:
     """Return the name and value of a field; an image or sound becomes its file's bytes, without the local path."""
     found = _files_in(name, value)
-    if is_tar and found is not value and isinstance(found, bytes):
+    if to_tar and found is not value and isinstance(found, bytes):
         return f"{name}.{_suffix(found, value['path'] or '')}", found
     return name, found
 

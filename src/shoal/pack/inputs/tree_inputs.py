@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,22 +15,31 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tar.member_blocks import laid_out
 from shoal.formats.tar.writer import is_safe_name
 from shoal.formats.writing.encoder import RecordBlock
-from shoal.pack.inputs.file_inputs import FileSamples, label_field, name_of, refuse_collisions, refuse_taken
-from shoal.pack.inputs.file_samples import columns_of_files, fields_beside
+from shoal.pack.inputs.file_inputs import TAR_BLOCK, InputTable
+from shoal.pack.inputs.file_samples import (
+    ROW_BYTES,
+    FileSamples,
+    class_codes,
+    class_field,
+    columns_of_files,
+    fields_beside,
+    is_tar,
+    labels_of,
+    name_of,
+    refuse_collisions,
+    refuse_taken,
+)
 from shoal.pack.inputs.repeats import MARK, refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
 from shoal.pack.shard_writer import Shard, Unreadable
 from shoal.storage.files.small_files import FileTree, read_tree_into
 
 _BLOCK_BYTES = 1 << 20
-_TAR_BLOCK = 512
-_ROW_BYTES = 64  # overhead of a record beyond its payload: names, lengths, checksums
-_DOT = ord(".")
 _SHARD_SUFFIXES = (b".tar", b".parquet", b".arrow", b".mds", b".tfrecord", b".rec", b".tar.gz", b".tar.zst")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TreeInputs:
+class _TreeInputs:
     """Files below a directory, one per sample; ``label``, int32, is the class of each in ``classes``."""
 
     files: FileTree
@@ -43,35 +52,24 @@ class TreeInputs:
         return len(self.files)
 
     def key(self, number: int) -> str:
-        """Return the name of the file without its suffix."""
         return name_of(self.files.part(number, number + 1).names()[0])[0]
 
     def field_sets(self) -> FieldSets:
-        """Return the field of each input, by the suffix of its file; 0.4 us each."""
         return sets_of_fields(name_of(part.decode("utf-8", "surrogateescape"))[1] for part in self.files.last_parts())
 
     def record_bytes(self) -> NDArray[np.int64]:
-        """Compute record sizes from the sizes of files, and the overhead of a record."""
-        if self.format.partition(".")[0] == "tar":
+        if is_tar(self.format):
             return _tar_bytes(self.files.num_bytes, labelled=self.label is not None)
-        return np.maximum(self.files.num_bytes, 0) + _key_bytes(self.files) + _ROW_BYTES
+        return np.maximum(self.files.num_bytes, 0) + _key_bytes(self.files) + ROW_BYTES
 
     def labels(self, key: str) -> Sequence[str | None]:
-        """Return the class of each input."""
-        if self.label is not None and key in ("label", "class", "cls"):
-            return [self.classes[code] for code in self.label.tolist()]
-        msg = (
-            f"the inputs have no {key!r}; they have {'label' if self.label is not None else 'nothing but their names'}"
-        )
-        raise UsageError(msg, hint="classes are the directories in which files lie, or columns of a manifest")
+        return labels_of(key, self.label, self.classes)
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> TreeSamples:
-        """Return the samples of these inputs."""
         label = None if self.label is None else self.label[numbers]
         return TreeSamples(self.files.take(numbers), self.format, copies, label, self.classes)
 
     def digest(self) -> str:
-        """Return a digest of the names, sizes and times of all files, and of all other attributes."""
         files = self.files
         found = hashlib.blake2b(digest_size=16)
         found.update("\0".join(files.directories).encode("utf-8", "surrogateescape"))
@@ -81,32 +79,18 @@ class TreeInputs:
         found.update(repr((self.format, self.classes)).encode())
         return found.hexdigest()
 
-    def about(self) -> Mapping[str, Any]:
-        """Return the class names."""
-        return {"classes": list(self.classes)} if self.classes else {}
-
-    def shard_suffix(self) -> str | None:
-        """Return the suffix of all files if it is one of shards, since each shard would become a single sample."""
-        parts = self.files.last_parts()
-        suffixes = (suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix))
-        found = next(suffixes, None)
-        return found.decode() if found and all(part.lower().endswith(found) for part in parts) else None
-
-    def label_column(self) -> str | None:
-        """Return ``cls`` for tar shards, else ``label``; None without classes."""
-        return None if self.label is None else label_field(self.format)
+    @property
+    def class_field(self) -> str | None:
+        return None if self.label is None else class_field(self.format)
 
     def column_path(self, name: str) -> str:
-        """Map ``label`` to the field of the class."""
-        return self.label_column() or name if name == "label" else name
+        return name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """Call `shoal.pack.inputs.repeats.refuse_copies` for the keys of all inputs."""
         if MARK.encode() in self.files.joined:
             refuse_copies([name_of(name)[0] for name in self.files.names()], times)
 
     def options(self, *, skips: bool) -> dict[str, Any]:
-        """Return the columns of tables."""
         return columns_of_files(self.format, fields=["data"], labelled=self.label is not None, skips=skips)
 
 
@@ -177,15 +161,11 @@ def tree_inputs(
     format: str,  # noqa: A002  # the word of the public interface
     labelled: bool | None = None,
     left_out: tuple[tuple[str, str], ...] = (),
-) -> TreeInputs:
+) -> _TreeInputs:
     """Make inputs from files, one per sample; the first directory of a name is the class of its sample.
 
-    ``left_out`` are files that were excluded from packing.
-
-    Raises
-    ------
-    UsageError
-        There are none, or two would have the same name in a shard.
+    ``left_out`` are files that were excluded from packing. Raises `UsageError` if there are none, or if two would have
+    the same name in a shard.
     """
     if not len(files):
         msg = f"{files.root}: there are no files to pack"
@@ -193,28 +173,26 @@ def tree_inputs(
     if not _surely_apart(files):
         names = files.names()
         refuse_collisions(names, [name_of(name)[0] for name in names], None)
-    label, classes = _classes(files, labelled)
+
+    def key_in(run: int) -> str:
+        return name_of(files.part(*files.first_file[run : run + 2].tolist()).names()[0])[0]
+
+    label, classes = class_codes(files.directories, labelled=labelled, key_in=key_in)
+    if label is not None:
+        label = np.repeat(label, np.diff(files.first_file))
     beside, joined = fields_beside(format, labelled=label is not None), files.joined.lower()
     if any(f".{field}\0".encode() in joined for field in beside):
         names = files.names()
         refuse_taken(names, [name_of(name)[1] for name in names], beside)
-    return TreeInputs(files, format, label, classes, left_out)
+    return _TreeInputs(files, format, label, classes, left_out)
 
 
-def _classes(files: FileTree, labelled: bool | None) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:  # noqa: FBT001
-    if labelled is False:
-        return None, ()
-    found = [directory.partition("/")[0] for directory in files.directories]
-    if "" in found:
-        if labelled:
-            lone = files.part(*files.first_file[found.index("") :][:2].tolist()).names()[0]
-            msg = f"the sample {name_of(lone)[0]!r} lies in no directory that could be its class"
-            raise UsageError(msg, hint="leave out labels with --no-label, or move it into a directory")
-        return None, ()
-    classes = tuple(sorted(set(found)))
-    places = {name: place for place, name in enumerate(classes)}
-    codes = np.array([places[name] for name in found], dtype=np.int32)
-    return np.repeat(codes, np.diff(files.first_file)), classes
+def shard_suffix(inputs: InputTable) -> str | None:
+    """Return the suffix of all files if it is one of shards, since each shard would become a single sample."""
+    parts = inputs.files.last_parts() if isinstance(inputs, _TreeInputs) else []
+    suffixes = (suffix for suffix in _SHARD_SUFFIXES if parts and parts[0].lower().endswith(suffix))
+    found = next(suffixes, None)
+    return found.decode() if found and all(part.lower().endswith(found) for part in parts) else None
 
 
 def _surely_apart(files: FileTree) -> bool:
@@ -233,7 +211,7 @@ def _surely_apart(files: FileTree) -> bool:
 
 def _one_dot_each(files: FileTree) -> bool:
     """Return True if each last part of a name has exactly one dot, neither first nor last."""
-    dots = np.flatnonzero(np.frombuffer(files.joined, dtype=np.uint8) == _DOT)
+    dots = _dots_in(files)
     if len(dots) != len(files):
         return False
     return bool(((dots > files.starts[:-1]) & (dots < files.starts[1:] - 2)).all())
@@ -241,7 +219,7 @@ def _one_dot_each(files: FileTree) -> bool:
 
 def _key_bytes(files: FileTree) -> NDArray[np.int64]:
     """Return the length of each key, a name up to its last dot if there is one; shape (num_files,)."""
-    dots = np.flatnonzero(np.frombuffer(files.joined, dtype=np.uint8) == _DOT)
+    dots = _dots_in(files)
     begins, ends = files.starts[:-1], files.starts[1:] - 1
     last = np.concatenate([[-1], dots])[np.searchsorted(dots, ends)]
     directories = np.array([len(directory) for directory in files.directories], dtype=np.int64)
@@ -249,10 +227,14 @@ def _key_bytes(files: FileTree) -> NDArray[np.int64]:
     return own + np.repeat(directories, np.diff(files.first_file))
 
 
+def _dots_in(files: FileTree) -> NDArray[np.int64]:
+    return np.flatnonzero(np.frombuffer(files.joined, dtype=np.uint8) == ord("."))
+
+
 def _tar_bytes(num_bytes: NDArray[np.int64], *, labelled: bool) -> NDArray[np.int64]:
     """Return the bytes of each file in a tar: a header and padded data, and two more blocks for its class."""
-    padded = (np.maximum(num_bytes, 0) + _TAR_BLOCK - 1) // _TAR_BLOCK * _TAR_BLOCK
-    return padded + _TAR_BLOCK * (3 if labelled else 1)
+    padded = -(-np.maximum(num_bytes, 0) // TAR_BLOCK) * TAR_BLOCK
+    return padded + TAR_BLOCK * (3 if labelled else 1)
 
 
 def _block_of(samples: TreeSamples) -> RecordBlock | None:
@@ -272,11 +254,11 @@ def _block_of(samples: TreeSamples) -> RecordBlock | None:
     if block is None:
         return None
     members_each = 1 if digits is None else 2
-    places = block.payloads.tolist()
-    if not read_tree_into(samples.files, memoryview(block.data), places[::members_each]):
+    offsets = block.payloads.tolist()
+    if not read_tree_into(samples.files, memoryview(block.data), offsets[::members_each]):
         return None
-    for place, text in zip(places[1::2], digits or (), strict=False):
-        block.data[place : place + len(text)] = text
+    for offset, text in zip(offsets[1::2], digits or (), strict=False):
+        block.data[offset : offset + len(text)] = text
     return replace(block.records(members_each=members_each), columns=columns)
 
 
@@ -299,10 +281,9 @@ def _member_names(samples: TreeSamples) -> list[bytes] | None:
     parts = text.split("\0")[:-1]
     if text != text.lower() or not _one_dot_each(samples.files):
         parts = [".".join(name_of(part)) for part in parts]
-    copied = np.flatnonzero(samples.copies).tolist()
-    for place in copied:
-        stem, _, suffix = parts[place].rpartition(".")
-        parts[place] = f"{stem}~{samples.copies[place] + 1}.{suffix}"
+    for number in np.flatnonzero(samples.copies).tolist():
+        stem, _, suffix = parts[number].rpartition(".")
+        parts[number] = f"{stem}~{samples.copies[number] + 1}.{suffix}"
     borders = samples.files.first_file.tolist()
     try:
         return [
