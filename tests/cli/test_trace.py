@@ -165,9 +165,9 @@ def test_states_that_do_not_fit(data: Path, calls: Calls, tmp_path: Path) -> Non
     path = saved(tmp_path / "state.json", dataset)
     step = ["--step", 0, "--batch-size", 4]
     assert "belongs to dataset" in calls.refused("trace", data / "train-000001.tar", *step, "--state", path)
-    assert "asks for one" in calls.refused("trace", data, *step, "--state", path, "--seed", 2)
+    assert "asks for another" in calls.refused("trace", data, *step, "--state", path, "--seed", 2)
     assert "no state is given" in calls.refused("trace", data, *step, "--from-state")
-    assert "asks for 1" in calls.refused("trace", data, *step, "--state", path, "--from-state", "--epoch", 1)
+    assert "asks for epoch 1" in calls.refused("trace", data, *step, "--state", path, "--from-state", "--epoch", 1)
     assert "No such file" in calls.refused("trace", data, *step, "--state", tmp_path / "none.json")
     taken = saved(tmp_path / "taken.json", dataset.take(100))
     assert "digest" in calls.refused("trace", data, *step, "--state", taken)
