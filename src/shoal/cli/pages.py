@@ -46,13 +46,7 @@ def write_page(path: str, page: str) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that could not be written, before the work instead of after it.
-
-    Raises
-    ------
-    UsageError
-        The suffix names no kind of picture, or the directory is not writable.
-    """
+    """Refuse a picture that could not be written, before the work instead of after it."""
     if path.suffix.lower() not in PICTURES:
         msg = f"{path}: pictures are {', '.join(PICTURES)}"
         raise UsageError(msg, hint=f"--picture {path.with_suffix('.png')}")

@@ -100,7 +100,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     if arguments.repair_index:
         msg = "--repair-index reads the shards, and --certificate reads none"
         raise UsageError(msg, hint="one after the other")
-    given = Certificate.from_dict(merge_certificates(map(_certificate, arguments.certificate)))
+    given = Certificate.from_dict(merge_certificates(map(_read_certificate, arguments.certificate)))
     if chosen := [name for name in ("stored", "delivered") if name in given.order]:
         msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
@@ -119,7 +119,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _certificate(path: str) -> Any:
+def _read_certificate(path: str) -> Any:
     return read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)
 
 

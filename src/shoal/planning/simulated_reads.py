@@ -67,7 +67,6 @@ def simulate_reads(
     partition: Partition,
     *,
     seed: int = 0,
-    epoch: int = 0,
     most_positions: int = _MOST_POSITIONS,
 ) -> ClusterReads:
     """Compute the reads of an epoch: exactly if it is short, else from three windows of some of its canonical nodes.
@@ -82,11 +81,11 @@ def simulate_reads(
     (1.0, 1.0)
     """
     samples, sizes = np.asarray(chunk_samples, dtype=np.int64), np.asarray(chunk_bytes, dtype=np.int64)
-    found = _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions)
+    found = _simulated(order, samples, sizes, partition, seed=seed, most_positions=most_positions)
     if found.thinned == 1.0:
         return found
     coarser = [
-        _simulated(order, samples, sizes, partition, seed=seed, epoch=epoch, most_positions=most_positions // part)
+        _simulated(order, samples, sizes, partition, seed=seed, most_positions=most_positions // part)
         for part in (2, 4)
     ]
     reads = _by_thinning([each.num_reads for each in (found, *coarser)], found.thinned)
@@ -111,12 +110,11 @@ def _simulated(
     partition: Partition,
     *,
     seed: int,
-    epoch: int,
     most_positions: int,
 ) -> ClusterReads:
     holds = samples > 0  # empty chunks are never read, but have positions in the order
     model = _model(order, samples, most_positions)
-    bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
+    bound = model.order.bind(model.chunk_samples, seed=seed, epoch=0)
     num_chunks, exact = len(model.chunk_samples), model.is_exact
     uses = chunk_uses(bound, model.nodes, partition, num_chunks)
     readers = np.bincount(uses.chunks, minlength=num_chunks)

@@ -35,13 +35,7 @@ def keyed_samples(arguments: argparse.Namespace) -> tuple[NDArray[Any], Index | 
 
 
 def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
-    """Yield the key of each sample by id; reads the dataset, unless it is a folder, and shows progress.
-
-    Raises
-    ------
-    UsageError
-        The samples have no keys.
-    """
+    """Yield the key of each sample by id; reads the dataset, unless it is a folder. Refuses samples without keys."""
     index = opened.index
     if isinstance(opened.format, Folder):
         for shard in index.extent_shard.tolist():
@@ -59,13 +53,7 @@ def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
 
 
 def read_ids(path: str) -> NDArray[Any]:
-    """Read sample numbers: an array, or integers as text.
-
-    Raises
-    ------
-    UsageError
-        The file holds something else.
-    """
+    """Read sample numbers, from an array or from integers as text; refuse anything else."""
     if Path(path).suffix == ".npy":
         return read_array(path)
     with Path(path).open(encoding="utf-8") as file:
@@ -77,13 +65,7 @@ def read_ids(path: str) -> NDArray[Any]:
 
 
 def read_keys(path: str) -> NDArray[Any]:
-    """Read sample keys: an array of texts or integers, or one key per line.
-
-    Raises
-    ------
-    UsageError
-        The file holds something else.
-    """
+    """Read sample keys, from an array of texts or integers or from lines; refuse anything else."""
     if Path(path).suffix == ".npy":
         return read_array(path)
     try:
@@ -95,13 +77,7 @@ def read_keys(path: str) -> NDArray[Any]:
 
 
 def read_array(path: str) -> NDArray[Any]:
-    """Return a numpy array, mapped and not read: it may be larger than memory.
-
-    Raises
-    ------
-    UsageError
-        The file holds something else.
-    """
+    """Return a numpy array, mapped and not read, since it may be larger than memory; refuse anything else."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError):

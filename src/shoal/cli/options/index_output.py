@@ -43,13 +43,7 @@ class IndexOutput:
             return None
 
     def write(self, index: Index) -> int:
-        """Write the index and return its size in bytes.
-
-        Raises
-        ------
-        StorageError
-            The write failed, which a remote store shows only now; the index is then kept on this machine.
-        """
+        """Write the index and return its size in bytes; if a remote store refuses it, keep it on this machine."""
         try:
             save_index(index, self.path, store=self.store)
         except StorageError as error:
@@ -66,12 +60,7 @@ class IndexOutput:
 def index_output(arguments: argparse.Namespace, found: Source, shard_format: Format, store: Store) -> IndexOutput:
     """Return where the index goes: to ``--output``, a file or URL, or beside the shards.
 
-    Raises
-    ------
-    StorageError
-        Nothing can be written there.
-    UsageError
-        The index would hide other shards in its directory.
+    Refuses what is not writable, and an index that would hide other shards in its directory.
     """
     asked: str | None = arguments.output
     if asked is None:

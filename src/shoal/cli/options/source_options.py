@@ -69,10 +69,7 @@ def source_of(arguments: argparse.Namespace) -> SourceLike:
 def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of ``--storage-option`` as `shoal.open` takes them; "a.b=c" is an entry of the dict "a".
 
-    Raises
-    ------
-    UsageError
-        An option is not KEY=VALUE. No value is shown: it may be a secret.
+    An error shows no value, which may be a secret.
     """
     options: dict[str, Any] = {}
     for word in arguments.storage_option:
@@ -109,13 +106,7 @@ def open_asked(arguments: argparse.Namespace) -> tuple[Opened, bool]:
 
 
 def open_with_samples(arguments: argparse.Namespace) -> Opened:
-    """Open the source, which must hold samples.
-
-    Raises
-    ------
-    UsageError
-        The source holds no sample.
-    """
+    """Open the source, which must hold samples."""
     opened, _ = open_asked(arguments)
     if not opened.index.num_samples:
         msg = f"{printed(source_of(arguments))}: {counted(opened.index.num_shards, 'shard')} without a single sample"

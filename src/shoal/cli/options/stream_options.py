@@ -41,13 +41,7 @@ def given_order_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def asked_order(arguments: argparse.Namespace) -> OrderRequest:
-    """Return the order that the options describe; without any, that of ``shuffle()``.
-
-    Raises
-    ------
-    UsageError
-        An option does not belong to the order.
-    """
+    """Return the order that the options describe, or that of ``shuffle()``; refuse options of other orders."""
     counts_chunks = arguments.chunks is not None and arguments.order in (None, "window")
     return order_request(
         _order_of(arguments, counts_chunks=counts_chunks),
@@ -59,13 +53,7 @@ def asked_order(arguments: argparse.Namespace) -> OrderRequest:
 
 
 def read_state(path: str) -> State:
-    """Read the state from a JSON file that ``json.dump(ds.state_dict(), file)`` wrote.
-
-    Raises
-    ------
-    StateError
-        The file holds something else.
-    """
+    """Read the state from a JSON file that ``json.dump(ds.state_dict(), file)`` wrote; refuse anything else."""
     given = read_saved(path, "state", "ds.state_dict()", most_bytes=_MOST_STATE_BYTES)
     try:
         return State.from_dict(given)
@@ -75,13 +63,7 @@ def read_state(path: str) -> State:
 
 
 def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
-    """Read the JSON that ``json.dump`` wrote of what ``call`` returned.
-
-    Raises
-    ------
-    StateError
-        The file holds something else, or more than ``most_bytes``.
-    """
+    """Read the JSON that ``json.dump`` wrote of what ``call`` returned; refuse anything else or larger."""
     with Path(path).open("rb") as file:
         data = file.read(most_bytes + 1)
     try:

@@ -88,13 +88,7 @@ class PlannedData:
 
 
 def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
-    """Return the data that the arguments describe, in the order that they name or else the recommended one.
-
-    Raises
-    ------
-    UsageError
-        There is neither a source nor numbers, or both, or the order does not limit itself to some chunks at a time.
-    """
+    """Return the data that the arguments describe, in the order that they name or else the recommended one."""
     if bool(arguments.source) == (arguments.num_samples is not None):
         msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
         raise UsageError(msg)

@@ -18,16 +18,7 @@ from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.pages import add_page_arguments, typed_command, write_page
 from shoal.cli.preview import printable
 from shoal.cli.trace.trace_page import TracedSamples, trace_page
-from shoal.cli.trace.trace_rows import (
-    Row,
-    add_locations,
-    add_other_epochs,
-    id_of_key,
-    ids_of_shard,
-    rows_of_samples,
-    rows_of_step,
-)
-from shoal.cli.trace.trace_run import TracedRun, asked_run
+from shoal.cli.trace.traced_run import Row, TracedRun, asked_run
 from shoal.order.partition import REMAINDERS
 from shoal.storage.sources.source import printed
 
@@ -81,12 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
     rows = _first_of(rows, arguments)
     if "num_shown" not in record:
         record |= {"num_rows": num_rows, "num_shown": len(rows)}
-    add_locations(asked, rows, keys=arguments.keys)
+    asked.add_locations(rows, keys=arguments.keys)
     epochs = arguments.epochs
     if epochs is None and arguments.html is not None:
         epochs = [epoch for epoch in (asked.epoch - 1, asked.epoch + 1) if epoch >= 0]
     if epochs is not None:
-        add_other_epochs(asked, rows, epochs)
+        asked.add_other_epochs(rows, epochs)
     about = {
         "order": str(asked.resolved),
         "epoch": asked.epoch,
@@ -117,24 +108,19 @@ def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[
     if arguments.step is not None:
         asked.check_step(arguments.step)
         first, end = asked.positions(arguments.step)
-        record = {
-            "step": arguments.step,
-            "num_steps": asked.end_step,
-            "first_position": first,
-            "end_position": end,
-        }
+        record = {"step": arguments.step, "num_steps": asked.end_step, "first_position": first, "end_position": end}
         start = max(asked.first_step, arguments.step - arguments.context)
         stop = min(asked.end_step, arguments.step + arguments.context + 1)
         if arguments.context:
             record["steps"] = [start, stop - 1]
-        return record, [row for step in range(start, stop) for row in rows_of_step(asked, step)]
+        return record, [row for step in range(start, stop) for row in asked.rows_of_step(step)]
     if arguments.shard is not None:
         limit = arguments.limit or _OF_SHARD
-        ids, num_samples = ids_of_shard(asked.opened, arguments.shard, asked, limit)
-        rows = sorted(rows_of_samples(asked, ids), key=lambda row: row["position"])
+        ids, num_samples = asked.ids_of_shard(arguments.shard, limit)
+        rows = sorted(asked.rows_of_samples(ids), key=lambda row: row["position"])
         return {"shard": arguments.shard, "num_samples": num_samples, "num_shown": len(ids)}, rows
-    ids = arguments.sample if arguments.key is None else [id_of_key(asked.opened, arguments.key)]
-    return {}, rows_of_samples(asked, ids)
+    ids = arguments.sample if arguments.key is None else [asked.id_of_key(arguments.key)]
+    return {}, asked.rows_of_samples(ids)
 
 
 def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:

@@ -13,7 +13,7 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.cli.progress import Progress
-from shoal.cli.trace.trace_rows import Row
+from shoal.cli.trace.traced_run import Row
 from shoal.errors import ShoalError
 from shoal.figures import counted, format_bytes
 from shoal.formats.decoding.images import image_decoder

@@ -1,0 +1,194 @@
+"""The run that is traced, and its deliveries as rows: sample, step, rank and bytes of each, and its other epochs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli.audit.sample_ids import KEY, keys_in_order
+from shoal.cli.options.source_options import open_with_samples
+from shoal.cli.options.stream_options import asked_order, given_order_options, read_state
+from shoal.cli.preview import json_value, printable
+from shoal.cli.progress import Progress
+from shoal.errors import UsageError
+from shoal.figures import counted
+from shoal.index.table import locate
+from shoal.indexing.open_source import Opened
+from shoal.order.partition import Partition, check_rank
+from shoal.order.position_subsets import NO_GAPS
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_requests import request_of_state
+from shoal.stream.dataset_spec import DatasetSpec
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRun:
+    """A run whose epoch is divided into batches from ``start`` on, a count of the positions that are not skipped."""
+
+    opened: Opened
+    resolved: ResolvedOrder
+    partition: Partition
+    epoch: int
+    start: int
+    ranks: range
+
+    @property
+    def counted_from(self) -> int:
+        """Position where step 0 begins."""
+        return self.resolved.position_of(self.epoch, self.start)
+
+    @property
+    def first_step(self) -> int:
+        """First step: that of the first whole batch before the start of counting; 0 if that starts the epoch."""
+        return -(self.start // self.partition.global_batch)
+
+    @property
+    def end_step(self) -> int:
+        """One more than the last step."""
+        return self.partition.num_batches(self.resolved.num_samples_of(self.epoch), self.start)
+
+    def positions(self, step: int) -> tuple[int, int]:
+        """Return the positions in the order from the first sample of a step to just past its last."""
+        first = self.start + step * self.partition.global_batch
+        stop = min(first + self.partition.global_batch, self.resolved.num_samples_of(self.epoch))
+        return self.resolved.gaps.span_of(first, stop, self.epoch, self.resolved.num_samples)
+
+    def check_step(self, step: int) -> None:
+        """Raise an error that suggests what may have been meant, unless this is a step of the epoch."""
+        first, end = self.first_step, self.end_step
+        if first <= step < end:
+            return
+        msg = f"step {step} was asked for; epoch {self.epoch} has steps {first} to {end - 1}"
+        if self.start:
+            msg += f", counted from position {self.counted_from}"
+        hint = "negative steps lie before the position of a state, with --state FILE --from-state"
+        if step >= end > 0:
+            hint = f"counted over all epochs that is --epoch {step // end} --step {step % end}"
+        if self.start:
+            hint = "without --from-state, steps count from the start of the epoch"
+        raise UsageError(msg, hint=hint)
+
+    def rows_of_step(self, step: int) -> list[Row]:
+        """Return the deliveries of a step to the ranks in question."""
+        return [row for rank in self.ranks for row in self._rows_of_share(rank, step)]
+
+    def rows_of_samples(self, ids: list[int]) -> list[Row]:
+        """Return every delivery of these samples to the ranks in question; without any, a row with no step and rank."""
+        wanted = np.array(ids, dtype=np.int64)
+        locate(self.opened.index, wanted)  # raises if an id is no sample
+        numbers = self.resolved.epoch(self.epoch).positions(wanted)
+        positions = self.resolved.untouched(self.epoch).positions(wanted)
+        deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
+        # The steps that may hold these samples: their own, and the last, which may repeat samples.
+        steps = set(((numbers[numbers >= 0] - self.start) // self.partition.global_batch).tolist())
+        for step in sorted(each for each in {*steps, self.end_step - 1} if self.first_step <= each < self.end_step):
+            for rank in self.ranks:
+                for row in self._rows_of_share(rank, step, only=wanted):
+                    deliveries[row["sample"]].append(row)
+        rows: list[Row] = []
+        nowhere = {"step": None, "rank": None, "place": None}
+        for sample, position in dict(zip(ids, positions.tolist(), strict=True)).items():
+            rows += deliveries[sample] or [{"sample": sample, **nowhere, "position": position, "repeat": False}]
+        return rows
+
+    def id_of_key(self, key: str) -> int:
+        """Return the id of the first sample with this key, found by reading the dataset from its start."""
+        for number, found in enumerate(keys_in_order(self.opened, label=f"looking for {printable(key)}")):
+            if found == key:
+                return number
+        msg = f"none of {self.opened.index.num_samples} samples has the key {key!r}"
+        raise UsageError(msg, hint="keys are names of tar members up to the first dot, directories included")
+
+    def ids_of_shard(self, name: str, limit: int) -> tuple[list[int], int]:
+        """Return the first samples of a shard in the epoch, at most ``limit``, and how many samples the shard has."""
+        index = self.opened.index
+        found = [number for number, shard in enumerate(index.shard_names) if name in (shard, shard.rpartition("/")[2])]
+        if len(found) != 1:
+            among = f"{counted(index.num_shards, 'shard')}, the first {printable(index.shard_names[0])}"
+            msg = f"{printable(name)} is {'the name of several' if found else 'none'} of {among}"
+            raise UsageError(msg, hint="the whole name, as `shoal info` and the rows of `shoal trace` show it")
+        first, end = index.extent_first_sample[index.shard_first_extent[found[0] : found[0] + 2]].tolist()
+        ids = np.arange(first, end)
+        positions = self.resolved.untouched(self.epoch).positions(ids)
+        return ids[np.argsort(positions, kind="stable")][:limit].tolist(), end - first
+
+    def add_locations(self, rows: list[Row], *, keys: bool = False) -> None:
+        """Add to the rows the bytes of their samples, and their keys if requested, which reads the samples."""
+        index = self.opened.index
+        columns = locate(index, [row["sample"] for row in rows])
+        dataset = Dataset(DatasetSpec.of(self.opened))
+        with Progress(total=len(rows), label="reading keys") as progress:
+            for row, shard, first_byte, end_byte in zip(rows, *(column.tolist() for column in columns), strict=True):
+                row["shard"] = json_value(index.shard_names[shard])
+                row["first_byte"], row["end_byte"] = first_byte, end_byte
+                if keys:
+                    row["key"] = json_value(dataset[row["sample"]].get(KEY))
+                    progress.advance()
+
+    def add_other_epochs(self, rows: list[Row], epochs: Sequence[int]) -> None:
+        """Add to the rows the step of their samples in other epochs, with the same global batch from the start.
+
+        The step is None if the sample is left out of that epoch or lies in a remainder that is dropped.
+        """
+        ids = np.array([row["sample"] for row in rows], dtype=np.int64)
+        for row in rows:
+            row["seen"] = {}
+        for epoch in epochs if rows else ():
+            numbers = self.resolved.epoch(epoch).positions(ids)
+            num_steps = self.partition.num_batches(self.resolved.num_samples_of(epoch))
+            for row, number in zip(rows, numbers.tolist(), strict=True):
+                step = number // self.partition.global_batch
+                row["seen"][epoch] = step if number >= 0 and step < num_steps else None
+
+    def _rows_of_share(self, rank: int, step: int, *, only: NDArray[np.int64] | None = None) -> Iterator[Row]:
+        share = self.partition.share(self.resolved.epoch(self.epoch), rank, step, step + 1, self.start)
+        ids = self.resolved.stored_ids(share.ids)
+        slots = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
+        for slot in slots.tolist():
+            yield {
+                "sample": int(ids[slot]),
+                "step": step,
+                "rank": rank,
+                "place": slot,
+                "position": int(share.positions[slot]),
+                "repeat": bool(share.repeated[slot]),
+            }
+
+
+def asked_run(arguments: argparse.Namespace) -> TracedRun:
+    """Return the run that the arguments describe; refuse those that contradict each other or the state."""
+    state = None if arguments.state is None else read_state(arguments.state)
+    if state is not None and (options := given_order_options(arguments)):
+        msg = f"--state determines the order, and {options[0]} asks for another"
+        raise UsageError(msg, hint="leave out one of them")
+    if state is None and arguments.from_state:
+        msg = "--from-state counts from the position of a state, and no state is given"
+        raise UsageError(msg, hint="--state FILE names it")
+    world_size = arguments.world_size
+    if arguments.rank is not None:
+        check_rank(arguments.rank, world_size)
+    opened = open_with_samples(arguments)
+    request = asked_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
+    gaps = NO_GAPS if state is None else state.gaps
+    resolved = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
+    epoch, start = arguments.epoch or 0, 0
+    if state is not None:
+        fingerprint, samples = opened.index.fingerprint, resolved.num_samples
+        state.check(seed=request.seed, order=resolved.state_order, index=fingerprint, num_samples=samples)
+        epoch = state.epoch if arguments.epoch is None else arguments.epoch
+        start = resolved.number_of(state.epoch, state.position) if arguments.from_state else 0
+        if arguments.from_state and epoch != state.epoch:
+            start_text = f"position {state.position} of epoch {state.epoch}"
+            msg = f"--from-state counts from {start_text}, and --epoch asks for epoch {epoch}"
+            raise UsageError(msg, hint="leave out one of them")
+    size = arguments.global_batch if arguments.batch_size is None else arguments.batch_size * world_size
+    ranks = range(world_size) if arguments.rank is None else range(arguments.rank, arguments.rank + 1)
+    return TracedRun(opened, resolved, Partition(size, world_size, arguments.remainder), epoch, start, ranks)
