@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import shoal
-from shoal.reading.remote.remote_readers import FarReaders
+from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule.units import UnitRead
 
 sys.path.append(str(Path(__file__).parent / "servers"))
@@ -92,14 +92,14 @@ def stream(data: str, window: str, cache: str) -> None:
 def stream_from_far(url: str, window: str, cache: str) -> None:
     """In a process of its own: an epoch from a remote store."""
     warnings.simplefilter("ignore")
-    rates, come = [], FarReaders.in_turn
+    rates, come = [], RemoteReaders.in_turn
 
-    def timed(self: FarReaders, read: UnitRead) -> Iterator[bytes]:
+    def timed(self: RemoteReaders, read: UnitRead) -> Iterator[bytes]:
         began = time.perf_counter()
         yield from come(self, read)
         rates.append(f"{read.num_bytes / 1e6 / (time.perf_counter() - began):.0f}")
 
-    FarReaders.in_turn = timed  # type: ignore[method-assign]
+    RemoteReaders.in_turn = timed  # type: ignore[method-assign]
     opened = shoal.open(url, cache={"directory": cache, "budget": "1GiB"})
     ds, longest = opened.shuffle(seed=1, window=window), 0.0
     began = last = time.perf_counter()

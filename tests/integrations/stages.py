@@ -23,7 +23,7 @@ def is_odd(sample: dict[str, Any]) -> bool:
     return int(sample["cls"]) % 2 == 1
 
 
-def is_far(sample: dict[str, Any]) -> bool:
+def is_remote(sample: dict[str, Any]) -> bool:
     return int(sample["cls"]) >= 150
 
 

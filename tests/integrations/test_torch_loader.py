@@ -165,7 +165,7 @@ def test_a_break_and_an_iterator_that_is_over(tars: Dataset) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_filters_keep_the_number_of_batches(num_workers: int, tars: Dataset) -> None:
-    ds = tars.filter(stages.is_far).with_ids().batch(30)
+    ds = tars.filter(stages.is_remote).with_ids().batch(30)
     here = [batch["__id__"].tolist() for batch in ds]
     ds.set_epoch(1)
     ds.set_epoch(0)

@@ -34,17 +34,17 @@ WORLD_SIZE, BATCH = 2, 64
 GRANULARITY_BYTES = 2 * MIB
 
 
-def compare(capsys: pytest.CaptureFixture[str], directory: Path, *, window: str, chunk: str, is_far: bool) -> None:
+def compare(capsys: pytest.CaptureFixture[str], directory: Path, *, window: str, chunk: str, is_remote: bool) -> None:
     """Proportional set size of ranks, beyond what each had when it had read one sample; and the log of the server."""
     calls, index, data = Calls(capsys), directory / "shards.index", directory / "data"
     shards = [str(shard) for shard in sorted(data.glob("*.tar"))]
     with ExitStack() as stack:
-        server = stack.enter_context(RangeServer(data, latency_seconds=0.002)) if is_far else None
+        server = stack.enter_context(RangeServer(data, latency_seconds=0.002)) if is_remote else None
         if server is not None:
             shards = [server.url_of(Path(shard).name) for shard in shards]
         calls.text("index", *shards, "--output", index)
         words = ["plan", *shards, "--index", index, "--window", window, "--chunk", chunk, "--global-batch", BATCH]
-        record = calls.json(*words, "--ranks-per-node", WORLD_SIZE, "--latency", 0.002 if is_far else 0.0)
+        record = calls.json(*words, "--ranks-per-node", WORLD_SIZE, "--latency", 0.002 if is_remote else 0.0)
         before = 0 if server is None else len(server.exchanges)
         given = (json.dumps(shards), str(index), str(BATCH), str(WORLD_SIZE), window, chunk)
         peaks = [peak_of(STREAM, *given, str(rank), of=own_pss_bytes) for rank in range(WORLD_SIZE)]
@@ -55,23 +55,23 @@ def compare(capsys: pytest.CaptureFixture[str], directory: Path, *, window: str,
     planned = record["rank_memory_bytes"]
     with capsys.disabled():
         said = ", ".join(f"{one / MIB:.1f} ({one / planned - 1:+.1%})" for one in used)
-        where, sample_bytes = "far" if is_far else "near", record["dataset_bytes"] // record["num_samples"]
+        where, sample_bytes = "far" if is_remote else "near", record["dataset_bytes"] // record["num_samples"]
         print(f"\n{window} of {chunk}, samples of {sample_bytes}, {where}:", end=" ")
         print(f"{planned / MIB:.1f} MiB planned, {said} used")
     assert max(used) == pytest.approx(planned, abs=0.05 * planned + GRANULARITY_BYTES)
-    if is_far:
+    if is_remote:
         log = [exchange for exchange in exchanges if exchange.method == "GET"]
         assert len(log) - WORLD_SIZE == pytest.approx(record["num_requests"], rel=0.05)  # without their first samples
         assert sum(exchange.num_bytes for exchange in log) == pytest.approx(record["read_bytes"], rel=0.05)
 
 
-@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
+@pytest.mark.parametrize("is_remote", [False, True], ids=["near", "far"])
 def test_a_plan_knows_the_memory_of_its_ranks(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_far: bool
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remote: bool
 ) -> None:
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
     write_tars(tmp_path / "data", 100_000, 192 * MIB)
-    compare(capsys, tmp_path, window="128MiB", chunk="1MiB", is_far=is_far)
+    compare(capsys, tmp_path, window="128MiB", chunk="1MiB", is_remote=is_remote)
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +90,14 @@ CASES += [(1_000_000, *sizes) for sizes in SIZES if sizes[1] != "256KiB"]
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(("long_run", "window", "chunk"), CASES, indirect=["long_run"], ids=str)
-@pytest.mark.parametrize("is_far", [False, True], ids=["near", "far"])
+@pytest.mark.parametrize("is_remote", [False, True], ids=["near", "far"])
 def test_it_does_so_for_windows_chunks_and_samples_of_all_sizes(
     capsys: pytest.CaptureFixture[str],
     long_run: Path,
     monkeypatch: pytest.MonkeyPatch,
     window: str,
     chunk: str,
-    is_far: bool,
+    is_remote: bool,
 ) -> None:
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(long_run / "cache"))
-    compare(capsys, long_run, window=window, chunk=chunk, is_far=is_far)
+    compare(capsys, long_run, window=window, chunk=chunk, is_remote=is_remote)

@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal.index.table import locate
 from shoal.pack import pack, repack
-from shoal.reading.checks import verified_read
+from shoal.reading.checks import checked_reads
 
 NUM, WRONG = 200, {20, 141}
 
@@ -20,7 +20,7 @@ NUM, WRONG = 200, {20, 141}
 def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Shards of extents of some 15 samples; a byte of one payload and one of a header are others."""
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(verified_read, "_MOST_MISMATCHES", 2)
+    monkeypatch.setattr(checked_reads, "_MOST_MISMATCHES", 2)
     samples = ({"__key__": f"{number:04d}", "txt": f"text {number} " * 20} for number in range(NUM))
     pack(samples, tmp_path / "data", shard_bytes="200KiB", extent_bytes="16KiB")
     index = shoal.open(tmp_path / "data").stream.opened.index
@@ -35,13 +35,13 @@ def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("order", ["none", "full", "window"])
-@pytest.mark.parametrize("is_far", [False, True])
+@pytest.mark.parametrize("is_remote", [False, True])
 @pytest.mark.parametrize("batch", [None, 1, 16])
 def test_a_run_loses_what_is_damaged_and_nothing_beside_it(
-    batch: int | None, is_far: bool, order: str, damaged: Path, monkeypatch: pytest.MonkeyPatch
+    batch: int | None, is_remote: bool, order: str, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = shoal.open(damaged).shuffle(order, seed=1).with_ids()
-    monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", not is_far)
+    monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", not is_remote)
     ds = ds.reading(on_error="skip", verify="always", quarantine=damaged.parent / "damaged.jsonl")
     ds = ds if batch is None else ds.batch(batch)
     came = {int(number) for one in ds for number in np.atleast_1d(one["__id__"])}

@@ -17,7 +17,7 @@ from shoal.errors import ShardError
 from shoal.pipeline.decode_pool import Decoders, Threaded, threaded
 from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages import DROPPED, Decode, Filter, Map, WithIds
-from shoal.reading.checks.damaged import Damaged
+from shoal.reading.checks.salvage import Damaged
 from shoal.storage.retry import StoppedError
 
 FOUR = Threaded(num_stages=1, num_threads=4, limit_bytes=1 << 20)

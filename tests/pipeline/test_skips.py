@@ -34,7 +34,7 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import save_index
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.pipeline import quarantine as skips
-from shoal.reading.checks import verified_read
+from shoal.reading.checks import checked_reads
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
@@ -142,22 +142,22 @@ def test_without_sizes_a_damaged_sample_takes_its_extent_along(sizes: bool, tar_
             assert set(range(NUM)) - set(ids_of(ds)) == ({30} if sizes else around)
 
 
-@pytest.mark.parametrize("is_far", [False, True])
+@pytest.mark.parametrize("is_remote", [False, True])
 @pytest.mark.parametrize("chunk", ["9KB", "40KB"])
 def test_a_wrong_checksum_costs_the_extent(
-    chunk: str, is_far: bool, tar_shards: Shards, monkeypatch: pytest.MonkeyPatch
+    chunk: str, is_remote: bool, tar_shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verified_read, "_MOST_MISMATCHES", 2)
+    monkeypatch.setattr(checked_reads, "_MOST_MISMATCHES", 2)
     index = tar_shards.whole.stream.opened.index
     extent = int(np.searchsorted(index.extent_first_sample, 30, side="right")) - 1
     around = set(range(int(index.extent_first_sample[extent]), int(index.extent_first_sample[extent + 1])))
     with tar_shards.damaged([30], at_end=True):  # in the padding of a member, which no format looks at
         for batch in (None, 1):
             ds = tar_shards.open(checksums=True).shuffle(Window(chunks=4), seed=1, chunk=chunk)
-            monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", not is_far)
-            if not is_far:
+            monkeypatch.setattr(ds.stream.opened.store, "reads_ahead", not is_remote)
+            if not is_remote:
                 assert sorted(ids_of(ds)) == list(range(NUM))  # a file of this machine is believed
-            ds = ds.reading(on_error="skip", verify="arrival" if is_far else "always")
+            ds = ds.reading(on_error="skip", verify="arrival" if is_remote else "always")
             if batch is None:
                 assert set(range(NUM)) - set(ids_of(ds)) == around
                 assert set(ds.stats()["skipped_ids"]) == around
@@ -182,12 +182,12 @@ def test_what_lies_damaged_far_away_is_found_out_once(tar_shards: Shards, monkey
             retry_control(RetryControl(lambda _: False, lambda _: None)),
             pytest.raises(ShardError, match="of 5 attempts"),
         ):
-            verified_read.read_unit(ds.stream.opened, read, traffic=traffic)
+            checked_reads.read_unit(ds.stream.opened, read, stats=traffic)
         return counters.num_corrupt - before
 
     with tar_shards.damaged([30], at_end=True):
         assert [num_attempts() for _ in range(3)] == [5, 1, 1]
-    verified_read.read_unit(ds.stream.opened, read, traffic=traffic)
+    checked_reads.read_unit(ds.stream.opened, read, stats=traffic)
     with tar_shards.damaged([30], at_end=True):
         assert num_attempts() == 5
 

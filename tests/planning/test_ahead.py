@@ -10,11 +10,11 @@ from shoal.reading.schedule.read_ahead import ahead_limit_bytes, divide
 SIZES = st.integers(1, 1 << 40)
 
 
-@given(window=SIZES, largest=SIZES, is_far=st.booleans())
+@given(window=SIZES, largest=SIZES, is_remote=st.booleans())
 def test_what_is_read_ahead_holds_two_units_and_stays_small_beside_the_window(
-    window: int, largest: int, is_far: bool
+    window: int, largest: int, is_remote: bool
 ) -> None:
-    limit = ahead_limit_bytes(window, largest, is_far=is_far)
+    limit = ahead_limit_bytes(window, largest, is_remote=is_remote)
     assert limit >= 2 * largest
     assert limit <= max(window // 2, 2 * largest, 1 << 20)
     assert limit <= max(128 << 20, 2 * largest)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.planning.request_model import count_requests, likely_requests_for_each_read
-from shoal.reading.schedule.request_sizes import request_sizes
+from shoal.reading.schedule.read_requests import request_sizes
 from shoal.reading.schedule.units import UnitRead
 
 MIB = 1 << 20

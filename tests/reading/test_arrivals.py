@@ -14,9 +14,9 @@ import pytest
 from tests.stream.made import reading_threads
 
 from shoal.errors import StorageError
-from shoal.reading.remote.request_pool import Arrivals
+from shoal.reading.remote.request_pool import RequestPool
 from shoal.reading.remote.request_stats import RequestStats
-from shoal.reading.schedule.coalescing import Request
+from shoal.reading.schedule.read_requests import Request
 from shoal.stats.counters import Counters
 from shoal.storage.retry import RetryRule, StoppedError, retried
 
@@ -74,11 +74,15 @@ def counters() -> Counters:
 
 
 @pytest.fixture
-def start(counters: Counters) -> Iterator[Callable[..., Arrivals]]:
-    started: list[Arrivals] = []
+def start(counters: Counters) -> Iterator[Callable[..., RequestPool]]:
+    started: list[RequestPool] = []
 
-    def begin(carry_out: Callable[[Request], bytes], **options: Any) -> Arrivals:
-        started.append(Arrivals(carry_out, RequestStats(counters), **{"deadline_seconds": 20.0, **options}))
+    def begin(carry_out: Callable[[Request], bytes], **options: Any) -> RequestPool:
+        started.append(
+            RequestPool(
+                lambda asked, _: carry_out(asked), RequestStats(counters), **{"deadline_seconds": 20.0, **options}
+            )
+        )
         return started[-1]
 
     yield begin
@@ -86,7 +90,7 @@ def start(counters: Counters) -> Iterator[Callable[..., Arrivals]]:
         arrivals.close()
 
 
-def test_each_is_answered_with_its_own_bytes_whatever_comes_first(start: Callable[..., Arrivals]) -> None:
+def test_each_is_answered_with_its_own_bytes_whatever_comes_first(start: Callable[..., RequestPool]) -> None:
     dice = random.Random(1)
 
     def late(asked: Request) -> bytes:
@@ -100,7 +104,7 @@ def test_each_is_answered_with_its_own_bytes_whatever_comes_first(start: Callabl
 
 
 def test_they_begin_in_the_order_they_were_asked_for_and_so_many_at_a_time(
-    start: Callable[..., Arrivals], gate: Gate, counters: Counters
+    start: Callable[..., RequestPool], gate: Gate, counters: Counters
 ) -> None:
     arrivals = start(gate, most_at_a_time=3)
     made = arrivals.ask([request(number) for number in range(5)])
@@ -120,7 +124,7 @@ def test_they_begin_in_the_order_they_were_asked_for_and_so_many_at_a_time(
     assert [arrivals.wait(arrival) for arrival in made] == [content(request(number)) for number in range(5)]
 
 
-def test_an_error_waits_for_who_wants_these_bytes(start: Callable[..., Arrivals]) -> None:
+def test_an_error_waits_for_who_wants_these_bytes(start: Callable[..., RequestPool]) -> None:
     def failing(asked: Request) -> bytes:
         if asked.first_byte == 1000:
             msg = "the cable is out"
@@ -135,14 +139,14 @@ def test_an_error_waits_for_who_wants_these_bytes(start: Callable[..., Arrivals]
     assert arrivals.wait(made[0]) == content(request(0))
 
 
-def test_bytes_are_kept_for_all_who_take_them_and_then_let_go(start: Callable[..., Arrivals]) -> None:
+def test_bytes_are_kept_for_all_who_take_them_and_then_let_go(start: Callable[..., RequestPool]) -> None:
     arrivals = start(content)
     shared = arrivals.ask([Request(0, 0, 30, (0, 1, 2))])[0]
     assert [arrivals.wait(shared) for _ in range(3)] == [content(Request(0, 0, 30, ()))] * 3
     assert shared.result == b""
 
 
-def test_closing_drops_what_has_not_begun(start: Callable[..., Arrivals], gate: Gate) -> None:
+def test_closing_drops_what_has_not_begun(start: Callable[..., RequestPool], gate: Gate) -> None:
     arrivals = start(gate, most_at_a_time=2)
     made = arrivals.ask([request(number) for number in range(9)])
     gate.wait_for(lambda: len(gate.begun) == 2)
@@ -154,7 +158,7 @@ def test_closing_drops_what_has_not_begun(start: Callable[..., Arrivals], gate: 
         arrivals.wait(made[5])
 
 
-def test_closing_does_not_wait_for_a_server_that_does_not_answer(start: Callable[..., Arrivals], gate: Gate) -> None:
+def test_closing_does_not_wait_for_a_server_that_does_not_answer(start: Callable[..., RequestPool], gate: Gate) -> None:
     arrivals = start(gate)
     arrivals.ask([request(0)])
     gate.wait_for(lambda: len(gate.begun) == 1)
@@ -168,7 +172,7 @@ def test_closing_does_not_wait_for_a_server_that_does_not_answer(start: Callable
     assert not thread.is_alive()
 
 
-def test_a_pause_before_another_try_ends_with_the_stream(start: Callable[..., Arrivals], counters: Counters) -> None:
+def test_a_pause_before_another_try_ends_with_the_stream(start: Callable[..., RequestPool], counters: Counters) -> None:
     failed = threading.Event()
 
     def once() -> bytes:
@@ -191,7 +195,7 @@ def test_a_pause_before_another_try_ends_with_the_stream(start: Callable[..., Ar
 
 
 def test_letting_go_of_it_ends_the_threads() -> None:
-    arrivals = Arrivals(content, RequestStats(Counters()), deadline_seconds=1.0)
+    arrivals = RequestPool(lambda asked, _: content(asked), RequestStats(Counters()), deadline_seconds=1.0)
     arrivals.wait(arrivals.ask([request(0)])[0])
     assert reading_threads()
     del arrivals
@@ -222,7 +226,7 @@ class Straggler:
         return content(asked)
 
 
-def test_a_late_request_is_made_a_second_time(start: Callable[..., Arrivals], counters: Counters) -> None:
+def test_a_late_request_is_made_a_second_time(start: Callable[..., RequestPool], counters: Counters) -> None:
     store = Straggler(40)
     arrivals = start(store, hedge_bytes=15)
     made = arrivals.ask([request(number) for number in range(50)])
@@ -235,7 +239,7 @@ def test_a_late_request_is_made_a_second_time(start: Callable[..., Arrivals], co
     assert made[40].result == b""  # the late answer is thrown away
 
 
-def test_without_leave_it_is_waited_for(start: Callable[..., Arrivals], counters: Counters) -> None:
+def test_without_leave_it_is_waited_for(start: Callable[..., RequestPool], counters: Counters) -> None:
     for hedge_bytes in (0, 9):  # none, or less than the request
         store = Straggler(8)
         arrivals = start(store, hedge_bytes=hedge_bytes)
@@ -249,7 +253,7 @@ def test_without_leave_it_is_waited_for(start: Callable[..., Arrivals], counters
     assert counters.num_hedges == 0
 
 
-def test_second_requests_keep_to_their_bytes(start: Callable[..., Arrivals], counters: Counters) -> None:
+def test_second_requests_keep_to_their_bytes(start: Callable[..., RequestPool], counters: Counters) -> None:
     """Two are late, and there is room for one second request, which is given back when the first is answered."""
     store = Straggler(20, 21)
     arrivals = start(store, hedge_bytes=15)
@@ -262,7 +266,7 @@ def test_second_requests_keep_to_their_bytes(start: Callable[..., Arrivals], cou
     store.go_on.set()
 
 
-def test_when_one_of_two_fails_the_other_counts(start: Callable[..., Arrivals], counters: Counters) -> None:
+def test_when_one_of_two_fails_the_other_counts(start: Callable[..., RequestPool], counters: Counters) -> None:
     second = threading.Event()
     begun: list[int] = []
 
@@ -284,7 +288,7 @@ def test_when_one_of_two_fails_the_other_counts(start: Callable[..., Arrivals], 
 
 
 def test_a_second_request_that_is_late_too_is_followed_by_a_third(
-    gate: Gate, start: Callable[..., Arrivals], counters: Counters
+    gate: Gate, start: Callable[..., RequestPool], counters: Counters
 ) -> None:
     """And one that there is no room for is made when there is."""
     asked, times = request(7), iter(range(10))
@@ -299,7 +303,7 @@ def test_a_second_request_that_is_late_too_is_followed_by_a_third(
     assert (counters.num_hedges, counters.num_hedges_won) == (2, 1)
 
 
-def test_several_may_wait_at_the_same_time(gate: Gate, start: Callable[..., Arrivals]) -> None:
+def test_several_may_wait_at_the_same_time(gate: Gate, start: Callable[..., RequestPool]) -> None:
     """Each is woken by its own answer, also when others began to wait after it, and are answered before."""
     arrivals = start(gate)
     made = arrivals.ask([request(number) for number in range(2)])
@@ -321,7 +325,7 @@ def test_several_may_wait_at_the_same_time(gate: Gate, start: Callable[..., Arri
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(20))
-def test_no_wait_outlasts_requests_that_are_never_answered(seed: int, start: Callable[..., Arrivals]) -> None:
+def test_no_wait_outlasts_requests_that_are_never_answered(seed: int, start: Callable[..., RequestPool]) -> None:
     """First and second requests that hang for ever, in every mixture with good ones, and room for few second ones."""
     dice, over, times = random.Random(seed), threading.Event(), Counter[int]()
     stuck = {number: dice.choice([0, 0, 0, 0, 1, 2]) for number in range(60)}

@@ -107,13 +107,13 @@ def uneven(directory: Path, sizes: Sequence[int]) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("is_far", [False, True])
+@pytest.mark.parametrize("is_remote", [False, True])
 @pytest.mark.parametrize("memory_limit", [None, 600_000])
 def test_a_chunk_of_more_than_half_the_window_is_read_sample_by_sample(
-    is_far: bool, memory_limit: int | None, tmp_path: Path
+    is_remote: bool, memory_limit: int | None, tmp_path: Path
 ) -> None:
     ds = open_finely(uneven(tmp_path / "data", [70_000, 1000, 50_000]), extent_bytes=300_000)
-    if is_far:
+    if is_remote:
         ds = far_away(ds)
     ds = ds.shuffle(Window(chunks=2, num_canonical_nodes=1), chunk="300KB", seed=1)
     ds = limited(ds, memory_limit) if memory_limit else ds

@@ -21,7 +21,7 @@ from tests.samples import write_tar_shards
 import shoal
 from shoal.errors import StorageError, UsageError
 from shoal.reading import cached_ranges
-from shoal.reading.checks import verified_read
+from shoal.reading.checks import checked_reads
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.testing import Fault, RangeServer
 
@@ -152,7 +152,7 @@ def test_waiting_for_another_process_is_a_part_of_the_deadline(
         time.sleep(0.7)  # as where who filled it gave up
         return fetch()
 
-    monkeypatch.setattr(verified_read, "read_cached", after_a_while)
+    monkeypatch.setattr(checked_reads, "read_cached", after_a_while)
     server.faults = [Fault("status", status=503, probability=1)]
     with pytest.raises(StorageError, match=r"1 attempt in .* the deadline is 0\.5 s"):
         next(iter(ds))

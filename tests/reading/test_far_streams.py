@@ -18,8 +18,8 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading import budgets
 from shoal.reading.remote import remote_readers
-from shoal.reading.remote.answer_buffers import LEAST_ROOM_BYTES
-from shoal.reading.schedule import request_sizes
+from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES
+from shoal.reading.schedule import read_requests
 from shoal.storage.retry import RetryRule, StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
@@ -55,8 +55,8 @@ def ordered(ds: Dataset, order: Any) -> Dataset:
 def test_a_fault_of_one_request_in_ten_changes_nothing(
     fault: Fault, order: Any, sums: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1)
-    monkeypatch.setattr(request_sizes, "_REQUESTS_AHEAD", 10**9)  # many requests also where chunks are neighbours
+    monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(read_requests, "_REQUESTS_AHEAD", 10**9)  # many requests also where chunks are neighbours
     if fault.kind == "corrupt" and order.name == "full":
         pytest.skip("a checksum is one of a whole extent, and a record is read alone")
     ds = ordered(far_away(sums, store := faulty(fault)), order)
@@ -70,13 +70,13 @@ def test_a_fault_of_one_request_in_ten_changes_nothing(
     assert not reading_threads()
 
 
-@pytest.mark.parametrize("room_bytes", [0, LEAST_ROOM_BYTES])
+@pytest.mark.parametrize("room_bytes", [0, LEAST_BUFFER_BYTES])
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.name)
 def test_all_faults_together_change_nothing(
     order: Any, room_bytes: int, sums: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not answers have room of their own."""
-    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", room_bytes)
+    monkeypatch.setattr(remote_readers, "LEAST_BUFFER_BYTES", room_bytes)
     kept = [fault for fault in TENTHS if fault.kind != "corrupt" or order.name != "full"]
     few = [replace(fault, requests=range(number, 10**6, 37)) for number, fault in enumerate(kept, 13)]
     ds = ordered(far_away(sums, store := faulty(*few), hedge=True), order)

@@ -18,7 +18,7 @@ from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import save_index
 from shoal.orders import Sequential, Window
-from shoal.reading.schedule import request_sizes
+from shoal.reading.schedule import read_requests
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore
 from shoal.storage.sources.source import expand
@@ -52,8 +52,8 @@ def server(directory: Path) -> Iterator[RangeServer]:
 
 @pytest.fixture(autouse=True)
 def _many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1)
-    monkeypatch.setattr(request_sizes, "_REQUESTS_AHEAD", 10**9)
+    monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(read_requests, "_REQUESTS_AHEAD", 10**9)
 
 
 def served(server: RangeServer) -> Dataset:

@@ -9,7 +9,7 @@ import pytest
 from tests.stream.made import open_finely, write_tars
 
 from shoal.orders import Full, Window
-from shoal.reading.local import local_readers, local_samples, read_advice
+from shoal.reading.local import local_readers, local_samples
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 
@@ -63,7 +63,7 @@ def test_no_more_is_told_of_than_may_be_ahead(
     stream = iter(ds.shuffle(Full(), seed=1))
     source: Any = stream._source
     singles = source._reading
-    assert isinstance(singles, local_samples.LocalSingles)
+    assert isinstance(singles, local_samples.LocalSamples)
     monkeypatch.setattr(singles, "_ahead_limit_bytes", limit_bytes)
     for number in range(NUM_SAMPLES):
         next(stream)
@@ -77,7 +77,7 @@ def test_while_reads_are_quick_nothing_is_told_after_the_first(
     order: Any, ds: Dataset, told: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     none_slow(monkeypatch)
-    monkeypatch.setattr(read_advice, "_TOLD_AFTER_A_SLOW_READ", 3)
+    monkeypatch.setattr(local_readers, "_ADVISED_AFTER_A_SLOW_READ", 3)
     shuffled = ds.shuffle(order, seed=1, chunk=None if order.name == "full" else "4KiB")
     assert len(list(shuffled)) == NUM_SAMPLES
     assert 3 <= len(told) < shuffled.stats()["num_reads"]

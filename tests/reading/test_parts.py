@@ -16,12 +16,11 @@ from shoal.errors import ShardError, StorageError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Full, Window
 from shoal.reading.options import ReadingOptions
-from shoal.reading.remote.parts import Whole
-from shoal.reading.remote.remote_readers import FarReaders
-from shoal.reading.schedule import request_sizes
-from shoal.reading.schedule.coalescing import Request
+from shoal.reading.remote.read_buffer import ReadBuffer
+from shoal.reading.remote.remote_readers import RemoteReaders
+from shoal.reading.schedule import read_requests
 from shoal.reading.schedule.memory_budget import MemoryBudget
-from shoal.reading.schedule.request_sizes import in_parts
+from shoal.reading.schedule.read_requests import Request, split_large
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 from shoal.storage.files.memory_pool import MemoryPool
@@ -37,8 +36,8 @@ ORDERS: list[Any] = [Block(chunks=3), Full(), Window(chunks=4, num_canonical_nod
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if 2 KB were large."""
-    monkeypatch.setattr(request_sizes, "LARGE_BYTES", 2000)
-    monkeypatch.setattr(request_sizes, "PART_BYTES", 1000)
+    monkeypatch.setattr(read_requests, "LARGE_BYTES", 2000)
+    monkeypatch.setattr(read_requests, "PART_BYTES", 1000)
 
 
 def checksummed(ds: Dataset) -> Dataset:
@@ -58,28 +57,28 @@ def zipped(tmp_path: Path) -> Dataset:
 
 
 def test_parts_are_equal_and_leave_nothing_out() -> None:
-    assert in_parts(Request(3, 5, 5 + (8 << 20), (0,))) == [Request(3, 5, 5 + (8 << 20), (0,))]
+    assert split_large(Request(3, 5, 5 + (8 << 20), (0,))) == [Request(3, 5, 5 + (8 << 20), (0,))]
     whole = Request(3, 7, 7 + (30 << 20) + 1, (4,))
-    made = in_parts(whole)
+    made = split_large(whole)
     assert len(made) == 8
     assert (made[0].first_byte, made[-1].end_byte) == (whole.first_byte, whole.end_byte)
     assert all(one.end_byte == after.first_byte for one, after in itertools.pairwise(made))
     assert max(part.num_bytes for part in made) <= 4 << 20
     assert min(part.num_bytes for part in made) > 3 << 20
     together = Request(3, 7, 7 + (30 << 20), (4, 5))
-    assert in_parts(together) == [together]
+    assert split_large(together) == [together]
 
 
 def test_they_are_put_together_in_any_order_and_taken_without_a_copy_more() -> None:
     request = Request(0, 100, 100 + 9000, (0,))
     data = bytes(range(250)) * 36
-    whole = Whole(request, MemoryPool())
+    whole = ReadBuffer(request, MemoryPool())
     for first in (6000, 0, 3000, 6000):
         part = request._replace(first_byte=100 + first, end_byte=3100 + first)
         whole.put(part, data[first : first + 3000])
-    assert bytes(whole.taken()) == data
+    assert bytes(whole.take({})) == data
     whole.put(request, data)  # a second request that comes after all
-    assert not len(whole.taken())
+    assert not len(whole.take({}))
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -134,16 +133,16 @@ def test_a_part_that_cannot_be_had_is_the_error_of_the_read(tars: Dataset) -> No
 
 def test_what_comes_in_turn_is_asked_for_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it at once, since there is room: then the parts that are wanted first do not come last."""
-    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 500)
-    monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(read_requests, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
     opened = far_away(open_dataset(tmp_path / "plain"), store := Distant(latencies=[0.002])).stream.opened
     data = Path(opened.paths[0]).read_bytes()[:40_000]
     opened.check.check(0)
     store.requests.clear()
     ledger = MemoryBudget(ahead_limit_bytes=1 << 20)
-    readers = FarReaders(opened, Counters(), ledger, ReadingOptions())
-    assert b"".join(readers.in_turn(UnitRead(0, 0, 0, 40_000, 0, 1))) == data
+    readers = RemoteReaders(opened, Counters(), ledger, ReadingOptions())
+    assert b"".join(readers.parts_in_turn(UnitRead(0, 0, 0, 40_000, 0, 1))) == data
     readers.close()
     places = [first_byte // 500 for _, first_byte, _ in store.requests]
     assert sorted(places) == list(range(80))
@@ -156,15 +155,15 @@ def test_what_comes_in_turn_stays_within_what_may_be_ahead(
     ahead_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for one part, where that is full of what is wanted later."""
-    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 500)
-    monkeypatch.setattr(request_sizes, "_MOST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 500)
+    monkeypatch.setattr(read_requests, "_MOST_REQUEST_BYTES", 500)
     write_tars(tmp_path / "plain", [20])
     opened = far_away(open_dataset(tmp_path / "plain"), Distant(latencies=[0.0005])).stream.opened
     opened.check.check(0)
     ledger = MemoryBudget(ahead_limit_bytes=4080)  # of which a 51st part is for gaps
-    readers = FarReaders(opened, Counters(), ledger, ReadingOptions())
+    readers = RemoteReaders(opened, Counters(), ledger, ReadingOptions())
     ledger.reserve(ahead_bytes)
-    taken = b"".join(readers.in_turn(UnitRead(0, 0, 0, 20_000, 0, 1)))
+    taken = b"".join(readers.parts_in_turn(UnitRead(0, 0, 0, 20_000, 0, 1)))
     readers.close()
     assert taken == Path(opened.paths[0]).read_bytes()[:20_000]
     assert ledger.peak_bytes <= max(4000, ahead_bytes + 500)

@@ -16,10 +16,11 @@ from tests.stream.faraway import Distant, far_away
 from shoal.orders import Window
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote import remote_readers
-from shoal.reading.remote.answer_buffers import Room
-from shoal.reading.remote.remote_readers import FarReaders
-from shoal.reading.schedule import request_sizes
+from shoal.reading.remote.read_buffer import ReadBuffer
+from shoal.reading.remote.remote_readers import RemoteReaders
+from shoal.reading.schedule import read_requests
 from shoal.reading.schedule.memory_budget import MemoryBudget
+from shoal.reading.schedule.read_requests import Request
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
 from shoal.storage.files.memory_pool import MemoryPool
@@ -30,26 +31,44 @@ from shoal.testing import RangeServer
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
 
+READ = Request(0, 100, 300_100, (0,))
+
+
 def test_the_first_claim_counts() -> None:
-    room = Room(300_000, MemoryPool())
-    view = room.claim()
+    room = ReadBuffer(READ, MemoryPool())
+    view = room.claim(READ)
     assert view is not None
-    assert room.claim() is None
-    view[:] = bytes(range(250)) * 1200
+    assert room.claim(READ) is None
+    view[:] = memory = bytes(range(250)) * 1200
     view.release()
-    data = room.taken()
-    assert data == bytes(range(250)) * 1200
-    assert room.taken().obj is data.obj  # without a copy
+    data = room.take({100: b""})
+    assert data == memory
+    assert isinstance(data, memoryview)
+    assert not isinstance(data.obj, bytes | bytearray)  # without a copy
+    assert room.is_released
 
 
 def test_who_writes_too_late_changes_nothing_that_was_taken() -> None:
-    room = Room(4, MemoryPool())
-    view = room.claim()
+    read = READ._replace(end_byte=104)
+    room = ReadBuffer(read, MemoryPool())
+    view = room.claim(read)
     assert view is not None
     view[:] = b"good"
-    data = room.taken()
+    data = room.take({100: b""})
     view[:] = b"late"
     assert bytes(data) == b"good"
+
+
+def test_what_another_request_brought_takes_the_place_of_what_is_still_written() -> None:
+    read = READ._replace(end_byte=108)
+    parts = [read._replace(end_byte=104), read._replace(first_byte=104)]
+    room = ReadBuffer(read, MemoryPool())
+    view = room.claim(parts[0])
+    assert view is not None
+    view[:] = b"late"
+    assert room.put(parts[0], b"good") == b"good"
+    assert room.put(parts[1], b"also") == b""
+    assert bytes(room.take({100: b"good", 104: b""})) == b"goodalso"
 
 
 def test_memory_is_used_again_when_nobody_can_see_it() -> None:
@@ -113,8 +132,8 @@ class Stuck(Distant):
 
 def test_a_second_request_has_bytes_of_its_own(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one, which was thought lost, has the room, and writes zeros there after the second has answered."""
-    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
-    monkeypatch.setattr(request_sizes, "_LEAST_REQUEST_BYTES", 1)
+    monkeypatch.setattr(remote_readers, "LEAST_BUFFER_BYTES", 0)
+    monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 1)
     store = Filling()
     ds = far_away(tars, store, hedge=True).shuffle(Window(chunks=12, num_canonical_nodes=2), seed=8, chunk="6KiB")
     seen: list[Any] = []
@@ -132,34 +151,35 @@ def test_bytes_that_are_asked_for_twice_have_two_places(
     large_bytes: int, tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when every sample is read alone, and two of one extent are wanted soon after each other."""
-    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
-    monkeypatch.setattr(request_sizes, "LARGE_BYTES", large_bytes)
-    monkeypatch.setattr(request_sizes, "PART_BYTES", 1000)
+    monkeypatch.setattr(remote_readers, "LEAST_BUFFER_BYTES", 0)
+    monkeypatch.setattr(read_requests, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(read_requests, "PART_BYTES", 1000)
     opened = far_away(tars, Distant()).stream.opened
     read = extent_read(opened.index, 0)
     data = Path(opened.paths[read.shard]).read_bytes()[read.first_byte : read.end_byte]
-    readers = FarReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
-    [first] = readers.ask([read])
-    arrivals = first.parts or [first.arrival]
+    readers = RemoteReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
+    [first] = readers.request([read])
+    arrivals = first.parts
     assert (len(arrivals) > 1) == (large_bytes == 2000)
     while any(arrival.result is None for arrival in arrivals):
         time.sleep(0.001)
-    [second] = readers.ask([read])
-    assert readers.get(read, first) == data
-    assert readers.get(read, second) == data
+    [second] = readers.request([read])
+    for promise in (first, second):
+        readers.read_into(read, promise, memoryview(buffer := bytearray(len(data))))
+        assert buffer == data
     readers.close()
 
 
 def test_a_closed_stream_keeps_no_room(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where answers never come, and the threads that wait for them know what was asked."""
-    monkeypatch.setattr(remote_readers, "LEAST_ROOM_BYTES", 0)
+    monkeypatch.setattr(remote_readers, "LEAST_BUFFER_BYTES", 0)
     store = Stuck()
     opened = far_away(tars, store).stream.opened
-    readers = FarReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
-    promises = [promise for extent in range(12) for promise in readers.ask([extent_read(opened.index, extent)])]
-    assert all(isinstance(getattr(promise.arrival.request, "into", None), Room) for promise in promises)
+    readers = RemoteReaders(opened, Counters(), MemoryBudget(ahead_limit_bytes=1 << 20), ReadingOptions())
+    promises = [promise for extent in range(12) for promise in readers.request([extent_read(opened.index, extent)])]
+    assert all(promise.buffer is not None and not promise.buffer.is_released for promise in promises)
     readers.close()
-    assert all(getattr(promise.arrival.request, "into", None) is None for promise in promises)
+    assert all(promise.buffer is not None and promise.buffer.is_released for promise in promises)
     store.gate.set()
 
 

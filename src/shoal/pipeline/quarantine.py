@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError, UsageError
 from shoal.index.table import Index, locate
 from shoal.pipeline.stages import Stage, run_stages
-from shoal.reading.checks.damaged import Damaged
+from shoal.reading.checks.salvage import Damaged
 from shoal.reading.options import ReadingOptions
 from shoal.stats.counters import Counters
 from shoal.storage.atomic_writes import append_line, make_line_file, read_lines
@@ -30,7 +30,7 @@ SKIPPED = object()
 _MOST_ERROR_CHARACTERS = 500
 
 
-class Skips:
+class Quarantine:
     """The samples left out of one run, and their record.
 
     ``known`` are the ids that the quarantine file lists, sorted; ``finds`` is true if samples found damaged on the way
@@ -91,8 +91,8 @@ class Skips:
         }
 
 
-def skips_of(options: ReadingOptions, index: Index, counters: Counters) -> Skips | None:
-    """Return the `Skips` of a run with these options; None if it leaves nothing out.
+def quarantine_of(options: ReadingOptions, index: Index, counters: Counters) -> Quarantine | None:
+    """Return the `Quarantine` of a run with these options; None if it leaves nothing out.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def skips_of(options: ReadingOptions, index: Index, counters: Counters) -> Skips
         known = _known(options.quarantine, index)
     if not options.skips and not len(known):
         return None
-    return Skips(options, index, counters, known)
+    return Quarantine(options, index, counters, known)
 
 
 def _known(path: str, index: Index) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.hints import did_you_mean
 from shoal.index.table import Index, locate
-from shoal.reading.checks.damaged import Damaged
+from shoal.reading.checks.salvage import Damaged
 
 FEATURES = ("hf", "hf-names")
 """Decoders that follow the column features of Hugging Face."""

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.planning.chunk_uses import ChunkUses
-from shoal.reading.schedule.coalescing import Request, coalesce
 from shoal.reading.schedule.groups import groups_with_room
 from shoal.reading.schedule.memory_budget import MemoryBudget
-from shoal.reading.schedule.request_sizes import LARGE_BYTES, PART_BYTES, RequestSizes, in_parts
+from shoal.reading.schedule.read_requests import LARGE_BYTES, PART_BYTES, Request, RequestSizes, coalesce, split_large
 from shoal.reading.schedule.units import UnitRead, Units
 
 _MOST_READS = 1 << 15  # grouped to count their requests: 6 us each
@@ -38,9 +37,9 @@ def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> 
         nonlocal num_requests
         answers: dict[int, _PendingRequest] = {}
         for request in coalesce(group, most_bytes=sizes.most_bytes):
-            num_requests += len(in_parts(request))
+            num_requests += len(split_large(request))
             budget.reserve(request.num_bytes)
-            answers |= dict.fromkeys(request.places, _PendingRequest(request))
+            answers |= dict.fromkeys(request.reads, _PendingRequest(request))
         pending.extend(answers[place] for place in range(len(group)))
 
     def first() -> UnitRead | None:
@@ -73,7 +72,7 @@ class _PendingRequest:
     """A request, and the number of its reads still to be used."""
 
     def __init__(self, request: Request) -> None:
-        self.num_bytes, self._num_waiters = request.num_bytes, len(request.places)
+        self.num_bytes, self._num_waiters = request.num_bytes, len(request.reads)
 
     def take(self) -> bool:
         """Use one of its reads; return True if that was the last."""
@@ -116,7 +115,7 @@ def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: in
 
     For each chunk of a group, the chunk behind it is in the group with the same probability as any other chunk.
 
-    >>> from shoal.reading.schedule.request_sizes import request_sizes
+    >>> from shoal.reading.schedule.read_requests import request_sizes
     >>> chunk_bytes, sizes = np.full(1000, 32 << 10), request_sizes(32 << 20)
     >>> [likely_requests_for_each_read(chunk_bytes * many, 1000, sizes) for many in (1, 100, 300)]
     [0.969, 1.0, 3.0]

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.index.table import Index
+from shoal.reading.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.belady import Keeping
 from shoal.reading.schedule.read_ahead import ahead_limit_bytes, divide
 from shoal.reading.schedule.units import RecordUnits, SlicedUnits, SpilledRecords, Units
-from shoal.reading.spilled.large_chunks import PART_OF_LIMIT, too_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Budget:
 
 
 def budget_of(
-    arrangement: ResolvedOrder, memory_limit_bytes: int | None, *, is_far: bool, verifies: bool = False
+    arrangement: ResolvedOrder, memory_limit_bytes: int | None, *, is_remote: bool, verifies: bool = False
 ) -> Budget:
-    """Return the budget for reading in an order, from a local or (``is_far``) remote store.
+    """Return the budget for reading in an order, from a local or (``is_remote``) remote store.
 
-    A chunk larger than half the window (or an eighth of the limit) is read sample by sample, if the index has the
-    offsets of samples, or if it can be spilled (see `shoal.reading.spilled.large_chunks`). With ``verifies``, single
-    samples are read with their whole extents, since only these have checksums.
+    A chunk that is too large (`shoal.reading.large_chunks`) is read sample by sample, if the index has the offsets of
+    samples, or if it can be spilled. With ``verifies``, single samples are read with their whole extents, since only
+    these have checksums.
 
     Raises
     ------
@@ -45,31 +45,25 @@ def budget_of(
     table, index = arrangement.chunks, arrangement.index
     chunk_bytes = table.decoded_bytes
     window_bytes = int(arrangement.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
-    most_bytes = min(
-        window_bytes // 2 or int(chunk_bytes.max(initial=0)),
-        int(chunk_bytes.max(initial=0)) if memory_limit_bytes is None else memory_limit_bytes // PART_OF_LIMIT,
-    )
-    units, is_sliced = arrangement.units, chunk_bytes > most_bytes
+    units, is_sliced = arrangement.units, too_large(arrangement, memory_limit_bytes)
     alone = replace(index, sample_bytes=None) if verifies and index.extent_checksum is not None else index
     largest_bytes = int(chunk_bytes.max(initial=1))
     if isinstance(units, RecordUnits):
         is_sliced[:] = True
         units = units if alone is index else RecordUnits(alone)
-    elif is_sliced.any() and index.sample_bytes is not None and not arrangement.by_singles:
+    elif not is_sliced.any() or arrangement.by_singles:
+        is_sliced[:] = False
+    elif index.sample_bytes is not None:
         units = SlicedUnits(RecordUnits(alone), table, is_sliced)
-    elif index.sample_bytes is None and not arrangement.by_singles:
-        is_sliced = too_large(arrangement, memory_limit_bytes)
-        if is_sliced.any() and arrangement.spills:
-            units = SlicedUnits(SpilledRecords(index), table, is_sliced)
-            window_bytes = min(window_bytes, arrangement.window_bytes or window_bytes)  # two chunks may be much larger
-        else:
-            is_sliced[:] = False
+    elif arrangement.spills:
+        units = SlicedUnits(SpilledRecords(index), table, is_sliced)
+        window_bytes = min(window_bytes, arrangement.window_bytes or window_bytes)  # two chunks may be much larger
     else:
         is_sliced[:] = False
     if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
         spills = isinstance(units, SlicedUnits) and units.spills
         largest_bytes = _largest(arrangement, is_sliced, alone, spills=spills)
-    ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_far=is_far), None
+    ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_remote=is_remote), None
     if memory_limit_bytes is not None:
         try:
             ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)

@@ -9,7 +9,6 @@ remote store can share a request. A unit's samples are located when it is first 
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,25 +18,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.shard_format import Records, Sample
-from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
-from shoal.reading.checks.damaged import Damaged, ForgivingRecords, forgiving_records
-from shoal.reading.local.local_readers import Readers, readers_of
+from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
+from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.options import ReadingOptions
+from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule.groups import groups_with_room
 from shoal.reading.schedule.memory_budget import MemoryBudget
-from shoal.reading.schedule.units import UnitRead, Units
-from shoal.reading.spilled.spilled_readers import with_spills
+from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders, Units
+from shoal.reading.spilled.spilled_readers import SpillingReaders
 from shoal.stats.counters import Counters
 
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
 
 
-_Records = Records | ForgivingRecords
+_NO_UNITS = np.zeros(0, dtype=np.int64)
+_Records = Records | SalvagedRecords
 
 
 class _Elsewhere:
-    """Placeholder for records that were handed over to the caller of `Fetch.take`."""
+    """Placeholder for records that were handed over to the caller of `Fetcher.take`."""
 
     def __len__(self) -> int:
         return 0
@@ -53,7 +53,7 @@ class _Elsewhere:
 _ELSEWHERE: Records = _Elsewhere()
 
 
-class Fetch:
+class Fetcher:
     """Reader of units ahead of their use, which keeps them until they are released.
 
     Parameters
@@ -67,19 +67,23 @@ class Fetch:
     ) -> None:
         self._options = options
         self.opened, self._units, self._counters = opened, units, counters
-        self._ledger = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
-        readers = readers_of(opened, counters, self._ledger, options)
-        self._readers: Readers = with_spills(readers, units, opened, counters, self._ledger, options)
+        self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
+        kind: type[LocalReaders | RemoteReaders] = LocalReaders if opened.store.reads_ahead else RemoteReaders
+        self._readers: UnitReaders = kind(opened, counters, self._memory, options)
+        if isinstance(units, SlicedUnits) and units.spills:
+            self._readers = SpillingReaders(self._readers, units, opened, counters, self._memory, options)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
         self._asked: dict[int, tuple[UnitRead, Any]] = {}
         self._taken: dict[int, tuple[_Records, int, int]] = {}  # records, the id of the first, bytes
-        self._met = bytearray((units.num_units >> 3) + 1)  # one bit a unit
+        self._seen = bytearray((units.num_units >> 3) + 1)  # one bit a unit
 
-    def follow(self, units: NDArray[np.int64]) -> None:
-        """Read these units next, after those given before."""
+    def read_ahead(self, units: NDArray[np.int64] = _NO_UNITS) -> None:
+        """Read these units next, after those given before; request as many as fit into the read-ahead."""
         self._planned.extend(units[i : i + _PLANNED_AT_ONCE] for i in range(0, len(units), _PLANNED_AT_ONCE))
-        self._read_ahead()
+        take = self._pending.popleft
+        for group in groups_with_room(self._memory, self._readers.group_bytes, first=self._next, take=take):
+            self._request(group)
 
     def samples(
         self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool], drops: Sequence[int] = ()
@@ -108,19 +112,20 @@ class Fetch:
         read, promise = self._due(unit)
         buffer = place(read)
         if buffer is None:
-            records = self._readers.parse(read, self._get(read, promise))
-            self._kept(read, _ELSEWHERE)
-            return read, records
-        self._readers.get_into(read, promise, buffer)
-        self._taken[unit] = _ELSEWHERE, read.first_sample, len(buffer)
-        self._read_ahead()
-        return read, None
+            records = self._readers.records(read, promise)
+            self._taken[unit] = _ELSEWHERE, read.first_sample, self._held_bytes(read)
+        else:
+            records = None
+            self._readers.read_into(read, promise, buffer)
+            self._taken[unit] = _ELSEWHERE, read.first_sample, len(buffer)
+        self.read_ahead()
+        return read, records
 
     def release(self, unit: int) -> None:
         """Release a unit that was taken."""
-        self._ledger.release(self._taken.pop(unit)[2])
+        self._memory.release(self._taken.pop(unit)[2])
         if self._pending and self._pending[0].unit == unit:  # it is to be read again, and other units wait behind it
-            self._read_ahead()
+            self.read_ahead()
 
     def close(self) -> None:
         """Stop: reads that have not begun are dropped, and no thread is left when this returns."""
@@ -130,41 +135,31 @@ class Fetch:
 
     def _first_taken(self, unit: int) -> tuple[_Records, int, int]:
         read, promise = self._due(unit)
-        get, parse = partial(self._get, read, promise), self._readers.parse
-        skips = self._options.skips
-        return self._kept(read, forgiving_records(self.opened, read, get, parse=parse) if skips else parse(read, get()))
+        records: _Records
+        if self._options.skips:
+            records = salvage(self.opened, read, partial(self._readers.records, read, promise))
+        else:
+            records = self._readers.records(read, promise)
+        taken = self._taken[unit] = records, read.first_sample, self._held_bytes(read)
+        self.read_ahead()
+        return taken
 
     def _due(self, unit: int) -> tuple[UnitRead, Any]:
         """Return the read of a unit that is needed now, and the promise of its bytes."""
         if unit not in self._asked:  # there was no room for it, so nothing behind it was read ahead
             if self._pending and self._pending[0].unit == unit:
                 self._pending.popleft()
-            self._ask(self._units.reads(np.array([unit])))
+            self._request(self._units.reads(np.array([unit])))
         return self._asked.pop(unit)
 
-    def _kept(self, read: UnitRead, records: _Records) -> tuple[_Records, int, int]:
-        """Count a unit that was read as in use."""
+    def _held_bytes(self, read: UnitRead) -> int:
+        """Return the bytes of a unit in use: decoded data takes the place of the bytes that were read."""
         held_bytes = self._units.held_bytes(read)
-        if held_bytes > read.num_bytes:  # decoded data takes the place of the bytes that were read
-            self._ledger.copy(held_bytes - read.num_bytes)
-            self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, self._ledger.peak_bytes)
-        taken = self._taken[read.unit] = records, read.first_sample, max(held_bytes, read.num_bytes)
-        self._read_ahead()
-        return taken
-
-    def _get(self, read: UnitRead, promise: Any) -> Buffer:
-        """Wait for the bytes of a unit, and count the time."""
-        began = time.perf_counter()
-        try:
-            return self._readers.get(read, promise)
-        finally:
-            self._counters.wait_seconds += time.perf_counter() - began
-
-    def _read_ahead(self) -> None:
-        """Request the next units in groups, as long as they fit into the read-ahead."""
-        group_bytes, take = self._readers.group_bytes, self._pending.popleft
-        for group in groups_with_room(self._ledger, group_bytes, first=self._next, take=take):
-            self._ask(group)
+        if held_bytes <= read.num_bytes:
+            return read.num_bytes
+        self._memory.copy(held_bytes - read.num_bytes)
+        self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, self._memory.peak_bytes)
+        return held_bytes
 
     def _next(self) -> UnitRead | None:
         """Return the read to request next; None if there is none, or it must wait."""
@@ -176,18 +171,13 @@ class Fetch:
         # A unit that is already in memory is released before it is read again.
         return None if read.unit in self._asked or read.unit in self._taken else read
 
-    def _ask(self, group: Sequence[UnitRead]) -> None:
-        counters = self._counters
-        counters.read_bytes += sum(read.num_bytes for read in group)
-        counters.num_reads += len(group)
-        counters.num_rereads += sum(self._met_before(read.unit) for read in group)
-        for read, promise in zip(group, self._readers.ask(group), strict=True):
+    def _request(self, group: Sequence[UnitRead]) -> None:
+        counters, seen = self._counters, self._seen
+        for read, promise in zip(group, self._readers.request(group), strict=True):
             self._asked[read.unit] = read, promise
-        counters.peak_held_bytes = max(counters.peak_held_bytes, self._ledger.peak_bytes)
-
-    def _met_before(self, unit: int) -> bool:
-        """Return True if this object has read the unit before, and remember that it has now."""
-        byte, bit = unit >> 3, 1 << (unit & 7)
-        met = bool(self._met[byte] & bit)
-        self._met[byte] |= bit
-        return met
+            byte, bit = read.unit >> 3, 1 << (read.unit & 7)
+            counters.num_rereads += bool(seen[byte] & bit)
+            seen[byte] |= bit
+        counters.num_reads += len(group)
+        counters.read_bytes += sum(read.num_bytes for read in group)
+        counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)

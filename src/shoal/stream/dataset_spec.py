@@ -16,9 +16,9 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage
+from shoal.reading.large_chunks import can_spill
 from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.reading.spilled.large_chunks import can_spill
 from shoal.stream.dataset_requests import Batching, choose_by_columns, numbers_left
 from shoal.stream.ranks import Ranks
 

@@ -19,8 +19,8 @@ from shoal.order.position_subsets import Gaps
 from shoal.order.state import State
 from shoal.pipeline.collate import collate
 from shoal.reading.cached_ranges import cache_counts, expect_windows
+from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.spilled.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
 from shoal.stream.certificate import Certificate, differences
 from shoal.stream.dataset_requests import count_of

@@ -14,7 +14,7 @@ from shoal.pipeline.columns.selection import with_chosen
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage, in_epoch, run_stages
 from shoal.processes.parents import end_with_trainer
-from shoal.reading.by_id import read_sample
+from shoal.reading.checks.salvage import read_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
@@ -67,7 +67,7 @@ class MapView:
             raise NoSampleError(msg)
         number %= total
         end_with_trainer()
-        sample = read_sample(self._opened, self._resolved, number, verifies=self._verifies)
+        sample = read_sample(self._opened, number, verifies=self._verifies)
         epoch = sample_id.epoch if isinstance(sample_id, _Due) else self._cursor.epoch
         return self._formatting.sample(
             run_stages(in_epoch(self._stages, epoch), sample, number, index=self._opened.index)

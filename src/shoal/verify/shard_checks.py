@@ -24,9 +24,9 @@ from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
 from shoal.indexing.shard_check import first_difference, looks_indexed, rows_of
-from shoal.reading.checks.damaged import Damaged, ForgivingRecords
+from shoal.reading.checks.checked_reads import parse_unit
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
-from shoal.reading.checks.verified_read import parse_unit
+from shoal.reading.checks.salvage import Damaged, SalvagedRecords
 from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
@@ -289,13 +289,13 @@ def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
     return [Damage("checksum", name, read.first_byte, read.end_byte, what, all_ids, keys)]
 
 
-def _records(opened: Opened, read: UnitRead, data: bytes) -> ForgivingRecords:
-    records = ForgivingRecords(opened, read)
+def _records(opened: Opened, read: UnitRead, data: bytes) -> SalvagedRecords:
+    records = SalvagedRecords(opened, read)
     records.add(read, data)
     return records
 
 
-def _sample(records: ForgivingRecords, number: int) -> Any:
+def _sample(records: SalvagedRecords, number: int) -> Any:
     try:
         return records.sample(number)
     except ShardError as error:  # about the shard as a whole, which its scan reports

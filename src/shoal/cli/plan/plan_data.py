@@ -18,8 +18,8 @@ from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
 from shoal.planning.sizing import Cluster, recommend
+from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.reading.spilled.large_chunks import refuse_too_large
 
 _MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothing but the time
 

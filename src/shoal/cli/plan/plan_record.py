@@ -20,7 +20,7 @@ from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.schedule.lifetimes import span_positions
 from shoal.reading.schedule.read_ahead import ahead_limit_bytes
-from shoal.reading.schedule.request_sizes import RequestSizes, request_sizes
+from shoal.reading.schedule.read_requests import RequestSizes, request_sizes
 from shoal.reading.schedule.units import ChunkUnits
 from shoal.reports.plan_page import PlanFigures
 
@@ -212,7 +212,7 @@ class Planned:
 
 def _request_sizes(data: PlannedData, cluster: Cluster) -> RequestSizes:
     window_bytes, largest_bytes = int(data.order.chunks * data.mean_held_bytes), int(data.largest_held_bytes)
-    return request_sizes(ahead_limit_bytes(window_bytes, largest_bytes, is_far=cluster.is_remote))
+    return request_sizes(ahead_limit_bytes(window_bytes, largest_bytes, is_remote=cluster.is_remote))
 
 
 def _span(data: PlannedData, cluster: Cluster) -> int:

@@ -152,7 +152,7 @@ class TarRecords:
 
     def __init__(self, buffer: Buffer, span: Span, payloads: memoryview | None = None) -> None:
         self._payloads = payloads
-        self._slices = _sliceable(buffer)
+        self._slices = buffer if isinstance(buffer, bytes) else _sliceable(buffer)
         self._buffer = self._slices if isinstance(self._slices, bytes) else buffer
         self._span = span
         shard, first_byte, self._num_samples, starts, head = span
@@ -226,8 +226,6 @@ class TarRecords:
 
 def _sliceable(buffer: Buffer) -> Sliced:
     """Return an object that begins with the same bytes and whose slices are bytes; without a copy if possible."""
-    if isinstance(buffer, bytes):
-        return buffer
     # A slice of a view is a view, but slices of its object, a mapping for instance, may be bytes.
     memory: Any = buffer.obj if isinstance(buffer, memoryview) and len(buffer) else None
     gives_bytes = hasattr(memory, "__getitem__") and type(memory[:0]) is bytes

@@ -19,8 +19,8 @@ from shoal.order.partition import Share
 from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
 from shoal.pipeline.columns.unit_columns import Rows, Table
 from shoal.pipeline.output_format import Formatting
-from shoal.reading.checks.damaged import Damaged, ForgivingRecords
-from shoal.reading.fetcher import Fetch
+from shoal.reading.checks.salvage import Damaged, SalvagedRecords
+from shoal.reading.fetcher import Fetcher
 from shoal.reading.schedule.units import UnitRead
 
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
@@ -35,7 +35,7 @@ class _Held(NamedTuple):
     first: int
     num_rows: int
     first_sample: int
-    records: Records | ForgivingRecords | None
+    records: Records | SalvagedRecords | None
 
 
 class Gathering:
@@ -55,7 +55,7 @@ class Gathering:
 
     def __init__(
         self,
-        fetch: Fetch,
+        fetch: Fetcher,
         *,
         num_units: int,
         unit_rows: float,
@@ -124,7 +124,7 @@ class Gathering:
         self._held[unit] = held
         span.lies(unit, held.table, held.first, held.first_sample)
 
-    def _put(self, read: UnitRead, records: Records | ForgivingRecords, rows_in_use: int) -> _Held:
+    def _put(self, read: UnitRead, records: Records | SalvagedRecords, rows_in_use: int) -> _Held:
         num_rows = len(records)
         columns = records.columns() if isinstance(records, ColumnRecords) else None
         if columns is None:

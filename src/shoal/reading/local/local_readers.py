@@ -1,8 +1,8 @@
-"""Readers of units: the consumer itself where the system reads ahead on advice, threads otherwise.
+"""Reads of whole units from local files: the system is advised of coming reads, and the consumer makes them itself.
 
 Threads suit remote stores (`remote_readers`). For local files they only get in the way: each of their reads has to
 wait for the interpreter lock, up to 5 ms while the consumer runs, and records of 100 KB streamed three times slower
-than without threads.
+than without threads. Advice costs a tenth of a read from memory, so it is given only for a while after a slow read.
 """
 
 from __future__ import annotations
@@ -10,117 +10,95 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from time import perf_counter as _clock
-from typing import Any, Protocol
 
 from shoal.formats.shard_format import Records
-from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
-from shoal.reading.checks.checked_readers import ShardReaders
-from shoal.reading.checks.verified_read import parse_unit
-from shoal.reading.local.read_advice import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, LocalReads
+from shoal.reading.cached_ranges import is_cached
+from shoal.reading.checks.checked_reads import read_unit, span_of
+from shoal.reading.local.shard_readers import ShardReaders
 from shoal.reading.options import ReadingOptions
-from shoal.reading.remote.remote_readers import FarReaders
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 
 _GROUPS_AHEAD = 4  # groups into which the reads advised to the system are split
+_ADVISED_AFTER_A_SLOW_READ = 256  # reads
+# Reads slower than this came from a device and not from memory.
+SLOW_READ_SECONDS = 100e-6
+SLOW_SECONDS_PER_BYTE = 1e-9
 
 
-class Readers(Protocol):
-    """A way of reading units, which counts the bytes read ahead of their first use in a ledger."""
+class ReadAdvice:
+    """Advice to the system on coming reads; ``num_to_give`` is the number of those of which it is still to be told."""
 
-    group_bytes: int
-    """Bytes that are requested at a time, as soon as there is room for them."""
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self.num_to_give = _ADVISED_AFTER_A_SLOW_READ
 
-    @property
-    def reads_ahead(self) -> bool:
-        """True if bytes are in this process's memory before they are needed."""
-        ...
+    def give(self, reads: Iterable[UnitRead]) -> None:
+        """Advise the system of reads that come soon, except for those in the cache."""
+        opened = self._opened
+        for read in reads:
+            self.num_to_give -= 1
+            if opened.cache is None or not is_cached(opened, read):
+                opened.store.advise(opened.paths[read.shard], read.first_byte, read.end_byte)
 
-    def ask(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
-        """Announce reads that are needed soon, in this order, and return for each the promise to pass to `get`."""
-        ...
-
-    def get(self, read: UnitRead, promise: Any) -> Buffer:
-        """Return the bytes of a read, which are in use from now on; raise if the read failed."""
-        ...
-
-    def get_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
-        """Write the bytes of a read into a buffer, otherwise like `get`; the time is counted as waiting."""
-        ...
-
-    def parse(self, read: UnitRead, data: Buffer) -> Records:
-        """Parse the samples in the bytes of a read."""
-        ...
-
-    def close(self) -> None:
-        """Stop; no thread is left when this returns, unless its request gets no response for half a second."""
-        ...
+    def resume(self) -> None:
+        """Give advice again, after a slow read."""
+        self.num_to_give = _ADVISED_AFTER_A_SLOW_READ
 
 
-class ToldReaders:
-    """Readers of local files: the system is advised of coming reads, and the consumer reads when it needs them."""
+class LocalReaders:
+    """Readers of units in local files."""
 
-    reads_ahead = False
-
-    def __init__(self, opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions) -> None:
-        self._opened, self._counters, self._ledger = opened, counters, ledger
-        self.group_bytes = max(1, ledger.ahead_limit_bytes // _GROUPS_AHEAD)
-        self._local = LocalReads(opened, counters, options)
+    def __init__(self, opened: Opened, counters: Counters, memory: MemoryBudget, options: ReadingOptions) -> None:
+        self._opened, self._counters, self._memory = opened, counters, memory
+        self.group_bytes = max(1, memory.ahead_limit_bytes // _GROUPS_AHEAD)
+        self._advice, self._stats = ReadAdvice(opened), RequestStats(counters)
+        self._verifies = options.verify == "always"
         self._shards = ShardReaders(opened, counters)
-        self._fills = hasattr(opened.store, "read_into") and not self._local.in_one
+        self._fills = hasattr(opened.store, "read_into") and not self._verifies and opened.cache is None
 
-    def ask(self, reads: Sequence[UnitRead]) -> Iterable[None]:
+    def request(self, reads: Sequence[UnitRead]) -> Iterable[None]:
         """Reserve room for the reads, and advise the system of them unless reads are fast anyway, from memory."""
         num_bytes = sum(read.num_bytes for read in reads)
-        self._ledger.reserve(num_bytes)
+        self._memory.reserve(num_bytes)
         self._counters.num_requests += len(reads)
         self._counters.requested_bytes += num_bytes
-        if self._local.to_tell > 0:
-            self._local.tell(reads)
+        if self._advice.num_to_give > 0:
+            self._advice.give(reads)
         return itertools.repeat(None, len(reads))
 
-    def get(self, read: UnitRead, promise: None) -> bytes:  # noqa: ARG002
-        """Read the bytes of a unit."""
-        self._ledger.use(read.num_bytes)
+    def records(self, read: UnitRead, promise: None) -> Records:  # noqa: ARG002
+        """Read a unit, and parse the samples in it."""
         began = _clock()
-        data = self._local.data(read)
-        if _clock() - began > SLOW_READ_SECONDS + len(data) * SLOW_SECONDS_PER_BYTE:
-            self._local.was_slow()
-        return data
+        self._memory.use(read.num_bytes)
+        data = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
+        self._waited(_clock() - began, len(data))
+        return self._opened.format.parse(data, span_of(self._opened.index, read))
 
-    def get_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:
+    def read_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:  # noqa: ARG002
         """Read the bytes of a unit into a buffer; without a copy unless they are verified or cached."""
         began = _clock()
+        self._memory.use(read.num_bytes)
         if not self._fills:
-            buffer[:] = self.get(read, promise)
-            self._counters.wait_seconds += _clock() - began
-            return
-        num_bytes = len(buffer)
-        self._ledger.use(num_bytes)
-        try:
-            # A store with `read_into` has readers with `fill`.
-            self._shards[read.shard].reader.fill(read.first_byte, buffer)  # type: ignore[attr-defined]
-        except Exception as error:
-            path = self._opened.paths[read.shard]
-            error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
-            raise
-        seconds = _clock() - began
+            buffer[:] = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
+        else:
+            try:
+                # A store with `read_into` has readers with `fill`.
+                self._shards[read.shard].reader.fill(read.first_byte, buffer)  # type: ignore[attr-defined]
+            except Exception as error:
+                path = self._opened.paths[read.shard]
+                error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
+                raise
+        self._waited(_clock() - began, len(buffer))
+
+    def _waited(self, seconds: float, num_bytes: int) -> None:
         self._counters.wait_seconds += seconds
         if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
-            self._local.was_slow()
-
-    def parse(self, read: UnitRead, data: Buffer) -> Records:
-        """Parse the samples in the bytes of a read."""
-        return parse_unit(self._opened, read, data)
+            self._advice.resume()
 
     def close(self) -> None:
         """Release open files; nothing else is running."""
         self._shards.clear()
-
-
-def readers_of(opened: Opened, counters: Counters, ledger: MemoryBudget, options: ReadingOptions) -> Readers:
-    """Return the readers that suit the store: `ToldReaders` if it reads ahead on advice, else `FarReaders`."""
-    kind: type[ToldReaders | FarReaders] = ToldReaders if opened.store.reads_ahead else FarReaders
-    return kind(opened, counters, ledger, options)

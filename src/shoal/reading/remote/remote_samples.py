@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
 from shoal.indexing.open_source import Opened
-from shoal.reading.checks.damaged import Damaged, sound_or_lost
+from shoal.reading.checks.salvage import Damaged, salvage_one
 from shoal.reading.options import ReadingOptions
-from shoal.reading.remote.remote_readers import FarReaders, Promise
+from shoal.reading.remote.remote_readers import Promise, RemoteReaders
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.stats.counters import Counters
@@ -27,7 +27,7 @@ _MOST_IN_GROUP = 256
 _PLANNED_AT_ONCE = 256
 
 
-class FarSingles:
+class RemoteSamples:
     """Remote samples by id, each with a read of its own.
 
     Parameters
@@ -41,12 +41,12 @@ class FarSingles:
     ) -> None:
         self._options = options
         self._opened, self._units, self._counters = opened, units, counters
-        self._ledger = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
-        self._readers = FarReaders(opened, counters, self._ledger, options)
+        self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
+        self._readers = RemoteReaders(opened, counters, self._memory, options)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """Yield the samples with these ids in order; ``units`` are the reads that hold them."""
-        get, release = self._readers.sample, self._ledger.release
+        get, release = self._readers.sample, self._memory.release
         wanted = iter(ids)
         for group, promises in self._asked(_groups(self._units, units, self._readers.group_bytes)):
             # Not strict: the ids that follow the last of the group belong to the next groups.
@@ -56,7 +56,7 @@ class FarSingles:
                 except ShardError as error:
                     if not self._options.skips:
                         raise
-                    sample = sound_or_lost(self._opened, read, sample_id, error)
+                    sample = salvage_one(self._opened, read, sample_id, error)
                 release(read.end_byte - read.first_byte)
                 yield sample
 
@@ -66,21 +66,20 @@ class FarSingles:
 
     def _asked(self, groups: Iterator[_Group]) -> Iterator[tuple[_Group, list[Promise]]]:
         """Yield the groups, each after requesting as many of the following ones as fit into the read-ahead."""
-        ledger = self._ledger
         asked: deque[tuple[_Group, list[Promise]]] = deque()
         for group in groups:
             # The oldest group is yielded once requested, and the caller is done with it when it asks for the next.
-            while asked and not ledger.has_room(group.num_bytes):
+            while asked and not self._memory.has_room(group.num_bytes):
                 yield asked.popleft()
-            asked.append((group, self._ask(group)))
+            asked.append((group, self._request(group)))
         yield from asked
 
-    def _ask(self, group: _Group) -> list[Promise]:
+    def _request(self, group: _Group) -> list[Promise]:
         counters = self._counters
         counters.num_reads += len(group.reads)
         counters.read_bytes += group.num_bytes
-        promises = self._readers.ask(group.reads)
-        counters.peak_held_bytes = max(counters.peak_held_bytes, self._ledger.peak_bytes)
+        promises = self._readers.request(group.reads)
+        counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)
         return promises
 
 

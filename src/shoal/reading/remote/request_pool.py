@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import statistics
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from shoal.errors import StorageError
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
+from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.request_stats import RequestStats, is_throttling
-from shoal.reading.schedule.coalescing import Request
 from shoal.reading.schedule.concurrency import ConcurrencyControl
+from shoal.reading.schedule.read_requests import Request
 from shoal.storage.retry import RetryControl, StoppedError, retry_control
 
 FIRST_AT_A_TIME = 8
@@ -39,43 +41,44 @@ _MOST_THREADS = 2  # for each request that may be in flight: some pause, some wa
 _LIVELY_SECONDS = 10.0  # time after a response during which the store counts as up
 
 
-class Arrival:
+class PendingRequest:
     """The response to a request, once it has arrived.
 
-    ``num_takers`` counts the consumers that still need it; the last one takes the bytes. ``num_hedges`` counts its
-    hedged requests, ``asked_seconds`` is the time of the latest. Of the ``num_under_way`` in flight, ``num_lost`` are
+    ``num_waiters`` counts the consumers that still need it; the last one takes the bytes. ``num_hedges`` counts its
+    hedged requests, ``asked_seconds`` is the time of the latest. Of the ``num_in_flight`` in flight, ``num_lost`` are
     late and do not count towards the limit.
     """
 
     __slots__ = (
         "asked_seconds",
         "began_seconds",
+        "buffer",
         "is_awaited",
         "num_hedges",
+        "num_in_flight",
         "num_lost",
-        "num_takers",
-        "num_under_way",
+        "num_waiters",
         "request",
         "result",
         "took_seconds",
     )
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.num_takers = len(request.places)
+    def __init__(self, request: Request, buffer: ReadBuffer | None = None) -> None:
+        self.request, self.buffer = request, buffer
+        self.num_waiters = len(request.reads)
         self.result: bytes | Exception | None = None
-        self.num_under_way = self.num_hedges = self.num_lost = 0
+        self.num_in_flight = self.num_hedges = self.num_lost = 0
         self.is_awaited = False
         self.began_seconds = self.asked_seconds = self.took_seconds = 0.0
 
     @property
-    def num_places(self) -> int:
+    def num_slots(self) -> int:
         """Slots that this takes of the limit on requests in flight: none once it is answered."""
-        return self.num_under_way - self.num_lost if self.result is None else 0
+        return self.num_in_flight - self.num_lost if self.result is None else 0
 
 
-class Arrivals:
-    """Pool that runs requests by ``carry_out``, which is called in several threads and may raise.
+class RequestPool:
+    """Pool that runs requests by ``read``, which is called in several threads and may raise.
 
     Parameters
     ----------
@@ -89,31 +92,43 @@ class Arrivals:
 
     def __init__(
         self,
-        carry_out: Callable[[Request], bytes],
-        traffic: RequestStats,
+        read: Callable[[Request, ReadBuffer | None], bytes],
+        stats: RequestStats,
         *,
         deadline_seconds: float,
         hedge_bytes: int = 0,
         first_at_a_time: int = FIRST_AT_A_TIME,
         most_at_a_time: int = 64,
     ) -> None:
-        pace = ConcurrencyControl(first=first_at_a_time, most=most_at_a_time)
-        self._line = _Line(carry_out, traffic, pace, deadline_seconds, hedge_bytes)
-        _lines.add(self._line)
+        concurrency = ConcurrencyControl(first=first_at_a_time, most=most_at_a_time)
+        self._queue = _Queue(read, stats, concurrency, deadline_seconds, hedge_bytes)
+        _queues.add(self._queue)
         # Closes even if the consumer does not: no thread waits for work once this object is gone.
-        self._finalizer = weakref.finalize(self, _close, self._line, os.getpid())
+        self._finalizer = weakref.finalize(self, _close, self._queue, os.getpid())
 
-    def ask(self, requests: Sequence[Request], *, at_once: bool = False) -> list[Arrival]:
-        """Put requests at the end of the queue (with ``at_once``, at its head)."""
-        arrivals = [Arrival(request) for request in requests]
-        with InterruptsHeld():
-            self._line.join(arrivals, at_once=at_once)
-        return arrivals
+    def ask(
+        self,
+        requests: Sequence[Request],
+        buffers: Iterable[ReadBuffer | None] = itertools.repeat(None),  # never ends
+        *,
+        at_once: bool = False,
+    ) -> list[PendingRequest]:
+        """Put requests, with buffers for their responses, at the end of the queue; with ``at_once``, at its head."""
+        queue, pending = self._queue, [PendingRequest(*asked) for asked in zip(requests, buffers, strict=False)]
+        with InterruptsHeld(), queue.lock:
+            if not queue.num_in_flight and not queue.waiting:
+                queue.concurrency.begin(now_seconds=time.monotonic())
+            if at_once:
+                queue.waiting.extendleft((request, False) for request in reversed(pending))
+            else:
+                queue.waiting.extend((request, False) for request in pending)
+            queue.wake_threads()
+        return pending
 
-    def wait(self, arrival: Arrival) -> bytes:
+    def wait(self, pending: PendingRequest) -> bytes:
         """Wait for the bytes of a request, and return them or raise its error. Called once by each of its takers."""
-        wait_in_slices(partial(self._line.wait, arrival))
-        return self._line.take(arrival)
+        wait_in_slices(partial(self._queue.wait, pending))
+        return self._queue.take(pending)
 
     def close(self) -> None:
         """Drop requests that have not begun, wait briefly for those in flight, and then abandon them."""
@@ -121,27 +136,27 @@ class Arrivals:
             self._finalizer()
 
 
-class _Line:
+class _Queue:
     """The queue, shared by the threads and the consumer."""
 
     def __init__(
         self,
-        carry_out: Callable[[Request], bytes],
-        traffic: RequestStats,
-        pace: ConcurrencyControl,
+        read: Callable[[Request, ReadBuffer | None], bytes],
+        stats: RequestStats,
+        concurrency: ConcurrencyControl,
         deadline_seconds: float,
         hedge_bytes: int,
     ) -> None:
-        self._carry_out, self._traffic, self._pace = carry_out, traffic, pace
+        self._read, self._stats, self.concurrency = read, stats, concurrency
         self._deadline_seconds, self._hedge_bytes, self._most_hedge_bytes = deadline_seconds, hedge_bytes, hedge_bytes
         # Re-entrant, since the garbage collector can close a stream in the middle of anything.
-        self._lock = threading.RLock()
-        self._work = threading.Condition(self._lock)
-        self._arrived = threading.Condition(self._lock)
-        self._stopped = threading.Condition(self._lock)
-        self._waiting: deque[tuple[Arrival, bool]] = deque()  # with True for a hedged request
+        self.lock = threading.RLock()
+        self._work = threading.Condition(self.lock)
+        self._arrived = threading.Condition(self.lock)
+        self._stopped = threading.Condition(self.lock)
+        self.waiting: deque[tuple[PendingRequest, bool]] = deque()  # with True for a hedged request
         # Requests in flight, neither late nor answered; and threads that run one, or pause before a retry.
-        self._num_under_way = self._num_busy = 0
+        self.num_in_flight = self._num_busy = 0
         self._is_stopped = False
         self._held_back = False
         self._answered_seconds = float("-inf")
@@ -150,47 +165,37 @@ class _Line:
 
     # ---- the consumer's side
 
-    def join(self, arrivals: Sequence[Arrival], *, at_once: bool) -> None:
-        with self._lock:
-            if not self._num_under_way and not self._waiting:
-                self._pace.begin(now_seconds=time.monotonic())
-            if at_once:
-                self._waiting.extendleft((arrival, False) for arrival in reversed(arrivals))
-            else:
-                self._waiting.extend((arrival, False) for arrival in arrivals)
-            self._call_threads()
-
-    def wait(self, arrival: Arrival, most_seconds: float | None) -> bool:
+    def wait(self, pending: PendingRequest, most_seconds: float | None) -> bool:
         """Wait up to ``most_seconds``; return True if the response has arrived, or never will."""
-        with self._lock:
-            arrival.is_awaited = True
-            if arrival.result is None and not self._is_stopped:
-                self._held_back |= bool(self._waiting)
-                patience_seconds = self._patience_with(arrival)
+        with self.lock:
+            pending.is_awaited = True
+            if pending.result is None and not self._is_stopped:
+                self._held_back |= bool(self.waiting)
+                patience_seconds = self._patience_with(pending)
                 limits = [limit for limit in (patience_seconds, most_seconds) if limit is not None]
                 self._arrived.wait(min(limits, default=None))
-            return arrival.result is not None or self._is_stopped
+            return pending.result is not None or self._is_stopped
 
-    def take(self, arrival: Arrival) -> bytes:
+    def take(self, pending: PendingRequest) -> bytes:
         """Return the bytes that have arrived, or raise the error of the request."""
-        with InterruptsHeld(), self._lock:
-            result = arrival.result
+        with InterruptsHeld(), self.lock:
+            result = pending.result
             if result is None:
                 msg = "the stream was closed while it waited for bytes"
                 raise StoppedError(msg)
-            arrival.num_takers -= 1
-            if not arrival.num_takers:
-                arrival.result = b""  # only the taker keeps the bytes
+            pending.num_waiters -= 1
+            if not pending.num_waiters:
+                pending.result = b""  # only the taker keeps the bytes
         if isinstance(result, Exception):
             raise result
         return result
 
-    def _patience_with(self, arrival: Arrival) -> float | None:
+    def _patience_with(self, pending: PendingRequest) -> float | None:
         """Return the time to wait for a request before it is late; if it is late now, hedge it."""
-        num_bytes = arrival.request.num_bytes
-        if num_bytes > self._most_hedge_bytes or arrival.num_hedges >= _MOST_HEDGES:
+        num_bytes = pending.request.num_bytes
+        if num_bytes > self._most_hedge_bytes or pending.num_hedges >= _MOST_HEDGES:
             return None
-        if not arrival.num_under_way or num_bytes > self._hedge_bytes:  # not begun, or no room: check again soon
+        if not pending.num_in_flight or num_bytes > self._hedge_bytes:  # not begun, or no room: check again soon
             return _LATE_AFTER_SECONDS
         usual_seconds = statistics.median(self._recent_seconds) if len(self._recent_seconds) > 7 else None
         if usual_seconds is None:
@@ -198,22 +203,22 @@ class _Line:
         else:
             late_after = max(_LATE_AFTER_SECONDS, _LATE_AFTER_MEDIANS * usual_seconds)
         # A hedged request may be late itself: each gets twice the time of the one before.
-        late_after *= float(1 << arrival.num_hedges)
-        left_seconds = arrival.asked_seconds + late_after - time.monotonic()
+        late_after *= float(1 << pending.num_hedges)
+        left_seconds = pending.asked_seconds + late_after - time.monotonic()
         if left_seconds > 0:
             return left_seconds
-        arrival.num_hedges += 1
-        self._num_under_way -= arrival.num_places
-        arrival.num_lost = arrival.num_under_way
-        arrival.asked_seconds = time.monotonic()
+        pending.num_hedges += 1
+        self.num_in_flight -= pending.num_slots
+        pending.num_lost = pending.num_in_flight
+        pending.asked_seconds = time.monotonic()
         self._hedge_bytes -= num_bytes
-        self._traffic.hedged()
-        self._waiting.appendleft((arrival, True))
-        self._call_threads()
+        self._stats.hedged()
+        self.waiting.appendleft((pending, True))
+        self.wake_threads()
         return late_after
 
     def stop(self) -> None:
-        with self._lock:
+        with self.lock:
             self._is_stopped = True
             for condition in (self._work, self._arrived, self._stopped):
                 condition.notify_all()
@@ -222,76 +227,79 @@ class _Line:
 
     def run(self) -> None:
         """Run requests until the pool stops; the main function of a thread."""
+        control = RetryControl(self._pause, self._failed, self._deadline_seconds, self._is_lively)
         try:
-            self._take_all()
+            with retry_control(control):
+                while True:
+                    with self.lock:
+                        while not (self._is_stopped or self._may_begin()):
+                            self._work.wait()
+                        if self._is_stopped:
+                            return
+                        pending, is_hedge = self.waiting.popleft()
+                        if not self._begins(pending, is_hedge=is_hedge):
+                            del pending
+                            continue
+                    result: bytes | Exception
+                    try:
+                        result = self._read(pending.request, pending.buffer)
+                    except Exception as error:  # noqa: BLE001  # raised by the consumer
+                        result = error
+                    self._answered(pending, result, is_hedge=is_hedge)
+                    del pending, result  # an idle thread must not keep bytes alive
         except BaseException:
             self.stop()  # no consumer may wait for a thread that is gone
             raise
 
-    def _take_all(self) -> None:
-        with retry_control(RetryControl(self._pause, self._failed, self._deadline_seconds, self._is_lively)):
-            while taken := self._next():
-                arrival, is_hedge = taken
-                result: bytes | Exception
-                try:
-                    result = self._carry_out(arrival.request)
-                except Exception as error:  # noqa: BLE001  # raised by the consumer
-                    result = error
-                self._came(arrival, result, is_hedge=is_hedge)
-                del taken, arrival, result  # an idle thread must not keep bytes alive
+    def _begins(self, pending: PendingRequest, *, is_hedge: bool) -> bool:
+        """Count a request as in flight; return False for a hedged one that is no longer needed."""
+        if is_hedge and pending.result is not None:  # the first request was answered meanwhile
+            self._hedge_bytes += pending.request.num_bytes
+            return False
+        self._num_busy += 1
+        self.num_in_flight += pending.result is None
+        pending.num_in_flight += 1
+        if not is_hedge:
+            pending.began_seconds = pending.asked_seconds = time.monotonic()
+        return True
 
-    def _next(self) -> tuple[Arrival, bool] | None:
-        with self._lock:
-            while not self._is_stopped:
-                if self._may_begin():
-                    arrival, is_hedge = self._waiting.popleft()
-                    if is_hedge and arrival.result is not None:  # the first request was answered meanwhile
-                        self._hedge_bytes += arrival.request.num_bytes
-                        continue
-                    self._num_busy += 1
-                    self._num_under_way += arrival.result is None
-                    arrival.num_under_way += 1
-                    if not is_hedge:
-                        arrival.began_seconds = arrival.asked_seconds = time.monotonic()
-                    return arrival, is_hedge
-                self._work.wait()
-            return None
-
-    def _came(self, arrival: Arrival, result: bytes | Exception, *, is_hedge: bool) -> None:
-        with self._lock:
+    def _answered(self, pending: PendingRequest, result: bytes | Exception, *, is_hedge: bool) -> None:
+        with self.lock:
             now = time.monotonic()
             self._num_busy -= 1
-            self._num_under_way -= arrival.num_places
-            arrival.num_under_way -= 1
-            arrival.num_lost = min(arrival.num_lost, arrival.num_under_way)
+            self.num_in_flight -= pending.num_slots
+            pending.num_in_flight -= 1
+            pending.num_lost = min(pending.num_lost, pending.num_in_flight)
             if is_hedge:
-                self._hedge_bytes += arrival.request.num_bytes
-            is_first = arrival.result is None
+                self._hedge_bytes += pending.request.num_bytes
+            is_first = pending.result is None
             # If one of two requests failed, the other may still succeed.
-            if is_first and not (isinstance(result, Exception) and arrival.num_under_way):
-                arrival.result = result
-                arrival.took_seconds = now - arrival.began_seconds
-                if arrival.is_awaited:
+            if is_first and not (isinstance(result, Exception) and pending.num_in_flight):
+                pending.result = result
+                pending.took_seconds = now - pending.began_seconds
+                if pending.is_awaited:
                     self._arrived.notify_all()
                 if is_hedge and not isinstance(result, Exception):
-                    self._traffic.hedge_won()
-            self._num_under_way += arrival.num_places
+                    self._stats.hedge_won()
+            self.num_in_flight += pending.num_slots
             if not isinstance(result, Exception):
                 self._answered_seconds = now
-                self._recent_seconds.append(now - arrival.began_seconds)
-                self._pace.answered(arrival.request.num_bytes, now_seconds=now, held_back=self._held_back)
+                self._recent_seconds.append(now - pending.began_seconds)
+                self.concurrency.answered(pending.request.num_bytes, now_seconds=now, held_back=self._held_back)
                 self._held_back = False
-            self._call_threads(besides=1)  # this thread continues by itself
+            self.wake_threads(besides=1)  # this thread continues by itself
 
     def _may_begin(self) -> bool:
         """Return True if the request at the head may start; those that pause or are late do not count as in flight."""
-        has_thread = self._num_busy < _MOST_THREADS * self._pace.most
-        return bool(self._waiting) and ((has_thread and self._num_under_way < self._pace.limit) or self._waiting[0][1])
+        has_thread = self._num_busy < _MOST_THREADS * self.concurrency.most
+        return bool(self.waiting) and (
+            (has_thread and self.num_in_flight < self.concurrency.limit) or self.waiting[0][1]
+        )
 
-    def _call_threads(self, *, besides: int = 0) -> None:
+    def wake_threads(self, *, besides: int = 0) -> None:
         """Wake or start threads for requests that may start, not counting threads that are about to check anyway."""
-        self._traffic.at_a_time(self._pace.limit)
-        num_due = min(len(self._waiting), max(self._pace.limit - self._num_under_way, int(self._may_begin())))
+        self._stats.at_a_time(self.concurrency.limit)
+        num_due = min(len(self.waiting), max(self.concurrency.limit - self.num_in_flight, int(self._may_begin())))
         num_due -= besides
         if num_due <= 0 or self._is_stopped:
             return
@@ -309,34 +317,34 @@ class _Line:
 
     def _pause(self, seconds: float) -> bool:
         """Wait before a retry; return True to stop instead."""
-        with self._lock:
-            self._num_under_way -= 1
-            self._call_threads()
+        with self.lock:
+            self.num_in_flight -= 1
+            self.wake_threads()
             self._stopped.wait_for(lambda: self._is_stopped, timeout=seconds)
-            self._num_under_way += 1
+            self.num_in_flight += 1
             return self._is_stopped
 
     def _is_lively(self) -> bool:
         return time.monotonic() - self._answered_seconds < _LIVELY_SECONDS
 
     def _failed(self, error: StorageError) -> None:
-        self._traffic.retried(error)
+        self._stats.retried(error)
         if is_throttling(error):
-            with self._lock:
-                self._pace.throttled(now_seconds=time.monotonic())
-                self._call_threads()
+            with self.lock:
+                self.concurrency.throttled(now_seconds=time.monotonic())
+                self.wake_threads()
 
 
-def _close(line: _Line, pid: int) -> None:
+def _close(queue: _Queue, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked child does not have these threads, and their lock may be held for ever
     with InterruptsHeld(in_finalizer=True):
-        line.stop()
-        _wait_for(line.threads)
+        queue.stop()
+        _wait_for(queue.threads)
         # Forget threads here: Python would do it in weakref callbacks, in which an interrupt would be lost.
-        line.threads = [thread for thread in line.threads if thread.is_alive()]
-        if not line.threads:
-            _lines.discard(line)
+        queue.threads = [thread for thread in queue.threads if thread.is_alive()]
+        if not queue.threads:
+            _queues.discard(queue)
 
 
 def _wait_for(threads: Sequence[threading.Thread]) -> None:
@@ -347,21 +355,21 @@ def _wait_for(threads: Sequence[threading.Thread]) -> None:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-_lines: weakref.WeakSet[_Line] = weakref.WeakSet()
+_queues: weakref.WeakSet[_Queue] = weakref.WeakSet()
 
 
 def _stop_all() -> None:
     """Stop all threads at exit, so that none returns from a request while the interpreter is being torn down."""
-    lines = list(_lines)
-    for line in lines:
+    queues = list(_queues)
+    for queue in queues:
         with contextlib.suppress(Exception):
-            line.stop()
-    _wait_for([thread for line in lines for thread in line.threads])
+            queue.stop()
+    _wait_for([thread for queue in queues for thread in queue.threads])
 
 
 def _forget_all() -> None:
     """Forget all queues in a forked child, since their threads are the parent's."""
-    _lines.clear()
+    _queues.clear()
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -24,15 +24,15 @@ os.register_at_fork(after_in_child=_renew_lock)
 class RequestStats:
     """Recorder of requests, responses and retries in some `Counters`.
 
-    ``lying`` maps a place (shard, first byte, end byte) to the checksum of the wrong bytes that arrived for it at every
-    attempt, and so are corrupt in the store.
+    ``corrupt_in_store`` maps a range (shard, first byte, end byte) to the checksum of the wrong bytes that arrived for
+    it at every attempt, and so are corrupt in the store.
     """
 
-    __slots__ = ("_counters", "lying")
+    __slots__ = ("_counters", "corrupt_in_store")
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self.lying: dict[tuple[int, int, int], int] = {}
+        self.corrupt_in_store: dict[tuple[int, int, int], int] = {}
 
     def began(self, num_bytes: int) -> None:
         """Count an attempt of a request as in flight."""

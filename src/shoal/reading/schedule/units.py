@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.formats.shard_format import Records
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import Index, locate
 
@@ -65,6 +67,7 @@ class ChunkUnits:
 
     def __init__(self, table: ChunkTable) -> None:
         self._table = table
+        self._columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
         self.num_units = len(table)
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -73,17 +76,38 @@ class ChunkUnits:
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the reads of the chunks."""
-        return _reads(self.columns(units))
+        return list(map(_unit_read, zip(units.tolist(), *(c[units].tolist() for c in self._columns), strict=True)))
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the reads of the chunks as columns."""
-        table = self._table
-        columns = (table.shard, table.first_byte, table.end_byte, table.first_sample, table.num_samples)
-        return [units, *(column[units] for column in columns)]
+        return [units, *(column[units] for column in self._columns)]
 
     def held_bytes(self, read: UnitRead) -> int:
         """Return the decoded bytes of the chunk."""
         return int(self._table.decoded_bytes[read.unit])
+
+
+class UnitReaders(Protocol):
+    """A way of reading units, which counts the bytes read ahead of their first use, and the time that is waited."""
+
+    group_bytes: int
+    """Bytes that are requested at a time, as soon as there is room for them."""
+
+    def request(self, reads: Sequence[UnitRead]) -> Iterable[Any]:
+        """Announce reads that are needed soon, in this order, and return for each the promise to pass on."""
+        ...
+
+    def records(self, read: UnitRead, promise: Any) -> Records:
+        """Return the samples of a read, which is in use from now on; raise if it failed."""
+        ...
+
+    def read_into(self, read: UnitRead, promise: Any, buffer: memoryview) -> None:
+        """Write the bytes of a read into a buffer, unparsed."""
+        ...
+
+    def close(self) -> None:
+        """Stop; no thread is left when this returns, unless its request gets no response for half a second."""
+        ...
 
 
 class SampleReads(Protocol):
@@ -159,7 +183,7 @@ class RecordUnits:
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the reads of the samples; O(log num_extents + samples of an extent) each."""
-        return _reads(self.columns(units))
+        return list(map(_unit_read, zip(*(column.tolist() for column in self.columns(units)), strict=True)))
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the reads of the samples as columns."""
@@ -196,10 +220,6 @@ class SpilledRecords:
         """Return the approximate bytes of a sample: the mean of its extent."""
         extent = extent_of(self._index, read.first_sample)
         return int(self._index.extent_decoded_bytes[extent] // max(1, self._index.extent_num_samples[extent]))
-
-
-def _reads(columns: list[NDArray[Any]]) -> list[UnitRead]:
-    return list(map(_unit_read, zip(*(column.tolist() for column in columns), strict=True)))
 
 
 def extent_of(index: Index, sample_id: int) -> int:

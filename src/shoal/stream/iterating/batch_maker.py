@@ -12,15 +12,16 @@ from shoal.pipeline.batch_memory import keep_for_next
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.selection import with_chosen
 from shoal.pipeline.decode_pool import Decoders
-from shoal.pipeline.quarantine import skips_of
+from shoal.pipeline.quarantine import quarantine_of
 from shoal.pipeline.stages import in_epoch
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.parents import end_with_trainer
 from shoal.reading.borrowed_values import with_views
 from shoal.reading.budgets import Budget, budget_of
-from shoal.reading.fetcher import Fetch
+from shoal.reading.fetcher import Fetcher
+from shoal.reading.local.local_samples import LocalSamples
 from shoal.reading.options import ReadingOptions
-from shoal.reading.single_samples import Singles, singles_of
+from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.stats.counters import Counters, Pins
 from shoal.stream.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
@@ -46,24 +47,26 @@ class BatchMaker:
         sums = DeliverySums(RecordHashes(opened.index), spec.epoch)
         self.position = spec.position()
         self.position.sums = sums
-        skips = skips_of(options, opened.index, counters)
-        is_far, verifies = not opened.store.reads_ahead, options.verify == "always"
-        budget = budget_of(resolved, options.memory_limit_bytes, is_far=is_far, verifies=verifies)
-        reading = singles_of if resolved.by_singles else Fetch
+        quarantine = quarantine_of(options, opened.index, counters)
+        is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
+        budget = budget_of(resolved, options.memory_limit_bytes, is_remote=is_remote, verifies=verifies)
+        reading: type[Fetcher | LocalSamples | RemoteSamples] = Fetcher
+        if resolved.by_singles:
+            reading = RemoteSamples if is_remote else LocalSamples
         self._reading = reading(opened, budget.units, counters, ahead_limit_bytes=budget.ahead_bytes, options=options)
         self._decoders = None
         if pipeline.threaded is not None:
-            forgiving = skips is not None and skips.finds
+            forgiving = quarantine is not None and quarantine.finds
             self._decoders = Decoders(pipeline.stages, pipeline.threaded, index=opened.index, forgiving=forgiving)
         shares = shares_of(order, resolved, pipeline, self.position, budget.units)
-        context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, skips, self._decoders)
+        context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, quarantine, self._decoders)
         make = batches_made if batched else samples_made
-        if isinstance(self._reading, Singles):
-            made = make(unplanned(shares, self._reading, skips), context)
+        if not isinstance(self._reading, Fetcher):
+            made = make(unplanned(shares, self._reading, quarantine), context)
         elif (gathering := _gathering(context, budget, self._reading, options)) is not None:
             made = batches_gathered(gathered(shares, self._reading, gathering), context)
         else:
-            made = make(planned(shares, budget, self._reading, skips), context)
+            made = make(planned(shares, budget, self._reading, quarantine), context)
         # Generators, without a call in between for every sample.
         self.batches: Iterator[Any] = made if convert is None else convert(made)
         if batched:
@@ -101,13 +104,13 @@ def _viewed(opened: Opened, counters: Counters) -> Opened:
     return viewed
 
 
-def _gathering(context: BatchContext, budget: Budget, fetch: Fetch, options: ReadingOptions) -> Gathering | None:
+def _gathering(context: BatchContext, budget: Budget, fetch: Fetcher, options: ReadingOptions) -> Gathering | None:
     """Return the maker of batches from columns; None if they must be made of samples.
 
     They must if damaged samples are skipped, since these are reported one by one, and if memory is limited.
     """
     opened, pipeline = context.opened, context.pipeline
-    if not (pipeline.stacks and options.copy and context.skips is None and budget.keeping is None):
+    if not (pipeline.stacks and options.copy and context.quarantine is None and budget.keeping is None):
         return None
     if not isinstance(opened.format, ColumnarFormat):
         return None

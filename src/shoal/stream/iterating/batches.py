@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.decode_pool import Decoders
-from shoal.pipeline.quarantine import SKIPPED, Skips
+from shoal.pipeline.quarantine import SKIPPED, Quarantine
 from shoal.pipeline.stages import DROPPED, run_stages
-from shoal.reading.by_id import read_sample
-from shoal.reading.checks.damaged import Damaged, forgiving_sample
+from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
@@ -37,7 +36,7 @@ class BatchContext:
     counters: Counters
     position: Position
     sums: DeliverySums
-    skips: Skips | None
+    quarantine: Quarantine | None
     decoders: Decoders | None
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
@@ -49,8 +48,8 @@ class BatchContext:
         """The function from such a sample and its id to the result of the remaining stages; None if there are none."""
         threaded = self.pipeline.threaded
         stages = self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
-        if self.skips is not None:
-            return partial(self.skips.made, stages)
+        if self.quarantine is not None:
+            return partial(self.quarantine.made, stages)
         return partial(run_stages, stages, index=self.opened.index) if stages else None
 
     @property
@@ -185,7 +184,7 @@ def _nearest_kept(source: BatchContext) -> Any:
         sample = _alone(source, int(resolved.stored_ids(order.ids(before, before + 1))[0]))
         if sample is not DROPPED and sample is not SKIPPED:
             return sample
-    if source.skips is None:
+    if source.quarantine is None:
         msg = f"filter() keeps none of the {position.num_samples} samples of the epoch"
         raise UsageError(msg, hint="try the function on ds[0]")
     msg = f"all {position.num_samples} samples of the epoch are damaged, or dropped by filter()"
@@ -194,11 +193,11 @@ def _nearest_kept(source: BatchContext) -> Any:
 
 def _alone(source: BatchContext, sample_id: int) -> Any:
     """Run a sample that was not due through all stages; do not count it if it is damaged."""
-    opened, resolved, stages, skips = source.opened, source.resolved, source.pipeline.stages, source.skips
-    if skips is None:
-        return run_stages(stages, read_sample(opened, resolved, sample_id), sample_id, index=opened.index)
-    if skips.among(np.array([sample_id]))[0]:
+    opened, stages, quarantine = source.opened, source.pipeline.stages, source.quarantine
+    if quarantine is None:
+        return run_stages(stages, read_sample(opened, sample_id), sample_id, index=opened.index)
+    if quarantine.among(np.array([sample_id]))[0]:
         return SKIPPED
-    sample = forgiving_sample(opened, sample_id) if skips.finds else read_sample(opened, resolved, sample_id)
-    made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=skips.finds)
+    sample = salvaged_sample(opened, sample_id) if quarantine.finds else read_sample(opened, sample_id)
+    made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
     return SKIPPED if type(made) is Damaged else made

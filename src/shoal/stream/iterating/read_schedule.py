@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from shoal.order.partition import Share
 from shoal.order.protocol import BoundOrder
 from shoal.pipeline.columns.column_gathering import Gathering
-from shoal.pipeline.quarantine import QUARANTINED, Skips
+from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.budgets import Budget
-from shoal.reading.fetcher import Fetch
+from shoal.reading.fetcher import Fetcher
+from shoal.reading.local.local_samples import LocalSamples
+from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
 from shoal.reading.schedule.units import ChunkUnits, Units
-from shoal.reading.single_samples import Singles
 from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.position import Position
 
@@ -96,7 +97,7 @@ def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
 
 
 def planned(
-    shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetch, skips: Skips | None
+    shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetcher, quarantine: Quarantine | None
 ) -> Iterator[ReadSpan]:
     """Yield span after span of shares (with units as chunks), planning the next before samples of this one are yielded.
 
@@ -106,10 +107,10 @@ def planned(
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
-            wanted = _wanted(following[0], skips)
+            wanted = _wanted(following[0], quarantine)
             units_after = following[0].chunks[wanted]
             if keeping is None:
-                fetch.follow(first_uses(units_after, units))
+                fetch.read_ahead(first_uses(units_after, units))
         if current is not None:
             share, steps = current
             drops: list[int] = []
@@ -117,39 +118,41 @@ def planned(
                 last = last_uses(units, units_after)
             else:
                 reads, last, drops = keeping.plan(units, units_after)
-                fetch.follow(reads)
-            wanted = _wanted(share, skips)
+                fetch.read_ahead(reads)
+            wanted = _wanted(share, quarantine)
             samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
             yield _span(share, steps, samples, wanted)
         current, units = following, units_after
 
 
-def gathered(shares: Iterator[tuple[Share, range]], fetch: Fetch, gathering: Gathering) -> Iterator[Gathered]:
+def gathered(shares: Iterator[tuple[Share, range]], fetch: Fetcher, gathering: Gathering) -> Iterator[Gathered]:
     """Yield span after span of batches made of columns, planned as in `planned`."""
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
             units_after = following[0].chunks
-            fetch.follow(first_uses(units_after, units))
+            fetch.read_ahead(first_uses(units_after, units))
         if current is not None:
             last = last_uses(units, units_after)
             yield Gathered(gathering.batches(current[0], units, last), *current)
         current, units = following, units_after
 
 
-def unplanned(shares: Iterator[tuple[Share, range]], singles: Singles, skips: Skips | None) -> Iterator[ReadSpan]:
+def unplanned(
+    shares: Iterator[tuple[Share, range]], reader: LocalSamples | RemoteSamples, quarantine: Quarantine | None
+) -> Iterator[ReadSpan]:
     """Yield span after span of samples that have a read of their own."""
     for share, steps in shares:
-        wanted = _wanted(share, skips)
+        wanted = _wanted(share, quarantine)
         ids = share.ids[wanted]
-        samples = singles.samples(ids.tolist(), share.chunks[wanted])
+        samples = reader.samples(ids.tolist(), share.chunks[wanted])
         yield _span(share, steps, samples, wanted)
 
 
-def _wanted(share: Share, skips: Skips | None) -> slice | NDArray[np.bool_]:
+def _wanted(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np.bool_]:
     """Select the samples of a share to read: all but those in quarantine."""
-    return slice(None) if skips is None or not len(skips.known) else ~skips.among(share.ids)
+    return slice(None) if quarantine is None or not len(quarantine.known) else ~quarantine.among(share.ids)
 
 
 def _span(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> ReadSpan:

@@ -15,10 +15,13 @@ from shoal.errors import ShardError, StorageError
 from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import ColumnRecords, Records, Sample, Span
 from shoal.index.shard_scan import Buffer
+from shoal.index.table import Index
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import read_cached
 from shoal.reading.checks.record_checksums import wrong_extent
+from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.request_stats import RequestStats
+from shoal.reading.schedule.read_requests import Request
 from shoal.reading.schedule.units import UnitRead, starts_in
 from shoal.stats.counters import Counters
 from shoal.storage.retry import describe_read, retried, unwrap_retries
@@ -28,58 +31,72 @@ from shoal.storage.retry import describe_read, retried, unwrap_retries
 _MOST_MISMATCHES = 5
 MOST_PARSES = 3
 _MOST_SCANS = 3
+CHANGED_HINT = "the shard was changed or damaged after it was indexed: restore it, or index it again"
+
+
+def span_of(index: Index, read: UnitRead) -> Span:
+    """Return the description of a unit for its format."""
+    name, head = index.shard_names[read.shard], index.shard_heads.get(read.shard, {})
+    return Span(name, read.first_byte, read.num_samples, starts_in(index, read), head)
 
 
 def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
     """Parse the samples in the bytes of one unit."""
-    index = opened.index
-    return opened.format.parse(
-        data,
-        Span(
-            index.shard_names[read.shard],
-            read.first_byte,
-            read.num_samples,
-            starts_in(index, read),
-            index.shard_heads.get(read.shard, {}),
-        ),
-    )
+    return opened.format.parse(data, span_of(opened.index, read))
 
 
-def read_unit(opened: Opened, read: UnitRead, *, traffic: RequestStats | None = None, again: bool = False) -> bytes:
-    """Read the bytes of one unit, after checking its shard; with ``again`` past the cache, which is refilled."""
-    place = (read.shard, read.first_byte, read.end_byte)
-    if not opened.store.reads_ahead:
-        return read_bytes(opened, *place, traffic or RequestStats(Counters()), again=again)
-    path = opened.paths[read.shard]
-    try:
-        opened.check.check(read.shard, traffic)
-        fetch = partial(opened.store.read_range, path, read.first_byte, read.end_byte)
-        return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
-    except Exception as error:
-        error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
-        raise
+def read_unit(
+    opened: Opened, read: UnitRead, *, stats: RequestStats | None = None, again: bool = False, verify: bool = False
+) -> bytes:
+    """Read the bytes of one unit, after checking its shard; with ``again`` past the cache, which is refilled.
+
+    With ``verify`` they are compared with the checksums of the extents in them: those of a remote store were when they
+    arrived, perhaps long ago if they are cached.
+
+    Raises
+    ------
+    ShardError
+        A checksum differs, or the shard is not the one that was indexed.
+    StorageError
+        The bytes could not be read.
+    """
+    path, store = opened.paths[read.shard], opened.store
+    if not store.reads_ahead:
+        request = Request(read.shard, read.first_byte, read.end_byte, (0,))
+        data = read_request(opened, stats or RequestStats(Counters()), request, again=again)
+    else:
+        try:
+            opened.check.check(read.shard, stats)
+            if opened.cache is None:
+                data = store.read_range(path, read.first_byte, read.end_byte)
+            else:
+                fetch = partial(store.read_range, path, read.first_byte, read.end_byte)
+                data = read_cached(opened, read[1:4], fetch, again=again)
+        except Exception as error:
+            error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
+            raise
+    if verify and (wrong := wrong_extent(opened.index, read.shard, read.first_byte, data)) is not None:
+        if stats is not None:
+            stats.corrupt()
+        msg = f"bytes [{wrong[0]}, {wrong[1]}) do not have the checksum in the index"
+        raise ShardError(msg, shard=opened.index.shard_names[read.shard], byte=wrong[0], hint=CHANGED_HINT)
+    return data
 
 
 def read_records(opened: Opened, read: UnitRead) -> Records:
     """Read the samples of one unit on its own, without counting the requests."""
-    traffic = RequestStats(Counters())
-    data = read_unit(opened, read, traffic=traffic)
-    return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, traffic)
+    stats = RequestStats(Counters())
+    data = read_unit(opened, read, stats=stats)
+    return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, stats)
 
 
-def read_bytes(
-    opened: Opened,
-    shard: int,
-    first_byte: int,
-    end_byte: int,
-    traffic: RequestStats,
-    *,
-    again: bool = False,
-    buffer: memoryview | None = None,
+def read_request(
+    opened: Opened, stats: RequestStats, request: Request, buffer: ReadBuffer | None = None, *, again: bool = False
 ) -> bytes:
     """Read bytes of a remote shard, with retries, and compare them with the checksums in the index.
 
-    With a ``buffer`` they are written there, and b"" is returned; only if `fills` is True, which excludes a cache.
+    They are written to the ``buffer``, if there is one and nobody else writes there, and b"" is returned: in place if
+    the store can, unless they come from a cache.
 
     Raises
     ------
@@ -88,59 +105,65 @@ def read_bytes(
     StorageError
         The bytes could not be read before the deadline.
     """
-    path, place = opened.paths[shard], (shard, first_byte, end_byte)
+    shard, first_byte, end_byte = place = request[:3]
+    path, cache = opened.paths[shard], opened.cache if request.is_cached else None
     store, rule = unwrap_retries(opened.store)
+    view = buffer.claim(request) if buffer is not None and can_fill(opened) else None
     num_mismatches: Counter[int] = Counter()
 
     def once() -> bytes:
-        traffic.began(end_byte - first_byte)
+        stats.began(end_byte - first_byte)
         try:
-            if buffer is None:
+            if view is None:
                 data = store.read_range(path, first_byte, end_byte)
             else:
-                store.fill(path, first_byte, buffer)  # type: ignore[attr-defined]  # see `fills`
+                store.fill(path, first_byte, view)  # type: ignore[attr-defined]  # see `can_fill`
         finally:
-            traffic.ended(end_byte - first_byte)
-        read = data if buffer is None else buffer
+            stats.ended(end_byte - first_byte)
+        read = data if view is None else view
         if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
-            traffic.corrupt()
+            stats.corrupt()
             num_mismatches[digest := crc32(read)] += 1
-            if traffic.lying.get(place) == digest:  # known to be corrupt from another sample of these bytes
+            if stats.corrupt_in_store.get(place) == digest:  # known from another sample of these bytes
                 num_mismatches[digest] = _MOST_MISMATCHES
             if num_mismatches[digest] >= _MOST_MISMATCHES:
-                traffic.lying[place] = digest
+                stats.corrupt_in_store[place] = digest
             raise _mismatch(opened, shard, wrong, num_mismatches[digest])
-        if traffic.lying:
-            traffic.lying.pop(place, None)
-        return data if buffer is None else b""
+        if stats.corrupt_in_store:
+            stats.corrupt_in_store.pop(place, None)
+        return data if view is None else b""
 
     what = partial(describe_read, path, first_byte, end_byte)
     try:
-        check_shard(opened, shard, traffic)
+        check_shard(opened, shard, stats)
         # The deadline starts now, since this may wait for another process that gets no response either.
         fetch = partial(retried, once, rule, what=what, began_seconds=time.monotonic())
-        return fetch() if opened.cache is None else read_cached(opened, place, fetch, again=again)
+        data = fetch() if cache is None else read_cached(opened, place, fetch, again=again)
     except Exception as error:
         error.add_note(f"shoal: reading {what().removeprefix('read ')}")
         raise
+    finally:
+        if view is not None:
+            view.release()
+    return data if buffer is None or not data else buffer.put(request, data)
 
 
-def fills(opened: Opened) -> bool:
-    """True if `read_bytes` can read bytes of this dataset into a buffer."""
+def can_fill(opened: Opened) -> bool:
+    """True if bytes of this dataset can be read into a buffer in place."""
     return opened.cache is None and hasattr(unwrap_retries(opened.store)[0], "fill")
 
 
-def check_shard(opened: Opened, shard: int, traffic: RequestStats) -> None:
+def check_shard(opened: Opened, shard: int, stats: RequestStats) -> None:
     """Check that the shard is the one that was indexed; retry if not, since a scan may also read damaged bytes."""
     for _ in range(_MOST_SCANS - 1):
         try:
-            return opened.check.check(shard, traffic)
+            return opened.check.check(shard, stats)
         except ShardError:
-            traffic.corrupt()
-    return opened.check.check(shard, traffic)
+            stats.corrupt()
+    return opened.check.check(shard, stats)
 
 
-def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: RequestStats) -> Records:
+def parse_again(opened: Opened, read: UnitRead, data: Buffer, stats: RequestStats) -> Records:
     """Parse the samples in bytes that came from a remote store.
 
     Bytes that cannot be parsed are read again before an error is raised: without checksums only the format notices
@@ -148,15 +171,15 @@ def parse_again(opened: Opened, read: UnitRead, data: Buffer, traffic: RequestSt
     """
 
     def again() -> Records:
-        traffic.corrupt()
-        return parse_unit(opened, read, read_unit(opened, read, traffic=traffic, again=True))
+        stats.corrupt()
+        return parse_unit(opened, read, read_unit(opened, read, stats=stats, again=True))
 
     for _ in range(MOST_PARSES - 1):
         try:
             return _ReadAgain(parse_unit(opened, read, data), again)
         except ShardError:
-            traffic.corrupt()
-            data = read_unit(opened, read, traffic=traffic, again=True)
+            stats.corrupt()
+            data = read_unit(opened, read, stats=stats, again=True)
     return _ReadAgain(parse_unit(opened, read, data), again)
 
 

@@ -1,4 +1,9 @@
-"""Recovery of the sound samples of a damaged unit: as few are lost as the format allows.
+"""Salvage of the sound samples of a damaged unit: as few are lost as the format allows.
+
+Whatever is wrong goes one way: a read or a parser raises `ShardError`, the unit is read again by extents and parsed by
+samples, and each sample that is lost all the same becomes `Damaged`, with the error that says why; so does one that a
+stage cannot decode (`shoal.pipeline.stages`). The quarantine (`shoal.pipeline.quarantine`) counts, lists and leaves out
+what is damaged. Without ``on_error="skip"`` the first error is raised instead.
 
 A sample is lost if its own bytes cannot be parsed, or have another checksum than the index; all samples of an extent
 are lost if only the extent has a checksum, or sample offsets are unknown. A shard that is not the one that was indexed,
@@ -10,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -19,11 +23,9 @@ from shoal.formats.shard_format import Records, Sample
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import locate
 from shoal.indexing.open_source import Opened
-from shoal.reading.checks.record_checksums import knows_records, wrong_extent, wrong_records
-from shoal.reading.checks.verified_read import parse_unit, read_unit
-from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
-
-_CHANGED = "the shard was changed or damaged after it was indexed: restore it, or index it again"
+from shoal.reading.checks.checked_reads import CHANGED_HINT, parse_unit, read_records, read_unit
+from shoal.reading.checks.record_checksums import knows_records, wrong_records
+from shoal.reading.schedule.units import RecordUnits, UnitRead, extent_of, extent_read, starts_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,10 @@ def _damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
     return Damaged(error)
 
 
-def forgiving_records(
-    opened: Opened,
-    read: UnitRead,
-    get: Callable[[], Buffer],
-    *,
-    parse: Callable[[UnitRead, Buffer], Records] | None = None,
-) -> ForgivingRecords:
+def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records]) -> SalvagedRecords:
     """Return the samples of a unit, some of them `Damaged`.
 
-    ``get`` returns its bytes, and ``parse`` the samples in them. If getting the bytes fails (by a checksum), the
-    extents of the unit are read again one by one.
+    ``records_of`` reads and parses it. If that fails, the extents of the unit are read again one by one.
 
     Raises
     ------
@@ -58,24 +53,23 @@ def forgiving_records(
     StorageError
         Bytes could not be read.
     """
-    records = ForgivingRecords(opened, read, parse)
+    records = SalvagedRecords(opened, read)
     try:
-        records.add(read, get())
+        records.append(read, records_of())
     except ShardError as error:
-        lost = _damage_or_raise(opened, read.shard, error)
-        parts = _extents_of(opened, read)
-        if parts == [read]:
-            _lose_wrong(records, opened, read, lost)
+        damage = _damage_or_raise(opened, read.shard, error)
+        if read.num_samples == 1:
+            records.append(read, damage)
             return records
-        for part in parts:
+        for part in _extents_of(opened, read):
             try:
-                records.add(part, checked_unit(opened, part))
+                records.add(part, read_unit(opened, part, verify=True))
             except ShardError as error_of_part:
                 _lose_wrong(records, opened, part, _damage_or_raise(opened, part.shard, error_of_part))
     return records
 
 
-def sound_or_lost(opened: Opened, read: UnitRead, sample_id: int, error: ShardError) -> Sample | Damaged:
+def salvage_one(opened: Opened, read: UnitRead, sample_id: int, error: ShardError) -> Sample | Damaged:
     """Return a sample of a failed read if its own checksum shows that the fault lies elsewhere; else the damage.
 
     Raises
@@ -88,18 +82,18 @@ def sound_or_lost(opened: Opened, read: UnitRead, sample_id: int, error: ShardEr
     damage = _damage_or_raise(opened, read.shard, error)
     if read.num_samples == 1:
         return damage
-    records = ForgivingRecords(opened, read)
+    records = SalvagedRecords(opened, read)
     _lose_wrong(records, opened, read, damage)
     return records.sample(sample_id - read.first_sample)
 
 
-def _lose_wrong(records: ForgivingRecords, opened: Opened, read: UnitRead, damage: Damaged) -> None:
+def _lose_wrong(records: SalvagedRecords, opened: Opened, read: UnitRead, damage: Damaged) -> None:
     """Lose the samples with wrong checksums in a unit that failed; all, if they have none or all are right.
 
     A sample with the right checksum is the one that was indexed, whatever lies beside it.
     """
     if read.num_samples == 1 or not knows_records(opened.index, read):
-        records.lose(read, damage)
+        records.append(read, damage)
         return
     pieces = _smaller(opened, read)
     try:
@@ -107,11 +101,11 @@ def _lose_wrong(records: ForgivingRecords, opened: Opened, read: UnitRead, damag
         halves = (pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :])
         data = b"".join(read_unit(opened, _joined(half)) for half in halves)
     except ShardError as error:
-        records.lose(read, _damage_or_raise(opened, read.shard, error))
+        records.append(read, _damage_or_raise(opened, read.shard, error))
         return
     wrong = set(wrong_records(opened.index, read, data))
     if not wrong:
-        records.lose(read, damage)
+        records.append(read, damage)
         return
     for number, piece in enumerate(pieces):
         begin, end = piece.first_byte - read.first_byte, piece.end_byte - read.first_byte
@@ -120,27 +114,10 @@ def _lose_wrong(records: ForgivingRecords, opened: Opened, read: UnitRead, damag
             continue
         msg = f"bytes [{piece.first_byte}, {piece.end_byte}) do not have the checksum in the index"
         shard = opened.index.shard_names[read.shard]
-        records.lose(piece, Damaged(ShardError(msg, shard=shard, byte=piece.first_byte, hint=_CHANGED)))
+        records.append(piece, Damaged(ShardError(msg, shard=shard, byte=piece.first_byte, hint=CHANGED_HINT)))
 
 
-def checked_unit(opened: Opened, read: UnitRead) -> bytes:
-    """Read the bytes of a unit, and compare them with the checksums of the whole extents in it.
-
-    Raises
-    ------
-    ShardError
-        A checksum differs, or the shard is not the one that was indexed.
-    StorageError
-        Bytes could not be read.
-    """
-    data = read_unit(opened, read)
-    if (wrong := wrong_extent(opened.index, read.shard, read.first_byte, data)) is not None:
-        msg = f"bytes [{wrong[0]}, {wrong[1]}) do not have the checksum in the index"
-        raise ShardError(msg, shard=opened.index.shard_names[read.shard], byte=wrong[0], hint=_CHANGED)
-    return data
-
-
-def forgiving_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
+def salvaged_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
     """Read one sample on its own, or return its damage; its whole extent is read if only that has a checksum.
 
     Raises
@@ -150,15 +127,15 @@ def forgiving_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
     StorageError
         Bytes could not be read.
     """
-    extent = int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1
-    whole = opened.index.extent_checksum is not None or opened.index.sample_bytes is None
-    read = extent_read(opened.index, extent) if whole else _single(opened, extent_read(opened.index, extent), sample_id)
-    records = forgiving_records(opened, read, partial(checked_unit, opened, read))
+    read = extent_read(opened.index, extent_of(opened.index, sample_id))
+    if opened.index.extent_checksum is None and opened.index.sample_bytes is not None:
+        read = _single(opened, read, sample_id)
+    records = salvage(opened, read, lambda: parse_unit(opened, read, read_unit(opened, read, verify=True)))
     return records.sample(sample_id - read.first_sample)
 
 
-def verified_sample(opened: Opened, sample_id: int) -> Sample:
-    """Read one sample with its whole extent, which is compared with its checksum.
+def read_sample(opened: Opened, sample_id: int, *, verifies: bool = False) -> Sample:
+    """Read one sample by id; with ``verifies`` its whole extent, if that has a checksum.
 
     Raises
     ------
@@ -167,19 +144,17 @@ def verified_sample(opened: Opened, sample_id: int) -> Sample:
     StorageError
         Bytes could not be read.
     """
-    read = extent_read(
-        opened.index, int(np.searchsorted(opened.index.extent_first_sample, sample_id, side="right")) - 1
-    )
-    return parse_unit(opened, read, checked_unit(opened, read)).sample(sample_id - read.first_sample)
+    if verifies and opened.index.extent_checksum is not None:
+        read = extent_read(opened.index, extent_of(opened.index, sample_id))
+        return parse_unit(opened, read, read_unit(opened, read, verify=True)).sample(sample_id - read.first_sample)
+    read = RecordUnits(opened.index).reads(np.array([sample_id]))[0]
+    return read_records(opened, read).sample(sample_id - read.first_sample)
 
 
-class ForgivingRecords:
-    """Consecutive samples, with `Damaged` in the place of each damaged one."""
+class SalvagedRecords:
+    """Consecutive samples, with `Damaged` instead of each damaged one."""
 
-    def __init__(
-        self, opened: Opened, read: UnitRead, parse: Callable[[UnitRead, Buffer], Records] | None = None
-    ) -> None:
-        self._parse = partial(parse_unit, opened) if parse is None else parse
+    def __init__(self, opened: Opened, read: UnitRead) -> None:
         self._opened, self._first_sample, self._num_samples = opened, read.first_sample, read.num_samples
         self._parts: list[_Part] = []
         self._ends: list[int] = []  # the sample id behind each part
@@ -190,19 +165,15 @@ class ForgivingRecords:
     def add(self, read: UnitRead, data: Buffer) -> None:
         """Append the next samples, parsed from these bytes; if that fails, in smaller pieces."""
         try:
-            self._append(_Part(read, self._parse(read, data)))
+            self.append(read, parse_unit(self._opened, read, data))
         except ShardError as error:
             pieces = _smaller(self._opened, read)
             if len(pieces) < 2:
-                self.lose(read, Damaged(error))
+                self.append(read, Damaged(error))
                 return
             for piece in pieces:
                 begin = piece.first_byte - read.first_byte
                 self.add(piece, data[begin : begin + piece.num_bytes])
-
-    def lose(self, read: UnitRead, damage: Damaged) -> None:
-        """Append the next samples as damaged, all of them."""
-        self._append(_Part(read, damage))
 
     def sample(self, number: int) -> Sample | Damaged:
         """Return sample ``number``, or its damage."""
@@ -216,9 +187,10 @@ class ForgivingRecords:
         except ShardError as error:
             return self._alone(part, sample_id, error)
 
-    def _append(self, part: _Part) -> None:
-        self._parts.append(part)
-        self._ends.append(part.read.first_sample + part.read.num_samples)
+    def append(self, read: UnitRead, records: Records | Damaged) -> None:
+        """Append the next samples, or the damage that all of them have."""
+        self._parts.append(_Part(read, records))
+        self._ends.append(read.first_sample + read.num_samples)
 
     def _alone(self, part: _Part, sample_id: int, error: ShardError) -> Sample | Damaged:
         """Read and parse the sample by itself: the fault may be in another sample, or have arisen in transit."""
@@ -271,10 +243,5 @@ def _single(opened: Opened, read: UnitRead, sample_id: int) -> UnitRead:
 def _extents_of(opened: Opened, read: UnitRead) -> list[UnitRead]:
     """Cut a unit at the borders of its extents; a unit within one extent is not cut."""
     index = opened.index
-    first, last = (
-        int(extent) - 1
-        for extent in np.searchsorted(
-            index.extent_first_sample, [read.first_sample, read.first_sample + read.num_samples - 1], side="right"
-        )
-    )
-    return [read] if first == last else [extent_read(opened.index, extent) for extent in range(first, last + 1)]
+    first, last = (extent_of(index, read.first_sample), extent_of(index, read.first_sample + read.num_samples - 1))
+    return [read] if first == last else [extent_read(index, extent) for extent in range(first, last + 1)]

@@ -1,0 +1,107 @@
+"""Chunks that are too large for the window and of which no sample can be read alone: spilled decoded, or refused.
+
+Examples are row groups, record batches and compressed shards. A window holds at least two chunks of the mean size, so
+only uneven ones are too large; if chunks can be spilled, possibly all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.figures import format_bytes
+from shoal.formats.shard_format import SpillingFormat
+from shoal.indexing.open_source import Opened
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.units import RecordUnits
+
+_PART_OF_LIMIT = 8  # a chunk larger than the memory limit divided by this is too large
+
+
+def can_spill(opened: Opened) -> bool:
+    """Return True if pieces of this dataset can be kept decoded: it has a cache, and its format supports it."""
+    return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
+
+
+def too_large(resolved: ResolvedOrder, memory_limit_bytes: int | None, *, slack_bytes: int = 0) -> NDArray[np.bool_]:
+    """Return True for chunks that take more than half of the window, or an eighth of the limit; shape (num_chunks,).
+
+    The window may be exceeded by ``slack_bytes``, and excludes none if it has room for the whole dataset; chunks of a
+    single sample, which cannot be split, are never too large.
+    """
+    chunk_bytes, window_bytes = resolved.chunks.decoded_bytes, _window_bytes(resolved)
+    found = resolved.chunks.num_samples > 1
+    most_bytes = int(chunk_bytes.max(initial=0))
+    if 0 < window_bytes < int(chunk_bytes.sum()):
+        most_bytes = window_bytes // 2 + slack_bytes
+    if memory_limit_bytes is not None:
+        most_bytes = min(most_bytes, memory_limit_bytes // _PART_OF_LIMIT)
+    found &= chunk_bytes > most_bytes
+    return found
+
+
+def _window_bytes(resolved: ResolvedOrder) -> int:
+    """Return the bytes of the window: those asked for or, if more, those of its chunks; 0 without a window.
+
+    A state fixes the number of chunks, whatever bytes are asked for. If chunks are spilled, two may be much larger than
+    the window, so there what was asked for decides.
+    """
+    chunk_bytes, asked_bytes = resolved.chunks.decoded_bytes, resolved.window_bytes
+    if resolved.spills and asked_bytes is not None:
+        return asked_bytes
+    of_chunks = int(resolved.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(chunk_bytes) else 0
+    return max(asked_bytes or 0, of_chunks)
+
+
+def refuse_too_large(opened: Opened, resolved: ResolvedOrder, memory_limit_bytes: int | None) -> None:
+    """Raise if a chunk would make the window exceed the bytes that were asked for by more than half.
+
+    While the largest chunk is in use, the others of the window are of the mean size: so it may exceed the mean by half
+    of the window. Not applied if samples can be read alone or chunks are spilled; nor with a memory limit, which has
+    rules of its own.
+
+    Raises
+    ------
+    UsageError
+        A chunk is larger; the hint names the smallest window that has room for it.
+    """
+    index = resolved.index
+    is_shared = index.sample_bytes is None and not isinstance(resolved.units, RecordUnits)
+    if not is_shared or resolved.spills or memory_limit_bytes is not None or not _exceeds(resolved):
+        return
+    table, window_bytes = resolved.chunks, _window_bytes(resolved)
+    chunk = int(np.argmax(np.where(table.num_samples > 1, table.decoded_bytes, 0)))
+    chunk_bytes = int(table.decoded_bytes[chunk])
+    msg = (
+        f"{index.shard_names[table.shard[chunk]]}: bytes [{table.first_byte[chunk]}, {table.end_byte[chunk]}) can only "
+        f"be decoded together, to {format_bytes(chunk_bytes)}; that is more than half of the window of "
+        f"{format_bytes(window_bytes)}, and chunks have {format_bytes(float(table.decoded_bytes.mean()))} on average"
+    )
+    hints = [f'window="{_smallest_window(resolved, chunk_bytes) >> 20}MiB" or more']
+    if isinstance(opened.format, SpillingFormat):
+        hints.append("cache= in shoal.open(), where such chunks are kept decoded")
+    hints.append("`shoal repack` the dataset into smaller row groups or shards")
+    raise UsageError(msg, hint="; or ".join(hints))
+
+
+def _exceeds(resolved: ResolvedOrder) -> bool:
+    """Return True if some chunk is too large for the window that was asked for, beside others of the mean size."""
+    mean_bytes = resolved.chunks.decoded_bytes.mean()
+    return resolved.window_bytes is not None and bool(too_large(resolved, None, slack_bytes=int(mean_bytes)).any())
+
+
+def _smallest_window(resolved: ResolvedOrder, chunk_bytes: int) -> int:
+    """Return the bytes, whole MiB, of a window with room for the largest chunk, as chunks may grow with the window.
+
+    One with room for the whole dataset always fits, so this ends.
+    """
+    window_bytes = int(2 * (chunk_bytes - resolved.chunks.decoded_bytes.mean()))
+    while True:
+        window_bytes = -(-window_bytes // 2**20) * 2**20
+        wider = replace(resolved.request, order=None, extents_per_chunk=None, window=window_bytes)
+        if not _exceeds(ResolvedOrder(resolved.index, wider)):
+            return window_bytes
+        window_bytes = window_bytes * 9 // 8

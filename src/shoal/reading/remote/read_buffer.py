@@ -1,0 +1,94 @@
+"""The memory of a large read: allocated by the consumer, filled in place by the threads that carry out its requests.
+
+Memory that a thread allocates in its own heap is not returned to the system while anything lies behind it, and each of
+many threads has a heap. In the heap of the consumer small objects settle in the place of each released chunk, so that
+the next one does not fit there: streams took up to 16 MiB more than they held, a different amount each time. So large
+responses get memory mappings of their own, reused once nothing refers to them: the memory taken from the system is what
+is held at a time (`shoal.storage.files.memory_pool`). They are filled in place, and taken without a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from shoal.reading.schedule.read_requests import Request
+from shoal.storage.files.memory_pool import MemoryPool
+
+LEAST_BUFFER_BYTES = 128 << 10
+"""Smaller responses are left in the heap of their thread, and copied by the consumer."""
+
+
+class ReadBuffer:
+    """The bytes of one read, requested as a whole or in parts; each part is written by the first thread that claims it.
+
+    >>> read = Request(0, 100, 105, (0,))
+    >>> buffer = ReadBuffer(read, MemoryPool())
+    >>> view = buffer.claim(read); view[:] = b"bytes"; view.release()
+    >>> buffer.claim(read), bytes(buffer.take({100: b""}))
+    (None, b'bytes')
+    """
+
+    def __init__(self, read: Request, memories: MemoryPool) -> None:
+        self._first_byte = read.first_byte
+        self._lock = threading.Lock()
+        self._claims: dict[int, memoryview] = {}  # by first byte of the part
+        self._view: memoryview | None = memoryview(memories.take(read.num_bytes))[: read.num_bytes]
+
+    @property
+    def is_released(self) -> bool:
+        """True once the bytes were taken, or given up."""
+        return self._view is None
+
+    def claim(self, part: Request) -> memoryview | None:
+        """Return the memory of a part, for the first caller, who releases the view once it is filled; None for others.
+
+        These must keep what they read elsewhere, and return it: so a request that was given up as lost, and is answered
+        at last, never writes over the bytes of another one.
+        """
+        with self._lock:
+            if self._view is None or part.first_byte in self._claims:
+                return None
+            begin = part.first_byte - self._first_byte
+            view = self._claims[part.first_byte] = self._view[begin : begin + part.num_bytes]
+            return view
+
+    def put(self, part: Request, data: bytes) -> bytes:
+        """Copy the bytes of a part here and return b"", or return them if another thread has claimed it."""
+        view = self.claim(part)
+        if view is None:
+            return data
+        with view:
+            view[:] = data
+        return b""
+
+    def take(self, responses: Mapping[int, bytes]) -> memoryview | bytes:
+        """Return the bytes once, when all parts have been answered; nobody can claim any of them from then on.
+
+        ``responses`` to the parts are by first byte: b"" where the part was written here. Copies only if there are
+        others, or if a thread may still write to the buffer.
+        """
+        with self._lock:
+            view, self._view = self._view, None
+        if view is None:
+            return b""
+        if not any(responses.values()) and all(map(_is_released, self._claims.values())):
+            return view.toreadonly()
+        whole = bytearray(view)
+        for first_byte, data in responses.items():
+            begin = first_byte - self._first_byte
+            whole[begin : begin + len(data)] = data
+        return memoryview(whole).toreadonly()
+
+    def release(self) -> None:
+        """Give up the memory, unless a thread is filling it."""
+        with self._lock:
+            self._view = None
+
+
+def _is_released(view: memoryview) -> bool:
+    try:
+        view.nbytes  # noqa: B018  # the only way to ask
+    except ValueError:
+        return True
+    return False
