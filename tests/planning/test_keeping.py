@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.orders import Window
-from shoal.reading.schedule.belady import Keeping
+from shoal.reading.schedule.lifetimes import Keeping
 
 
 def run(spans: list[list[int]], sizes: list[int], keep_bytes: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from shoal.errors import ShoalError
 from shoal.pack.destination import Output
 from shoal.pack.jobs import Done, peak_bytes
-from shoal.processes.parents import end_with_parent
+from shoal.processes.process_ends import end_with_parent
 
 
 def main(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""A hint to keep the memory of a batch for the next one; the allocator would return it to the system in between.
+"""The memory of samples and batches: how much they take, and a hint to keep it for the next batch.
 
 glibc trims the top of its heap when more than twice the largest mapping ever freed lies free there, 128 KiB at first
 (``mallopt(3)``, M_TRIM_THRESHOLD and M_MMAP_THRESHOLD). Values below that size live in the heap: each batch of them is
@@ -6,6 +6,10 @@ returned and faulted in again page by page, zeroed. With 64 values of 100 KB tha
 """
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
 
 _MOST_BYTES = (32 << 20) - (64 << 10)  # a mapping of 32 MiB changes no threshold, and has a header besides these bytes
 _LEAST_BYTES = 128 << 10
@@ -15,3 +19,23 @@ def keep_for_next(num_bytes: int) -> None:
     """Ask the allocator to keep so much free memory in the process; O(1), and allocators may ignore it."""
     if num_bytes > _LEAST_BYTES:
         bytes(min(num_bytes, _MOST_BYTES))  # a mapping of zeros that is never touched, freed at once
+
+
+def bytes_of(value: Any) -> int:
+    """Return the bytes of arrays, tensors, images, texts and bytes, also in containers; about 0.3 us for each.
+
+    >>> import numpy as np
+    >>> bytes_of({"x": np.zeros((2, 8)), "names": [b"abc", b"de"]})
+    133
+    """
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(bytes_of, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(bytes_of, value))
+    if (num_bytes := getattr(value, "nbytes", None)) is not None:  # arrays, tensors, views
+        return int(num_bytes)
+    if hasattr(value, "getbands"):  # an image of Pillow
+        return int(value.width * value.height * len(value.getbands()))
+    return sys.getsizeof(value, 64)

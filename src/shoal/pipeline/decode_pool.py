@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.index.table import Index
+from shoal.pipeline.batch_memory import bytes_of
 from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages import Decode, Rename, SelectColumns, Stage, ToTuple, WithIds, run_stages
-from shoal.pipeline.value_bytes import bytes_of
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
-from shoal.processes.stopping import Stop, end_pool, is_done
+from shoal.processes.process_ends import Stop, end_pool, is_done
 from shoal.storage.retry import StoppedError
 
 _AT_ONCE = 8  # samples given to a thread: handing them over costs 30 us, as much as decoding a small image

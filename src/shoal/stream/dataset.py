@@ -15,9 +15,9 @@ from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.protocol import Order
-from shoal.pipeline.features import features_of
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
+from shoal.pipeline.stored_types import features_of
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder

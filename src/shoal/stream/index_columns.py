@@ -15,7 +15,7 @@ from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
 from shoal.indexing.open_source import Opened
-from shoal.pipeline.features import class_labels
+from shoal.pipeline.stored_types import class_labels
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
 _LABEL, _SAMPLE_BYTES = "label", "sample_bytes"

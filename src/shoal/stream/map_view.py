@@ -10,10 +10,10 @@ from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
 from shoal.indexing.open_source import Opened
-from shoal.pipeline.columns.selection import with_chosen
+from shoal.pipeline.columns.column_gathering import with_chosen
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage, in_epoch, run_stages
-from shoal.processes.parents import end_with_trainer
+from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_spec import DatasetSpec

@@ -17,7 +17,7 @@ from shoal.formats.known_formats import format_named
 from shoal.formats.metadata.manifests import Expected
 from shoal.indexing.scan.scan_frames import header_of_error, read_frame, write_frame
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
-from shoal.processes.parents import end_with_parent
+from shoal.processes.process_ends import end_with_parent
 from shoal.storage.files.local_store import LocalStore
 
 

@@ -6,22 +6,40 @@ Python code runs per unit and per batch, never per sample, unless units of diffe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.field_columns import Columns, Kind
-from shoal.formats.shard_format import ColumnRecords, RecordFormat, Records, Sample
+from shoal.formats.shard_format import ColumnarFormat, ColumnRecords, RecordFormat, Records, Sample
 from shoal.formats.tables.arrow_columns import arrow_array
+from shoal.indexing.open_source import Opened
 from shoal.order.partition import Share
 from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
 from shoal.pipeline.columns.unit_columns import Rows, Table
 from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.schedule.units import UnitRead
+
+
+def gathers(stages: Sequence[Stage]) -> bool:
+    """True if these stages do to the columns of a batch what they do to its samples."""
+    return all(isinstance(stage, SelectColumns | Rename | ToTuple | WithIds) for stage in stages)
+
+
+def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
+    """Restrict decoding to the fields that the first stage keeps, if the format supports it."""
+    first = stages[0] if stages else None
+    if not isinstance(first, SelectColumns | ToTuple) or not isinstance(opened.format, ColumnarFormat):
+        return opened
+    names = [name for names in first.names for name in names.split(";")]
+    return replace(opened, format=opened.format.projected(names))
+
 
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
 _LEAST_PART = 64

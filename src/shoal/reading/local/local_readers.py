@@ -8,19 +8,55 @@ than without threads. Advice costs a tenth of a read from memory, so it is given
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter as _clock
+from typing import Any, NamedTuple
 
 from shoal.formats.shard_format import Records
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import is_cached
 from shoal.reading.checks.checked_reads import read_unit, span_of
-from shoal.reading.local.shard_readers import ShardReaders
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_budget import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
+from shoal.storage.store import Reader
+
+_MOST_AT_HAND = 64
+
+
+class ShardReader(NamedTuple):
+    """The reader of a shard, its name, and the head that the index keeps of it."""
+
+    reader: Reader
+    name: str
+    head: Mapping[str, Any]
+
+
+class ShardReaders(dict[int, ShardReader]):
+    """Cache of readers by shard number; a dict, since every read looks one up. Bounded in size.
+
+    Raises
+    ------
+    ShardError
+        On the first lookup of a shard: it is not the one that was indexed.
+    """
+
+    def __init__(self, opened: Opened, counters: Counters) -> None:
+        super().__init__()
+        self._opened, self._traffic = opened, RequestStats(counters)
+
+    def __missing__(self, shard: int) -> ShardReader:
+        opened = self._opened
+        opened.check.check(shard, self._traffic)
+        if len(self) >= getattr(opened.store, "most_readers", _MOST_AT_HAND):
+            self.clear()
+        index = opened.index
+        reader = opened.store.reader(opened.paths[shard])
+        known = self[shard] = ShardReader(reader, index.shard_names[shard], index.shard_heads.get(shard, {}))
+        return known
+
 
 _GROUPS_AHEAD = 4  # groups into which the reads advised to the system are split
 _ADVISED_AFTER_A_SLOW_READ = 256  # reads

@@ -18,8 +18,7 @@ from shoal.formats.shard_format import Sample, Span, reading_alone
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.checked_reads import parse_unit, read_unit
 from shoal.reading.checks.salvage import Damaged, salvage_one
-from shoal.reading.local.local_readers import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, ReadAdvice
-from shoal.reading.local.shard_readers import ShardReaders
+from shoal.reading.local.local_readers import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, ReadAdvice, ShardReaders
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, Units

@@ -3,11 +3,20 @@
 A unit is kept from its first use until its last, and across the border of two spans if both use it. A span is
 so long that a unit with samples left is nearly always used again within one; if not, it is read again, and that is
 counted. So no order has to say when it is done with a chunk, and a rank keeps only what it needs itself.
+
+If not all units in use fit into memory, the best choice is known, as the future is: evict the unit whose next use is
+farthest away, as soon as its latest use is over. If all units have the same size, no other choice reads fewer again.
+
+References
+----------
+L. A. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,3 +80,110 @@ def _among(units: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bo
     others = np.sort(others)
     found: NDArray[np.bool_] = np.searchsorted(others, units, side="right") > np.searchsorted(others, units)
     return found
+
+
+class SpanPlan(NamedTuple):
+    """The reads and releases of a span of samples.
+
+    ``reads`` are the units to read, in this order, one perhaps several times; ``last``, of the shape of the samples,
+    is True where the unit is released after the sample; ``drops`` are released before the first sample.
+    """
+
+    reads: NDArray[np.int64]
+    last: NDArray[np.bool_]
+    drops: list[int]
+
+
+class Keeping:
+    """Planner of consecutive spans, such that the units in use never take more than ``keep_bytes``.
+
+    A larger unit is kept alone. ``bytes_of`` returns the sizes of units. If the units do not fit, O(samples) in Python,
+    a microsecond each; vectorised if they do.
+    """
+
+    def __init__(self, keep_bytes: int, bytes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> None:
+        self._keep_bytes, self._bytes_of = keep_bytes, bytes_of
+        self._held: dict[int, int] = {}  # units kept from the span before, with their bytes
+
+    def plan(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> SpanPlan:
+        """Plan a span of samples with these ``units``, followed by one with ``after``, both in the order of use."""
+        held = np.fromiter(self._held, dtype=np.int64, count=len(self._held))
+        if self._peak_bytes(units, held, after) <= self._keep_bytes:
+            reads, last = first_uses(units, held), last_uses(units, after)
+            kept = np.intersect1d(np.union1d(units, held), after)
+            self._held = dict(zip(kept.tolist(), self._bytes_of(kept).tolist(), strict=True))
+            drops = held[~np.isin(held, units) & ~np.isin(held, after)].tolist()
+            return SpanPlan(reads, last, drops)
+        return self._choose(units, after)
+
+    def _peak_bytes(self, units: NDArray[np.int64], held: NDArray[np.int64], after: NDArray[np.int64]) -> int:
+        """Return the most bytes that are in use at a time if nothing is evicted early."""
+        distinct, first = np.unique(np.concatenate([held, units]), return_index=True)
+        begin = np.maximum(first - len(held), 0)
+        end = np.full(len(distinct), len(units))
+        used, from_end = np.unique(units[::-1], return_index=True)
+        end[np.searchsorted(distinct, used)] = len(units) - from_end
+        end[np.isin(distinct, after)] = len(units) + 1
+        sizes = self._bytes_of(distinct)
+        change = np.zeros(len(units) + 2, dtype=np.int64)
+        np.add.at(change, begin, sizes)
+        np.add.at(change, end, -sizes)
+        return int(np.cumsum(change).max(initial=0))
+
+    def _choose(self, units: NDArray[np.int64], after: NDArray[np.int64]) -> SpanPlan:
+        num_samples = len(units)
+        both = np.concatenate([units, after])
+        next_use = _next_uses(both)
+        sizes = dict(zip(*(column.tolist() for column in _sizes(self._bytes_of, units)), strict=True))
+        held, never = self._held, len(both)
+        uses = {int(unit): int(at) for unit, at in zip(*np.unique(both, return_index=True), strict=True)}
+        due = {unit: uses.get(unit, never) for unit in held}  # the next use of each held unit
+        latest: dict[int, int] = {}  # the sample that last used each unit
+        farthest = [(-at, unit) for unit, at in due.items()]
+        heapq.heapify(farthest)
+        reads: list[int] = []
+        last = np.zeros(num_samples, dtype=bool)
+        drops: list[int] = []
+        held_bytes = sum(held.values())
+
+        def let_go(unit: int) -> int:
+            if (at := latest.get(unit, -1)) >= 0:
+                last[at] = True
+            else:
+                drops.append(unit)
+            del due[unit]
+            return held.pop(unit)
+
+        for place, unit in enumerate(units.tolist()):
+            if unit not in held:
+                size = sizes[unit]
+                while held and held_bytes + size > self._keep_bytes:
+                    at, other = heapq.heappop(farthest)
+                    if due.get(other) == -at:
+                        held_bytes -= let_go(other)
+                reads.append(unit)
+                held[unit] = size
+                held_bytes += size
+            latest[unit] = place
+            due[unit] = at = int(next_use[place])
+            if at == never:
+                held_bytes -= let_go(unit)
+            else:
+                heapq.heappush(farthest, (-at, unit))
+        return SpanPlan(np.array(reads, dtype=np.int64), last, drops)
+
+
+def _next_uses(units: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each use of a unit the place of the next one; the number of all uses if there is none."""
+    order = np.argsort(units, kind="stable")
+    same = units[order][1:] == units[order][:-1]
+    following = np.full(len(units), len(units), dtype=np.int64)
+    following[order[:-1][same]] = order[1:][same]
+    return following
+
+
+def _sizes(
+    bytes_of: Callable[[NDArray[np.int64]], NDArray[np.int64]], units: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    distinct = np.unique(units)
+    return distinct, bytes_of(distinct)

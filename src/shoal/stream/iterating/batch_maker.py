@@ -9,13 +9,12 @@ from typing import Any
 from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.batch_memory import keep_for_next
-from shoal.pipeline.columns.column_gathering import Gathering
-from shoal.pipeline.columns.selection import with_chosen
+from shoal.pipeline.columns.column_gathering import Gathering, with_chosen
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import quarantine_of
 from shoal.pipeline.stages import in_epoch
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
-from shoal.processes.parents import end_with_trainer
+from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
 from shoal.reading.budgets import Budget, budget_of
 from shoal.reading.fetcher import Fetcher

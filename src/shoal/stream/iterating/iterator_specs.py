@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate, nested
-from shoal.pipeline.columns.selection import gathers
+from shoal.pipeline.columns.column_gathering import gathers
 from shoal.pipeline.decode_pool import Threaded, threaded
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage

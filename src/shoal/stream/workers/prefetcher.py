@@ -11,9 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from shoal.pipeline.value_bytes import bytes_of
+from shoal.pipeline.batch_memory import bytes_of
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere, wait_in_slices
-from shoal.processes.stopping import Stop, end_pool, is_done
+from shoal.processes.process_ends import Stop, end_pool, is_done
 from shoal.stream.iterating.iterator import Iteration
 
 _END = object()

@@ -1,17 +1,23 @@
-"""Termination of worker processes with the process that started them, even if that was killed without notice.
+"""Ends of worker processes, with the process that started them even if that was killed; and of thread pools.
 
-Otherwise they live on: a worker that makes a batch or waits for a server does not check its parent until that is done,
+Otherwise workers live on: one that makes a batch or waits for a server does not check its parent until that is done,
 and the fork server and multiprocessing's tracker wait for the last worker.
 """
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures
+import contextlib
 import multiprocessing
 import os
 import sys
 import threading
+import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import connection
+from typing import Any
 
 from shoal.storage.chunk_cache.chunk_cache import close_all_as_orphan
 
@@ -56,3 +62,50 @@ def _watch(starter: int) -> None:
         tidying.join(_SECONDS_TO_TIDY)
     finally:
         os._exit(1)
+
+
+_SECONDS_TO_END = 2.0
+
+
+class Stop(threading.Event):
+    """Event that is set when the work is no longer wanted; ``changed`` is notified then, in the thread that sets it."""
+
+    def __init__(self, changed: threading.Condition | None = None) -> None:
+        super().__init__()
+        self._changed = changed
+        _all.add(self)
+
+    def set(self) -> None:
+        """Stop, and wake up waiters on ``changed``."""
+        super().set()
+        if self._changed is not None:
+            with self._changed:
+                self._changed.notify_all()
+
+
+def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: Iterable[concurrent.futures.Future[Any]]) -> None:
+    """End the threads of a pool: cancel pending work, and wait for work under way, but not long.
+
+    A thread in a function that takes longer ends when the function does.
+    """
+    with contextlib.suppress(RuntimeError):  # the garbage collector may run in one of the threads, which cannot wait
+        pool.shutdown(wait=False, cancel_futures=True)
+        begun = [future for future in under_way if not future.cancelled()]
+        _, left = concurrent.futures.wait(begun, timeout=_SECONDS_TO_END)
+        pool.shutdown(wait=not left)
+
+
+def is_done(future: concurrent.futures.Future[Any], timeout_seconds: float | None) -> bool:
+    """Return True if the future is done, waiting at most ``timeout_seconds``."""
+    return bool(concurrent.futures.wait([future], timeout=timeout_seconds).done)
+
+
+_all: weakref.WeakSet[Stop] = weakref.WeakSet()
+
+
+def _stop_all() -> None:
+    for stop in list(_all):
+        stop.set()
+
+
+getattr(threading, "_register_atexit", atexit.register)(_stop_all)
