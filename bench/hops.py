@@ -43,13 +43,17 @@ SOURCE = str(Path(shoal.__file__).parent) + "/"
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--most", type=int, nargs=2, metavar=("A", "B"), help="fail if a chain has more hops")
+    most = parser.parse_args().most
     with tempfile.TemporaryDirectory() as directory:
         make_tars(Path(directory))
-        show("bytes to batch, local tar", profiled(directory, BytesToBatch()))
+        found = [show("bytes to batch, local tar", profiled(directory, BytesToBatch()))]
         with RangeServer(directory) as server:
             urls = [server.url_of(path.name) for path in sorted(Path(directory).glob("*.tar"))]
-            show("order to request, HTTP", profiled(urls, OrderToRequest()))
+            found.append(show("order to request, HTTP", profiled(urls, OrderToRequest())))
+    if most is not None and any(number > limit for number, limit in zip(found, most, strict=True)):
+        sys.exit(f"{found} hops; at most {most} are wanted")
 
 
 def make_tars(directory: Path) -> None:
@@ -174,11 +178,12 @@ def profiled(source: Any, profile: BytesToBatch | OrderToRequest) -> list[CodeTy
     return list(profile.hops)
 
 
-def show(what: str, hops: list[CodeType]) -> None:
+def show(what: str, hops: list[CodeType]) -> int:
     files = {code.co_filename for code in hops}
     print(f"{what}: {len(hops)} functions in {len(files)} files")
     for code in hops:
         print(f"  {code.co_qualname:44} {code.co_filename.removeprefix(SOURCE)}:{code.co_firstlineno}")
+    return len(hops)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
@@ -19,8 +19,7 @@ from shoal.storage.urls import scheme_of, without_secrets
 OnError = Literal["raise", "skip"]
 Verify = Literal["arrival", "always"]
 
-_ON_ERROR = ("raise", "skip")
-_VERIFY = ("arrival", "always")
+_CHOICES: dict[str, tuple[Any, ...]] = {"on_error": ("raise", "skip"), "verify": ("arrival", "always")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,35 +64,21 @@ def reading_options(**asked: Any) -> ReadingOptions:
     given: dict[str, Any] = {}
     for name, value in asked.items():
         if name == "memory_limit":
-            given["memory_limit_bytes"] = None if value is None else parse_bytes(value, "memory_limit")
+            given["memory_limit_bytes"] = None if value is None else parse_bytes(value, name)
         elif name == "deadline":
             given["deadline_seconds"] = None if value is None else _seconds(name, value)
         elif name == "quarantine":
             given[name] = None if value is None else _path(name, value)
         else:
-            given[name] = _CHECKS[name](name, value)
+            given[name] = _choice(name, value)
     return ReadingOptions(**given)
 
 
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        msg = f"reading({name}=) is True or False; got {value!r}"
-        raise UsageError(msg)
-    return value
-
-
-def _on_error(name: str, value: Any) -> OnError:
-    return cast("OnError", _word(name, value, _ON_ERROR))
-
-
-def _verify(name: str, value: Any) -> Verify:
-    return cast("Verify", _word(name, value, _VERIFY))
-
-
-def _word(name: str, value: Any, words: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in words:
-        msg = f"reading({name}=) is {' or '.join(map(repr, words))}; got {value!r}"
-        raise UsageError(msg, hint=did_you_mean(value, words).rstrip())
+def _choice(name: str, value: Any) -> Any:
+    choices = _CHOICES.get(name, (True, False))
+    if not isinstance(value, type(choices[0])) or value not in choices:
+        msg = f"reading({name}=) is {' or '.join(map(repr, choices))}; got {value!r}"
+        raise UsageError(msg, hint=did_you_mean(value, choices).rstrip())
     return value
 
 
@@ -114,6 +99,3 @@ def _path(name: str, value: Any) -> str:
         msg = f"reading({name}=) is the path of a file of this machine; got {without_secrets(path)}"
         raise UsageError(msg, hint="processes of several machines each write one of their own; join them by `cat`")
     return os.path.abspath(expand_home(os.fsdecode(path)))  # noqa: PTH100
-
-
-_CHECKS = {"on_error": _on_error, "copy": _truth, "progress": _truth, "hedge": _truth, "verify": _verify}

@@ -7,7 +7,8 @@ what is damaged. Without ``on_error="skip"`` the first error is raised instead.
 
 A sample is lost if its own bytes cannot be parsed, or have another checksum than the index; all samples of an extent
 are lost if only the extent has a checksum, or sample offsets are unknown. A shard that is not the one that was indexed,
-or bytes that cannot be read, are no damage of samples, and raise as usual.
+or bytes that cannot be read, are no damage of samples: every function here raises `ShardError` for the one, and
+`StorageError` for the other.
 """
 
 from __future__ import annotations
@@ -45,13 +46,6 @@ def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records]) -
     """Return the samples of a unit, some of them `Damaged`.
 
     ``records_of`` reads and parses it. If that fails, the extents of the unit are read again one by one.
-
-    Raises
-    ------
-    ShardError
-        The shard is not the one that was indexed.
-    StorageError
-        Bytes could not be read.
     """
     records = SalvagedRecords(opened, read)
     try:
@@ -70,15 +64,7 @@ def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records]) -
 
 
 def salvage_one(opened: Opened, read: UnitRead, sample_id: int, error: ShardError) -> Sample | Damaged:
-    """Return a sample of a failed read if its own checksum shows that the fault lies elsewhere; else the damage.
-
-    Raises
-    ------
-    ShardError
-        The shard is not the one that was indexed.
-    StorageError
-        Bytes could not be read.
-    """
+    """Return a sample of a failed read if its own checksum shows that the fault lies elsewhere; else the damage."""
     damage = _damage_or_raise(opened, read.shard, error)
     if read.num_samples == 1:
         return damage
@@ -99,7 +85,7 @@ def _lose_wrong(records: SalvagedRecords, opened: Opened, read: UnitRead, damage
     try:
         # In two halves: a whole extent from a remote store would be verified on arrival, and rejected.
         halves = (pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :])
-        data = b"".join(read_unit(opened, _joined(half)) for half in halves)
+        data = b"".join(read_unit(opened, half[0]._replace(end_byte=half[-1].end_byte)) for half in halves)
     except ShardError as error:
         records.append(read, _damage_or_raise(opened, read.shard, error))
         return
@@ -118,15 +104,7 @@ def _lose_wrong(records: SalvagedRecords, opened: Opened, read: UnitRead, damage
 
 
 def salvaged_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
-    """Read one sample on its own, or return its damage; its whole extent is read if only that has a checksum.
-
-    Raises
-    ------
-    ShardError
-        The shard is not the one that was indexed.
-    StorageError
-        Bytes could not be read.
-    """
+    """Read one sample on its own, or return its damage; its whole extent is read if only that has a checksum."""
     read = extent_read(opened.index, extent_of(opened.index, sample_id))
     if opened.index.extent_checksum is None and opened.index.sample_bytes is not None:
         read = _single(opened, read, sample_id)
@@ -206,7 +184,7 @@ class SalvagedRecords:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A run of consecutive samples, or their damage."""
+    """Consecutive samples, or their damage."""
 
     read: UnitRead
     records: Records | Damaged
@@ -226,11 +204,6 @@ def _smaller(opened: Opened, read: UnitRead) -> list[UnitRead]:
         )
         for number in range(read.num_samples)
     ]
-
-
-def _joined(pieces: list[UnitRead]) -> UnitRead:
-    num_samples = sum(piece.num_samples for piece in pieces)
-    return pieces[0]._replace(end_byte=pieces[-1].end_byte, num_samples=num_samples)
 
 
 def _single(opened: Opened, read: UnitRead, sample_id: int) -> UnitRead:
