@@ -12,9 +12,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.sources.source import SourceLike, texts_of
-from shoal.storage.store import ObjectInfo, PutIf, Store
+from shoal.storage.store import PutIf, Store
 from shoal.storage.stores import open_store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
@@ -63,7 +64,7 @@ class Output:
         self._lock: InheritedLock | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restored, (self.url, self.plan, self._options)
+        return partial(Output, plan=self.plan, storage_options=self._options), (self.url,)
 
     @property
     def lock_descriptor(self) -> int | None:
@@ -102,7 +103,7 @@ class Output:
 
     def _check_whole(self, finished: Index, *, may_skip: bool) -> None:
         """Check that the finished dataset is what this packing would make, and that its shards still exist."""
-        there = {info.path: info.num_bytes for info in self._infos(self.url)}
+        there = self._listed(self.url)
         sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
         if lost := [name for name, num_bytes in sizes if there.get(join(self.url, name)) != num_bytes]:
             which = f"{lost[0]} is" if len(lost) == 1 else f"{lost[0]} and {counted(len(lost) - 1, 'other')} are"
@@ -279,13 +280,11 @@ class Output:
         hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to begin anew"
         return UsageError(msg, hint=hint)
 
-    def _listed(self, directory: str) -> Iterator[str]:
-        return (info.path for info in self._infos(directory))
-
-    def _infos(self, directory: str) -> Iterator[ObjectInfo]:
+    def _listed(self, directory: str) -> Mapping[str, int]:
+        """Return the size of every object below a directory, by path."""
         if not scheme_of(directory) and not Path(directory).is_dir():
-            return iter(())
-        return iter(self.store.list(directory))
+            return {}
+        return {info.path: info.num_bytes for info in self.store.list(directory)}
 
     def _clear(self) -> None:
         """Remove the working directory; the file that marks it as one goes last."""
@@ -298,7 +297,7 @@ class Output:
 
     def _remove(self, suffix: str) -> None:
         kept = (self._journal(_PLAN), self._journal(_LOCK))
-        for path in list(self._listed(self._journal("").rstrip("/"))):
+        for path in self._listed(self._journal("").rstrip("/")):
             if path.endswith(suffix) and path not in kept:
                 self.store.delete(path)
 
@@ -309,10 +308,6 @@ class Output:
 
     def _journal(self, name: str) -> str:
         return join(self.url, f"{PACKING}/{name}")
-
-
-def _restored(url: str, plan: str, options: dict[str, Any]) -> Output:
-    return Output(url, plan=plan, storage_options=options)
 
 
 def plan_of(asked: Any) -> str:

@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 LARGEST_SHARD_BYTES = 4 << 30
 """Below the 5 GB that common stores accept in one request; also the work lost and redone when packing is killed."""
 
-_LEAST_BYTES = 1 << 20
+_MIB = 1 << 20
 _OVERHEAD = 0.01
 
 
@@ -77,41 +77,37 @@ def shard_sizing(
     '50 MiB: 1024 shards, one for each reader; 4.9 % of the time goes into waiting at 30 ms a request and 90 MB/s'
     """
     _check(num_bytes, num_readers, latency_seconds, bytes_per_second)
-    pace = f"{latency_seconds * 1e3:.3g} ms a request and {bytes_per_second / 1e6:.4g} MB/s"
-    wanted = _whole_mib(latency_seconds * bytes_per_second * (1 - _OVERHEAD) / _OVERHEAD)
+    speed = f"{latency_seconds * 1e3:.3g} ms a request and {bytes_per_second / 1e6:.4g} MB/s"
+    exact = latency_seconds * bytes_per_second * (1 - _OVERHEAD) / _OVERHEAD
+    wanted = max(1, math.ceil(exact / _MIB)) * _MIB
     by_requests = min(wanted, LARGEST_SHARD_BYTES)
     shard_bytes = by_requests
     if num_readers > 1 and num_bytes is not None and num_bytes < by_requests * num_readers:
         # Rounded down: rounding up could give one shard too few.
-        shard_bytes = min(by_requests, max(_LEAST_BYTES, num_bytes // num_readers >> 20 << 20))
+        shard_bytes = min(by_requests, max(_MIB, num_bytes // num_readers // _MIB * _MIB))
     num_shards = None if num_bytes is None else max(1, -(-num_bytes // shard_bytes))
     waiting = latency_seconds / (latency_seconds + shard_bytes / bytes_per_second)
     lost = f"{100 * waiting:.2g} %" if waiting < 0.0095 else f"{100 * waiting:.1f} %"
     about = "" if num_shards is None else f"; about {num_shards} shard{'s' * (num_shards > 1)}"
-    size = f"{shard_bytes >> 20} MiB"
     if shard_bytes == by_requests:
-        rule = f"at {pace} a connection, {lost} of the time goes into waiting{about}"
+        rule = f"at {speed} a connection, {lost} of the time goes into waiting{about}"
         if by_requests < wanted:
             rule = f"larger objects do not go into one request of common stores; {rule}"
     elif num_shards is not None and num_shards >= num_readers:
         each = "one for each reader" if num_shards == num_readers else f"at least one for each of {num_readers} readers"
-        rule = f"{num_shards} shards, {each}; {lost} of the time goes into waiting at {pace}"
+        rule = f"{num_shards} shards, {each}; {lost} of the time goes into waiting at {speed}"
     else:
         rule = f"no shard is smaller, so there are fewer than {num_readers} readers{about}"
-    return ShardSizing(shard_bytes, num_shards, waiting, f"{size}: {rule}")
-
-
-def _whole_mib(num_bytes: float) -> int:
-    return max(1, math.ceil(num_bytes / (1 << 20))) << 20
+    return ShardSizing(shard_bytes, num_shards, waiting, f"{shard_bytes >> 20} MiB: {rule}")
 
 
 def _check(num_bytes: int | None, num_readers: int, latency_seconds: float, bytes_per_second: float) -> None:
+    msg = ""
     if num_bytes is not None and num_bytes < 0:
         msg = f"num_bytes must not be negative; got {num_bytes}"
-        raise UsageError(msg)
-    if num_readers < 1:
+    elif num_readers < 1:
         msg = f"num_readers must be at least 1; got {num_readers}"
-        raise UsageError(msg)
-    if not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
+    elif not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
         msg = f"a request takes a time and a connection has a speed; got {latency_seconds} s and {bytes_per_second} B/s"
+    if msg:
         raise UsageError(msg)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from shoal.errors import StorageError
 from shoal.storage.store import Buffer, ObjectInfo, Reader, Store
@@ -62,7 +64,7 @@ class FaultyStore:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A worker's copy counts on its own, from zero.
-        return _restore, (self._store, self._faults, self._seed)
+        return partial(FaultyStore, seed=self._seed), (self._store, self._faults)
 
     @property
     def reads_ahead(self) -> bool:
@@ -80,7 +82,7 @@ class FaultyStore:
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Read the bytes ``[first_byte, end_byte)``, or what the faults leave of them."""
         self.reads.append((path, first_byte, end_byte))
-        mishap = self._meet(path, first_byte, end_byte)
+        mishap = self._fault(path, first_byte, end_byte)
         if mishap and mishap.fault.kind == "changed":
             msg = f"{path}: this shard changed while it was being read (a fault of the test)"
             # As in shoal's stores: believed only after several in a row, without a right response in between.
@@ -104,18 +106,18 @@ class FaultyStore:
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version."""
-        return _as_met(self._store.stat(path), self._meet(path))
+        return _with_fault(self._store.stat(path), self._fault(path))
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, but None if the object does not exist."""
-        mishap = self._meet(path)
+        mishap = self._fault(path)
         found = self._store.find(path)
-        return found and _as_met(found, mishap)
+        return found and _with_fault(found, mishap)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List every object below the directory ``prefix``, sorted by path."""
-        mishap = self._meet(prefix)
-        return (_as_met(info, mishap) for info in self._store.list(prefix))
+        mishap = self._fault(prefix)
+        return (_with_fault(info, mishap) for info in self._store.list(prefix))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Forward to the wrapped store."""
@@ -133,7 +135,7 @@ class FaultyStore:
         """Close the wrapped store."""
         self._store.close()
 
-    def _meet(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
+    def _fault(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
         """Return the fault of this request, if any; raise it if it is one that the caller sees as an error."""
         mishap = self._plan.draw(path, first_byte, end_byte)
         if mishap is None:
@@ -152,25 +154,22 @@ class FaultyStore:
         return mishap
 
 
+@dataclass(frozen=True, slots=True)
 class _FaultyReader:
     """A reader of parts of one object, each with the faults of a read."""
 
-    def __init__(self, store: FaultyStore, path: str, reader: Reader) -> None:
-        self._store, self._path, self._reader = store, path, reader
+    store: FaultyStore
+    path: str
+    reader: Reader
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
-        return self._store.read_range(self._path, first_byte, end_byte)
+        return self.store.read_range(self.path, first_byte, end_byte)
 
     def confirm(self) -> None:
-        """Forward to the reader of the wrapped store."""
-        self._reader.confirm()
+        self.reader.confirm()
 
 
-def _as_met(info: ObjectInfo, mishap: Mishap | None) -> ObjectInfo:
+def _with_fault(info: ObjectInfo, mishap: Mishap | None) -> ObjectInfo:
     if mishap is None or mishap.fault.kind != "changed":
         return info
     return ObjectInfo(info.path, info.num_bytes, f"{info.version}-{mishap.bits:x}")
-
-
-def _restore(store: Store, faults: tuple[Fault, ...], seed: int) -> FaultyStore:
-    return FaultyStore(store, faults, seed=seed)

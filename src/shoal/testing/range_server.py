@@ -8,7 +8,6 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
@@ -94,9 +93,7 @@ class RangeServer:
         self.up()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
         if self._held_port is not None:
             self._held_port.close()
@@ -214,7 +211,7 @@ class RangeServer:
             self._num_answering += 1
             self.peak_concurrency = max(self.peak_concurrency, self._num_answering)
         with contextlib.ExitStack() as under_way:
-            under_way.callback(self._answered)
+            under_way.callback(self._count_answered)
             first, end = resolve_range(request.headers.get("range"), 1 << 62) or (0, 0)
             mishap = self._plan.draw(request.path, first, end)
             delivery = Delivery(
@@ -232,7 +229,7 @@ class RangeServer:
             delivery.send(before_last=under_way.close)
         return delivery.keeps_alive and request.keeps_alive
 
-    def _answered(self) -> None:
+    def _count_answered(self) -> None:
         with self._lock:
             self._num_answering -= 1
 

@@ -40,7 +40,7 @@ from shoal.storage.store import Store
 from shoal.storage.stores import in_store, open_store
 from shoal.storage.urls import join, object_path, scheme_of
 from shoal.verify.shard_checks import check_shards
-from shoal.verify.verify_report import Damage, VerifyReport, words_of, words_without_path
+from shoal.verify.verify_report import Damage, VerifyReport, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,11 @@ def open_to_verify(
     chosen = format_of_index(known, path, format)
     if any(basename(path) == MANIFEST_NAME for path in found.paths):  # it is not a shard, but lists shards
         beside = asked if found.kind == "list" or split is not None else found.root
-        found = _without_manifests(_found(beside, split, _suffixes_in(known, chosen), store))
+        suffixes = {*known_suffixes(chosen), *(splitext(name)[1] for name in known.shard_names)} - {""}
+        found = _found(beside, split, tuple(suffixes), store)
+        kept = [number for number, path in enumerate(found.paths) if basename(path) != MANIFEST_NAME]
+        names, paths = (tuple(row[number] for number in kept) for row in (found.names, found.paths))
+        found = replace(found, names=names, paths=paths)
     known, paths, unknown = _paired(known, found)
     check = ShardCheck(known, paths, store=store, format=chosen)
     opened = Opened(store, known, paths, chosen, path, check)
@@ -116,17 +120,6 @@ def _found(asked: SourceLike, split: SplitLike, suffixes: Sequence[str], store: 
     """Return the shards of a source, or of one of its splits."""
     found = expand(asked, suffixes=suffixes, store=store)
     return found if split is None else select_split(found, split, suffixes=suffixes, store=store).source
-
-
-def _suffixes_in(index: Index, format: Format) -> tuple[str, ...]:  # noqa: A002
-    """Return the suffixes of a format, and those of the shards in an index."""
-    return tuple({*known_suffixes(format), *(splitext(name)[1] for name in index.shard_names)} - {""})
-
-
-def _without_manifests(found: Source) -> Source:
-    kept = [number for number, path in enumerate(found.paths) if basename(path) != MANIFEST_NAME]
-    names, paths = (tuple(row[number] for number in kept) for row in (found.names, found.paths))
-    return replace(found, names=names, paths=paths)
 
 
 def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
@@ -145,12 +138,11 @@ def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verifica
         alone = replace(found, names=(name,), paths=(path,))
         try:
             parts.append(build_index(alone, store=store, format=format, workers=0))
-        except ShardError as error:
-            damages.append(Damage("unreadable", name, error.byte, None, words_of(error)))
-        except StorageError as error:
-            if not is_broken(error):
+        except (ShardError, StorageError) as error:
+            if isinstance(error, StorageError) and not is_broken(error):
                 raise
-            damages.append(Damage("unreadable", name, None, None, words_without_path(error, path)))
+            byte = error.byte if isinstance(error, ShardError) else None
+            damages.append(Damage("unreadable", name, byte, None, words_of(error, path)))
         else:
             paths.append(path)
     opened = None
@@ -230,29 +222,24 @@ def _manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage,
     path = join(root, MANIFEST_NAME)
     try:
         info = store.find(path)
+        data = b"" if info is None else bytes(store.read_range(path, 0, info.num_bytes))
+        found = None if info is None else read_manifest(data, path=MANIFEST_NAME)
+    except SourceError as error:
+        what = error.message.removeprefix(f"{MANIFEST_NAME}: ")
     except StorageError as error:
         if not is_broken(error):
             raise
-        return (_damage(words_without_path(error, path)),)
-    if info is None:
-        return (_damage("it is not there"),)
-    try:
-        data = bytes(store.read_range(path, 0, info.num_bytes))
-        found = read_manifest(data, path=MANIFEST_NAME)
-    except SourceError as error:
-        return (_damage(error.message.removeprefix(f"{MANIFEST_NAME}: ")),)
-    if found is None:
-        return (_damage("it is some other JSON"),)
-    # Compare all of it: Streaming takes names and encodings of columns from here, not from the shards.
-    if json.loads(data).get("shards") != json.loads(mds_index_of(index))["shards"]:
-        return (_damage("it names other shards or columns, or says that shards have other bytes or samples"),)
-    return ()
+        what = words_of(error, path)
+    else:
+        what = "it is not there" if info is None else "it is some other JSON"
+        if found is not None:
+            # Compare all of it: Streaming takes names and encodings of columns from here, not from the shards.
+            if json.loads(data).get("shards") == json.loads(mds_index_of(index))["shards"]:
+                return ()
+            what = "it names other shards or columns, or says that shards have other bytes or samples"
+    return (Damage("index", MANIFEST_NAME, None, None, f"{what}; readers of MosaicML Streaming need it"),)
 
 
 def write_manifest(index: Index, root: str, *, store: Store) -> None:
     """Rewrite the ``index.json`` for the shards of this index."""
     store.put(join(root, MANIFEST_NAME), mds_index_of(index))
-
-
-def _damage(what: str) -> Damage:
-    return Damage("index", MANIFEST_NAME, None, None, f"{what}; readers of MosaicML Streaming need it")

@@ -31,7 +31,7 @@ from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store import ObjectInfo
-from shoal.verify.verify_report import Damage, VerifyReport, words_of, words_without_path
+from shoal.verify.verify_report import Damage, VerifyReport, words_of
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
 _MOST_THREADS = 8
@@ -97,7 +97,7 @@ def _missing(opened: Opened, shard: int) -> VerifyReport:
         opened.store.stat(opened.paths[shard])
     except StorageError as error:
         if is_broken(error):
-            why = words_without_path(error, opened.paths[shard])
+            why = words_of(error, opened.paths[shard])
     what = f"{why}; it had {end - first} samples in {int(index.shard_bytes[shard])} bytes"
     samples = tuple(range(first, end))
     return VerifyReport(
@@ -112,7 +112,7 @@ def _or_broken(opened: Opened, shard: int, check: Callable[[], VerifyReport]) ->
     except StorageError as error:
         if not is_broken(error):
             raise
-        what = words_without_path(error, opened.paths[shard])
+        what = words_of(error, opened.paths[shard])
         return VerifyReport([Damage("unreadable", opened.index.shard_names[shard], None, None, what)])
 
 
@@ -126,7 +126,7 @@ def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyRep
         broken = error
     end_extent = _end_extent(opened.index, span)
     if end_extent == span.unit + 1:
-        what = words_without_path(broken, opened.paths[span.shard])
+        what = words_of(broken, opened.paths[span.shard])
         lost = _lost(span, "unreadable", opened.index.shard_names[span.shard], what)
         return VerifyReport([lost], num_bytes=_new_bytes(opened.index, span))
     found = VerifyReport()

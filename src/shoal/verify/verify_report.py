@@ -59,14 +59,11 @@ class VerifyReport:
         return len({sample for damage in self.damages for sample in damage.samples})
 
 
-def words_of(error: Exception) -> str:
-    """Return the message of an error without shard and byte, which are reported separately."""
-    if not isinstance(error, ShardError):
-        return without_secrets(str(error))
-    where = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
-    return without_secrets(error.message.removeprefix(where))
-
-
-def words_without_path(error: StorageError, path: str) -> str:
-    """Return the message of an error without the path, as the shard is named separately."""
-    return without_secrets(error.message.removeprefix(f"{path}: ").replace(path, "it"))
+def words_of(error: Exception, path: str = "") -> str:
+    """Return the message of an error without the shard, its ``path`` and the byte, which are reported separately."""
+    if isinstance(error, ShardError):
+        where = f"{error.shard}, byte {error.byte}: " if error.byte is not None else f"{error.shard}: "
+        return without_secrets(error.message.removeprefix(where))
+    if isinstance(error, StorageError) and path:
+        return without_secrets(error.message.removeprefix(f"{path}: ").replace(path, "it"))
+    return without_secrets(str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,7 @@ class SampleFields:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as JSON, for the metadata of an index."""
-        return {
-            "counts": dict(self.counts),
-            "usual": list(self.usual),
-            "num_without_usual": self.num_without_usual,
-            "first_without_usual": list(self.first_without_usual),
-        }
+        return asdict(self)
 
     @classmethod
     def of_index(cls, index: Index) -> SampleFields | None:
