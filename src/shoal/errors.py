@@ -81,8 +81,8 @@ class ShardError(ShoalError):
     """
 
     def __init__(self, message: str, *, shard: str, byte: int | None = None, hint: str = "") -> None:
-        place = f"{shard}, byte {byte}" if byte is not None else shard
-        super().__init__(f"{place}: {message}", hint=hint)
+        where = f"{shard}, byte {byte}" if byte is not None else shard
+        super().__init__(f"{where}: {message}", hint=hint)
         self.shard = shard
         self.byte = byte
 

@@ -35,8 +35,8 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
     if not isinstance(given, str):
         return ""
     names = {name.lower(): name for name in known if isinstance(name, str)}
-    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=_LIKE_ENOUGH)
-    return f"did you mean {names[near[0]]!r}? " if near else ""
+    closest = difflib.get_close_matches(given.lower(), names, n=1, cutoff=_LIKE_ENOUGH)
+    return f"did you mean {names[closest[0]]!r}? " if closest else ""
 
 
 def pip_install(extra: str, *, upgrade: bool = False) -> str:

@@ -66,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             output.emit(json_value({**where, "fields": sample}), as_json=True)
         else:
-            output.say("\n" * (number > 0) + _text(where, sample))
+            key = "" if where["key"] is None else f"  {printable(str(where['key']))}"
+            bounds = f"{printable(where['shard'])} [{where['first_byte']}, {where['end_byte']})"
+            heading = f"{where['id']}{key}  in {bounds}"
+            output.say("\n" * (number > 0) + "\n".join([heading, *_field_lines(sample)]))
     return 0
 
 
@@ -83,13 +86,6 @@ def _read(dataset: Dataset, sample_id: int) -> dict[str, Any]:
         cause = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
         msg = f"sample {sample_id} cannot be decoded: {printable(cause)}"
         raise UsageError(msg, hint=_AS_BYTES) from error
-
-
-def _text(where: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    """Return a sample as a heading and one line per field."""
-    key = "" if where["key"] is None else f"  {printable(str(where['key']))}"
-    bounds = f"{printable(where['shard'])} [{where['first_byte']}, {where['end_byte']})"
-    return "\n".join([f"{where['id']}{key}  in {bounds}", *_field_lines(fields)])
 
 
 def _field_lines(fields: Mapping[str, Any]) -> Sequence[str]:

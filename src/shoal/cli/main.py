@@ -76,12 +76,12 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
             # A file that the user named; any other OSError is a bug of ours and keeps its traceback.
-            if error.filename is None and not _working_directory_exists():
-                output.complain("error: the working directory was removed\n  hint: go to another one")
-                return _EXIT_REFUSED
-            if error.filename is None:
+            if error.filename is not None:
+                output.complain(f"error: {error.filename}: {error.strerror}")
+            elif _working_directory_exists():
                 raise
-            output.complain(f"error: {error.filename}: {error.strerror}")
+            else:
+                output.complain("error: the working directory was removed\n  hint: go to another one")
             return _EXIT_REFUSED
     return code
 

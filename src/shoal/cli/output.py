@@ -1,4 +1,4 @@
-"""Output of the command line, for people and for machines; the only place in shoal that prints.
+"""Output of the command line, for people and for machines; the only module of shoal that prints.
 
 A verb makes one *record*, a mapping of plain names to values, and passes it to `emit`. Names carry units as everywhere
 in shoal (``window_bytes``, ``num_samples``, ``elapsed_seconds``): machines get them as they are, people get the
@@ -10,10 +10,17 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from shoal.figures import format_bytes, format_count, format_seconds
+
+_UNITS: Mapping[str, Callable[[float], str]] = {  # by the ending of a name, longer ones first
+    "bytes_per_second": lambda value: f"{format_bytes(value)}/s",
+    "per_second": lambda value: f"{format_count(value)}/s",
+    "bytes": format_bytes,
+    "seconds": format_seconds,
+}
 
 
 def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | None = None) -> None:
@@ -103,14 +110,9 @@ def format_value(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        if name.endswith("bytes_per_second"):
-            return f"{format_bytes(value)}/s"
-        if name.endswith("per_second"):
-            return f"{format_count(value)}/s"
-        if name.endswith("bytes"):
-            return format_bytes(value)
-        if name.endswith("seconds"):
-            return format_seconds(value)
+        for unit, formatted in _UNITS.items():
+            if name.endswith(unit):
+                return formatted(value)
         if name.startswith("num_"):
             return format_count(value)
         return str(value) if isinstance(value, int) else f"{value:.4g}"
@@ -124,9 +126,9 @@ def format_value(name: str, value: Any) -> str:
 def _label(name: str) -> str:
     """Return a name for people: the value carries the unit, so the name need not."""
     short = name.removeprefix("num_")
-    for suffix in ("_bytes_per_second", "_per_second", "_bytes", "_seconds"):
+    for unit in _UNITS:
         # "num_bytes" stays "bytes": at least one word must remain.
-        short = short.removesuffix(suffix) if short != suffix else short
+        short = short.removesuffix(f"_{unit}") if short != f"_{unit}" else short
     return (short or name).replace("_", " ")
 
 

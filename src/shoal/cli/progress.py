@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TextIO
 
 from shoal.figures import format_bytes, format_count, format_seconds
@@ -21,7 +20,7 @@ _LEAST_SHARE = 0.01  # below, as after a server's first answer, the remaining ti
 class Progress:
     """A line that shows the progress of work, its speed and the remaining time.
 
-    It is silent unless ``stream`` (stderr) is a terminal or ``force`` is true: a log is not a place for a bar. It
+    It is silent unless ``stream`` (stderr) is a terminal or ``force`` is true: a log is no medium for a bar. It
     appears after half a second, is drawn at most ten times a second and vanishes when the work ends, so that what a
     verb prints is the same with and without it. Use it from one thread.
 
@@ -53,9 +52,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def advance(self, count: int = 1) -> None:

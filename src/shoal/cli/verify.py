@@ -100,7 +100,12 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     if arguments.repair_index:
         msg = "--repair-index reads the shards, and --certificate reads none"
         raise UsageError(msg, hint="one after the other")
-    given = Certificate.from_dict(merge_certificates(map(_read_certificate, arguments.certificate)))
+    given = Certificate.from_dict(
+        merge_certificates(
+            read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)
+            for path in arguments.certificate
+        )
+    )
     if chosen := [name for name in ("stored", "delivered") if name in given.order]:
         msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
@@ -117,10 +122,6 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     shown = record if arguments.json else {name: value for name, value in record.items() if value != []}
     output.emit(shown, as_json=arguments.json)
     return 1 if found else 0
-
-
-def _read_certificate(path: str) -> Any:
-    return read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)
 
 
 def _record(asked: Verification, found: VerifyReport) -> dict[str, Any]:

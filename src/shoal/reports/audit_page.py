@@ -102,12 +102,12 @@ def _notes(result: Audit) -> list[tuple[str, bool, str]]:
 
 def _explained(result: Audit) -> list[tuple[str, bool, list[tuple[str, str]]]]:
     """Return name, seriousness and labelled texts of each finding; a cause is given only at the heaviest."""
-    told: set[str] = set()
+    advised: set[str] = set()
     items = []
     for each in result.findings:
         advice = [("Usual cause", each.cause), ("Cure", each.cure)]
-        texts = [("", each.text), *((label, text) for label, text in advice if text not in told)]
-        told |= {each.cause, each.cure}
+        texts = [("", each.text), *((label, text) for label, text in advice if text not in advised)]
+        advised |= {each.cause, each.cure}
         weight = "serious" if each.is_serious else "mild"
         said = [(label, as_sentence(text)) for label, text in texts]
         items.append((f"{each.name} ({weight}, {each.where})", each.is_serious, said))

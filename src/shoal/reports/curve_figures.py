@@ -76,7 +76,7 @@ class Axis:
     is_log: bool = False
 
     def share(self, value: float) -> float:
-        """Return the place of a value on the axis: 0 at the low end, 1 at the high end."""
+        """Return the position of a value on the axis: 0 at the low end, 1 at the high end."""
         value = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -109,7 +109,7 @@ def size_axis(label: str, sizes: Sequence[int]) -> Axis:
 
 
 def plain_axis(label: str, values: Sequence[float], *, unit: float = 1.0) -> Axis:
-    """Return an axis from 0 that covers the values, with round numbers of a unit at three to six places."""
+    """Return an axis from 0 that covers the values, with three to six round numbers of a unit."""
     high = max([1e-12, *values]) / unit
     step = 10.0 ** math.floor(math.log10(high))
     step = next(step * times for times in (0.2, 0.5, 1.0, 2.0) if high / (step * times) <= 5.0)
@@ -137,8 +137,8 @@ def curve_figure(
     rules = [LOW - y.share(value) * (LOW - TOP) for value, _ in y.ticks]
     marks: list[Mark] = [Stroke([[(LEFT, down), (WIDTH - RIGHT, down)] for down in rules], "rule"), *label_marks(x, y)]
     if band is not None:
-        upper = [_place(x, y, at, value) for at, value in zip(band[0], band[2], strict=True)]
-        lower = [_place(x, y, at, value) for at, value in zip(band[0], band[1], strict=True)]
+        upper = [_point(x, y, at, value) for at, value in zip(band[0], band[2], strict=True)]
+        lower = [_point(x, y, at, value) for at, value in zip(band[0], band[1], strict=True)]
         marks.append(Fill(upper + lower[::-1], "perfect", 0.2))
     if mark is not None:
         at = LEFT + x.share(mark[0]) * ACROSS
@@ -167,12 +167,12 @@ def label_marks(x: Axis, y: Axis) -> list[Mark]:
     return marks
 
 
-def _place(x: Axis, y: Axis, at: float, value: float) -> tuple[float, float]:
+def _point(x: Axis, y: Axis, at: float, value: float) -> tuple[float, float]:
     return LEFT + x.share(at) * ACROSS, LOW - y.share(value) * (LOW - TOP)
 
 
 def _drawn(line: Line, x: Axis, y: Axis) -> list[Mark]:
-    points = [_place(x, y, at, value) for at, value in zip(line.xs, line.ys, strict=True)]
+    points = [_point(x, y, at, value) for at, value in zip(line.xs, line.ys, strict=True)]
     marks: list[Mark] = []
     if line.has_area:
         marks.append(Fill([(points[0][0], LOW), *points, (points[-1][0], LOW)], line.colour, 0.16))

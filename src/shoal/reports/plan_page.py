@@ -147,13 +147,13 @@ def _time(drawn: PlanFigures) -> Axis:
 
 
 def _middles(values: Sequence[float]) -> list[float]:
-    return [(place + 0.5) / len(values) for place in range(len(values))]
+    return [(part + 0.5) / len(values) for part in range(len(values))]
 
 
 def _over_time(caption: str, unit: str, values: Sequence[float], scale: float) -> Numbers:
     step = max(1, len(values) // 10)
     rows = [
-        [f"{100 * place / len(values):.0f} %", f"{values[place] / scale:.3g}"] for place in range(0, len(values), step)
+        [f"{100 * part / len(values):.0f} %", f"{values[part] / scale:.3g}"] for part in range(0, len(values), step)
     ]
     return Numbers(caption, ["Time", unit], rows)
 

@@ -20,9 +20,9 @@ PICTURES = (".svg", ".png", ".pdf")
 _PIXELS = 1200  # across
 _POINTS_AN_INCH, _DOTS_AN_INCH = 72.0, 120
 
-FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
+_FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",sans-serif'
 STYLE = f"""
-svg text{{font:11px {FONT}}}
+svg text{{font:11px {_FONT}}}
 svg .bold{{font-weight:600}}
 svg .line{{fill:none;stroke-linejoin:round;stroke-linecap:round}}
 """ + "".join(f"svg .f-{name}{{fill:var(--{name})}}svg .s-{name}{{stroke:var(--{name})}}\n" for name in LIGHT)
@@ -65,10 +65,10 @@ def _elements(mark: Mark) -> Iterator[str]:
                 crisp = ' shape-rendering="crispEdges"'
                 yield f'<path class="f-{mark.colour}"{_opacity(mark.opacity)}{crisp} d="{path}"/>'
         case Dots():
-            look = f"f-paper s-{mark.colour}" if mark.are_rings else f"f-{mark.colour}"
+            colours = f"f-paper s-{mark.colour}" if mark.are_rings else f"f-{mark.colour}"
             wide = ' stroke-width="1.5"' if mark.are_rings else ""
             for x, y in mark.points:
-                yield f'<circle class="{look}"{wide} cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}"/>'
+                yield f'<circle class="{colours}"{wide} cx="{x:.1f}" cy="{y:.1f}" r="{mark.radius:g}"/>'
         case Text():
             yield _text(mark)
 
@@ -78,9 +78,10 @@ def _text(mark: Text) -> str:
     size = "" if mark.size == 11.0 else f' style="font-size:{mark.size:g}px"'
     anchor = "" if mark.anchor == "start" else f' text-anchor="{mark.anchor}"'
     turned = f' transform="rotate(-90 {mark.x:.0f} {mark.y:.0f})"' if mark.is_turned else ""
-    # The width of a font is unknown here: a text that may be too wide gets an explicit width.
-    tight = mark.most and text_width(mark.text, mark.size * 1.2, is_bold=mark.is_bold) > mark.most
-    fitted = f' textLength="{mark.most:.0f}" lengthAdjust="spacingAndGlyphs"' if tight else ""
+    # The width of a font is unknown here: a text that may be too wide gets the width that is estimated, within bounds.
+    width = text_width(mark.text, mark.size, is_bold=mark.is_bold)
+    is_tight = mark.most and 1.2 * width > mark.most
+    fitted = f' textLength="{min(mark.most, width):.0f}" lengthAdjust="spacingAndGlyphs"' if is_tight else ""
     return (
         f'<text class="f-{mark.colour}{weight}" x="{mark.x:.1f}" y="{mark.y:.1f}"{size}{anchor}{turned}{fitted}>'
         f"{escape(mark.text)}</text>"

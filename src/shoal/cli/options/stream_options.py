@@ -42,13 +42,28 @@ def given_order_options(arguments: argparse.Namespace) -> list[str]:
 
 def asked_order(arguments: argparse.Namespace) -> OrderRequest:
     """Return the order that the options describe, or that of ``shuffle()``; refuse options of other orders."""
-    counts_chunks = arguments.chunks is not None and arguments.order in (None, "window")
+    name = arguments.order or "window"
+    for option, owners in (("chunks", ("window", "block")), ("samples", ("buffer",))):
+        if getattr(arguments, option) is not None and name not in owners:
+            msg = f"--{option} belongs to --order {' or '.join(owners)}; the order is {name}"
+            raise UsageError(msg)
+    order: Any = name
+    num_canonical_nodes = arguments.num_canonical_nodes
+    if arguments.samples is not None:
+        order = Buffer(arguments.samples)
+    elif arguments.chunks is not None and name == "block":
+        order = Block(arguments.chunks)
+    elif arguments.chunks is not None:
+        if arguments.window is not None:
+            msg = "--window and --chunks both say how large the window is"
+            raise UsageError(msg, hint="--window takes bytes, --chunks a number of chunks")
+        order, num_canonical_nodes = Window(arguments.chunks, num_canonical_nodes), None
     return order_request(
-        _order_of(arguments, counts_chunks=counts_chunks),
+        order,
         seed=arguments.seed or 0,
         window=arguments.window,
         chunk=arguments.chunk,
-        num_canonical_nodes=None if counts_chunks else arguments.num_canonical_nodes,
+        num_canonical_nodes=num_canonical_nodes,
     )
 
 
@@ -71,23 +86,6 @@ def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
     except (ValueError, RecursionError):
         msg = f"{path}: this is not a {what}, which is a JSON object"
         raise StateError(msg, hint=f"write one with json.dump({call}, file)") from None
-
-
-def _order_of(arguments: argparse.Namespace, *, counts_chunks: bool) -> Any:
-    """Return the name of an order, or an order with its numbers."""
-    name = arguments.order or "window"
-    for option, owners in (("chunks", ("window", "block")), ("samples", ("buffer",))):
-        if getattr(arguments, option) is not None and name not in owners:
-            msg = f"--{option} belongs to --order {' or '.join(owners)}; the order is {name}"
-            raise UsageError(msg)
-    if counts_chunks:
-        if arguments.window is not None:
-            msg = "--window and --chunks both say how large the window is"
-            raise UsageError(msg, hint="--window takes bytes, --chunks a number of chunks")
-        return Window(arguments.chunks, arguments.num_canonical_nodes)
-    if arguments.chunks is not None:
-        return Block(arguments.chunks)
-    return name if arguments.samples is None else Buffer(arguments.samples)
 
 
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:

@@ -70,12 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     warnings = _warnings(record, cluster)
     dataset = output.format_value("dataset_bytes", record["dataset_bytes"])
     ranks, nodes = counted(cluster.world_size, "rank"), counted(cluster.num_nodes, "node")
+    samples = counted(record["num_samples"], "sample")
     head = {
-        "title": f"Plan for {printed(source_of(arguments))}"
-        if arguments.source
-        else f"Plan for {dataset} in {record['num_samples']:,} samples",
-        "about": f"{ranks} on {nodes}, global batches of {cluster.global_batch:,}; {record['num_samples']:,} samples, "
-        f"{dataset}",
+        "title": f"Plan for {printed(source_of(arguments)) if arguments.source else f'{dataset} in {samples}'}",
+        "about": f"{ranks} on {nodes}, global batches of {cluster.global_batch:,}; {samples}, {dataset}",
         "lead": " ".join([_lead(record, cluster), *warnings]),
     }
     if arguments.picture is not None:
