@@ -26,8 +26,7 @@ def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = Tr
 
     Missing directories are made. ``durable``: the bytes are on the disk before the name is, so after a crash of the
     machine there is the old file or the new one; without it some file systems leave an empty one, and there is no wait.
-    On failure (`OSError`) no temporary file stays behind, except after a kill; such a leftover is hidden and ends in
-    ``.tmp``.
+    On failure (`OSError`) no temporary file stays behind; after a kill one may, hidden and ending in ``.tmp``.
     """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{_temporary_name(path)}")
@@ -203,8 +202,7 @@ class SpooledObject:
 def append_line(path: str, line: str) -> None:
     """Append a line to the file ``path``, made if missing; lines of several processes never mix.
 
-    The line goes out in one append, which local file systems carry out as one step. Raises `StorageError` if it could
-    not be written, or only in part.
+    The line goes out in one append, which local file systems carry out as one step.
     """
     _append(path, line.encode() + b"\n")
 

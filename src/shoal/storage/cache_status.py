@@ -1,7 +1,6 @@
 """The caches of this machine: chunk caches, and indexes with the files that belong to them; their state and removal.
 
-All of it can be rebuilt, and may be removed while others use it: a process that is reading a file keeps it until it
-has been read.
+All of it can be rebuilt, and may be removed while others use it: a process that reads a file keeps it until then.
 """
 
 from __future__ import annotations
@@ -99,10 +98,7 @@ def recorded_chunk_caches() -> list[str]:
 
 
 def chunk_cache_status(directory: str) -> ChunkCacheStatus:
-    """Return the state of the chunk cache in ``directory`` (or the folder itself); O(chunks).
-
-    Raises `StorageError` or `UsageError` if there is none, or it belongs to somebody else.
-    """
+    """Return the state of the chunk cache in ``directory`` (or the folder itself), which must exist; O(chunks)."""
     with _held(directory) as (folder, path, book):
         chunks = count(folder, book)
         datasets = {chunk.dataset for chunk in chunks}
@@ -118,10 +114,7 @@ def chunk_cache_status(directory: str) -> ChunkCacheStatus:
 
 
 def clear_chunks(directory: str, *, unused_seconds: float | None = None) -> Removed:
-    """Remove all chunks, or only those of datasets unused for ``unused_seconds``; and leftovers of killed processes.
-
-    Raises the errors of `chunk_cache_status`.
-    """
+    """Remove all chunks, or only those of datasets unused for ``unused_seconds``; and leftovers of killed processes."""
     with _held(directory) as (folder, path, book):
         num_files, num_bytes = sweep(folder, book), 0
         chunks = list(chunks_in(folder))

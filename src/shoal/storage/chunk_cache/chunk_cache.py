@@ -48,16 +48,12 @@ _DATASET = re.compile("[0-9a-f]{16}")
 
 @dataclass(slots=True)
 class SpillCounts:
-    """Counts of what one process did with pieces kept decoded.
+    """Counts of what one process did with pieces kept decoded."""
 
-    ``num_fills`` pieces were decoded, to files of ``num_bytes``; ``num_reads`` samples were read from them, and
-    ``num_bypasses`` samples were wanted while the cache could not take their piece.
-    """
-
-    num_fills: int = 0
-    num_bytes: int = 0
-    num_reads: int = 0
-    num_bypasses: int = 0
+    num_fills: int = 0  # pieces decoded to files
+    num_bytes: int = 0  # of these files
+    num_reads: int = 0  # samples read from them
+    num_bypasses: int = 0  # samples wanted while the cache could not take their piece
 
 
 class ChunkCache:

@@ -39,15 +39,13 @@ _T = TypeVar("_T")
 class CacheCounts:
     """Counts of what one process did with a cache.
 
-    ``num_hits`` reads were answered from it, ``num_fills`` were fetched and put into it, ``num_bypasses`` were fetched
-    and not kept; ``num_damaged`` files were dropped because their contents were not what was written. Threads count
-    without a lock: where the interpreter runs them in parallel, an increment may be lost.
+    Threads count without a lock: where the interpreter runs them in parallel, an increment may be lost.
     """
 
-    num_hits: int = 0
-    num_fills: int = 0
-    num_bypasses: int = 0
-    num_damaged: int = 0
+    num_hits: int = 0  # reads answered from the cache
+    num_fills: int = 0  # reads fetched and put into it
+    num_bypasses: int = 0  # reads fetched and not kept
+    num_damaged: int = 0  # files dropped because their contents were not what was written
 
 
 class Claim(NamedTuple):
@@ -169,10 +167,7 @@ class Claims:
             return False
 
     def reserve(self, descriptor: int, size: int, *, must_fit: bool = False) -> bool:
-        """Reserve the space for a file of this size; return True if it was available.
-
-        With ``must_fit``, the oldest chunks are evicted if nothing else is left: this caller needs the space.
-        """
+        """Reserve the space for a file; return True if available. ``must_fit`` evicts the oldest chunks if need be."""
         guard = self.guard_bytes
         with self.ledger.held() as book:
             self.report(book)

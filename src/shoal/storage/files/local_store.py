@@ -115,10 +115,7 @@ class LocalStore:
         return data
 
     def read_into(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on; raises the errors of `read_range`.
-
-        Saves a copy where the bytes have a destination of their own.
-        """
+        """Fill a buffer like `read_range`: saves a copy where the bytes have a destination of their own."""
         file = self._file(path)
         begin, wanted = first_byte, len(buffer)
         try:

@@ -24,7 +24,7 @@ _WORTH_A_DESCRIPTOR = 4  # files of one directory; opening it costs as much as r
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileTree:
-    """Files below ``root``, in runs that lie in one directory each; about 50 bytes a file.
+    """Files below ``root``, in runs of one directory each; about 50 bytes a file.
 
     Run ``r`` has the files ``[first_file[r], first_file[r + 1])`` of ``directories[r]``, which is empty or ends with a
     slash. ``joined`` has the rest of their names, each ended by a NUL; file ``i`` begins at ``starts[i]``, shape
@@ -118,10 +118,7 @@ class FileList:
 
 
 def stat_files(root: str, names: Sequence[str]) -> FileList:
-    """Return the files of these names below ``root`` (or of absolute names), in this order.
-
-    A file that fails in stat has the size -1: reading it raises the error.
-    """
+    """Return the files of these names below ``root`` (or absolute ones) in order; the size is -1 if stat failed."""
     num_bytes = np.full(len(names), -1, dtype=np.int64)
     modified_ns = np.zeros(len(names), dtype=np.int64)
     for number, name in enumerate(names):
@@ -135,10 +132,7 @@ def stat_files(root: str, names: Sequence[str]) -> FileList:
 
 
 def glob_files(pattern: str) -> FileTree:
-    """Return the files that a glob matches (``**``: any directories), named below their common directory.
-
-    Raises `SourceError` if there are none.
-    """
+    """Return the files, at least one, that a glob matches (``**``: any directories), below their common directory."""
     # Keep matches that are neither file nor directory: they are an error, or left out and listed.
     found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
     if not found:

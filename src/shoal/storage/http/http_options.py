@@ -60,10 +60,10 @@ class HttpOptions:
             return dict(self.headers)
         return {"Authorization": _basic(parts.username, parts.password or ""), **self.headers}
 
-    def secrets(self) -> list[str]:
-        """Return the words that must never be shown, even if a server echoes them."""
-        words = [word for value in self.headers.values() for word in (value, *value.split())]
-        return [word for word in words if len(word) > 3]
+    def secrets_for(self, url: str) -> list[str]:
+        """Return the words of `headers_for` a URL: they must never be shown, even if a server echoes them."""
+        words = [word for value in self.headers_for(url).values() for word in (value, *value.split())]
+        return [word for word in words if len(word) > 3 and word != "Basic"]
 
     def proxy_for(self, url: str) -> str:
         """Return the proxy from the options, else the environment, "" for none; one without a scheme is http."""

@@ -108,10 +108,7 @@ class HttpStore:
             self._of_hosts.setdefault(host_of(url), url)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Return exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects).
-
-        Raises `StorageError` if anything else came; ``transient`` says whether a retry may help.
-        """
+        """Return exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects)."""
         return self._read(path, first_byte, end_byte)
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
@@ -245,15 +242,8 @@ class HttpStore:
 
     def _secrets(self, path: str, url: str) -> Sequence[str]:
         """Return the words to strike from quoted answers: servers like to echo requests."""
-        full = self._full_url(path)
-        sent = [word for value in self._options.headers_for(full).values() for word in (value, *value.split())]
-        return [
-            *secrets_in(url),
-            *secrets_in(full),
-            *self._options.secrets(),
-            *self._connections.secrets(url),
-            *(word for word in sent if len(word) > 6),
-        ]
+        options = self._options.secrets_for(full := self._full_url(path))
+        return [*secrets_in(url), *secrets_in(full), *options, *self._connections.secrets(url)]
 
     def _refusal(self, answer: Answer, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
         if answer.status != 200:

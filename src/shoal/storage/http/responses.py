@@ -31,15 +31,12 @@ _WITHOUT_BODY = (204, 304)
 
 
 class PlainHead(NamedTuple):
-    """The head of an answer whose body has a stated length; ``fields`` by names in lower case, each of which came once.
+    """The head of an answer whose body has a stated length."""
 
-    ``num_bytes`` is the size of the head itself, ``length`` that of the body.
-    """
-
-    num_bytes: int
+    num_bytes: int  # of the head itself
     status: int
-    fields: dict[str, str]
-    length: int
+    fields: dict[str, str]  # by names in lower case, each of which came once
+    length: int  # of the body
     will_close: bool
 
 
