@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
-from shoal.storage.remote_objects import KnownObjects, as_one_buffer, check_length, no_read_ahead, range_reader
+from shoal.storage.remote_objects import (
+    KnownObjects,
+    as_one_buffer,
+    check_length,
+    find_by_stat,
+    no_read_ahead,
+    range_reader,
+)
 from shoal.storage.storage_errors import check_range
 from shoal.storage.store import Buffer, ObjectInfo
 
@@ -40,6 +47,7 @@ class MemoryStore:
     reads_ahead = False
     advise = no_read_ahead
     reader = range_reader
+    find = find_by_stat
 
     def __init__(self, _made_in: bytes = _family) -> None:
         self._made_in = _made_in
@@ -63,11 +71,6 @@ class MemoryStore:
         """Return size and version of an object."""
         found = self._object(path, verb="look at")
         return self._known.check(path, len(found.data), found.version)
-
-    def find(self, path: str) -> ObjectInfo | None:
-        """`stat`, or None if the object does not exist."""
-        self._check_process(path)
-        return self.stat(path) if path in _objects else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every object below the directory ``prefix``, sorted by path."""

@@ -7,6 +7,7 @@ raises `ForkError` instead.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from shoal.storage.storage_errors import check_range, is_missing
 from shoal.storage.store import Buffer, ObjectInfo
 
 _LISTED_AT_A_TIME = 1000
+_using_pid: int | None = None  # of the process that has used obstore: this one, or the parent it was forked from
 
 
 class ObjectStore:
@@ -76,15 +78,12 @@ class ObjectStore:
         if first_byte == end_byte:
             return b""
         verb = f"read bytes [{first_byte}, {end_byte}) of"
-        client, location = self._client(path)
-        try:
-            result = _obstore().get(client, location.key, options={"range": (first_byte, end_byte)})
+        with self._request(path, verb) as (obstore, client, location):
+            result = obstore.get(client, location.key, options={"range": (first_byte, end_byte)})
             info = self._info(path, result.meta)
             first, end = result.range
             check_length(path, first_byte, end_byte, end - first, info.num_bytes)
             data = result.bytes()
-        except BaseException as error:  # noqa: BLE001  # errors that are not the store's are raised on
-            raise self._failure(error, path, location, verb=verb) from None
         self._answered.add(location.bucket)
         check_length(path, first_byte, end_byte, len(data), info.num_bytes)
         return data
@@ -93,11 +92,8 @@ class ObjectStore:
         """Return size and version (etag) of an object; makes a request unless it is known already."""
         if known := self._known.get(path):
             return known
-        client, location = self._client(path)
-        try:
-            found = _obstore().head(client, location.key)
-        except BaseException as error:  # noqa: BLE001  # see `_read`
-            raise self._failure(error, path, location, verb="look at") from None
+        with self._request(path, "look at") as (obstore, client, location):
+            found = obstore.head(client, location.key)
         self._answered.add(location.bucket)
         return self._info(path, found)
 
@@ -111,10 +107,9 @@ class ObjectStore:
 
         One request for each 1000 objects, made as they are consumed.
         """
-        client, location = self._client(prefix)
-        directory = location.key.rstrip("/")
-        try:
-            stream = _obstore().list(client, prefix=directory or None, chunk_size=_LISTED_AT_A_TIME)
+        with self._request(prefix, "list") as (obstore, client, location):
+            directory = location.key.rstrip("/")
+            stream = obstore.list(client, prefix=directory or None, chunk_size=_LISTED_AT_A_TIME)
             for meta in _without_directories(meta for found in stream for meta in found):
                 self._answered.add(location.bucket)
                 if not directory or meta["path"].startswith(f"{directory}/"):
@@ -122,16 +117,11 @@ class ObjectStore:
                     if self._known.get(path) is None:
                         self._only_listed.add(path)
                     yield self._known.check(path, meta["size"], meta["e_tag"], meta["last_modified"])
-        except BaseException as error:  # noqa: BLE001  # see `_read`
-            raise self._failure(error, prefix, location, verb="list") from None
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole object: it exists when this returns, and not at all when it raises."""
-        client, location = self._client(path)
-        try:
-            _obstore().put(client, location.key, as_one_buffer(data))
-        except BaseException as error:  # noqa: BLE001  # see `_read`
-            raise self._failure(error, path, location, verb="write") from None
+        with self._request(path, "write") as (obstore, client, location):
+            obstore.put(client, location.key, as_one_buffer(data))
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
@@ -140,18 +130,18 @@ class ObjectStore:
         A server that ignores conditions without saying so writes in any case. Raises `StorageError`, with errno ENOTSUP
         if the store cannot compare.
         """
-        client, location = self._client(path)
+        obstore, client, location = self._client(path)
         try:
             mode: Any = "create"
             if replaces is not None:
-                there = _obstore().head(client, location.key)  # for the etag as the server spells it, and its version
+                there = obstore.head(client, location.key)  # for the etag as the server spells it, and its version
                 if version_of(there["e_tag"]) != replaces.version or not replaces.version:
                     self._known.forget(path)
                     return False
                 mode = {name: there[name] for name in ("e_tag", "version") if there[name] is not None}
-            _obstore().put(client, location.key, as_one_buffer(data), mode=mode)
-        except BaseException as error:  # noqa: BLE001  # see `_read`
-            failure = self._failure(error, path, location, verb="write")
+            obstore.put(client, location.key, as_one_buffer(data), mode=mode)
+        except BaseException as error:  # noqa: BLE001  # see `_request`
+            failure = self._failure(error, path, location, "write")
             self._known.forget(path)
             if isinstance(failure, StorageError):
                 if was_written_meanwhile(error, failure) or (replaces is not None and is_missing(failure)):
@@ -164,13 +154,12 @@ class ObjectStore:
 
     def delete(self, path: str) -> None:
         """Remove the object, if it exists."""
-        client, location = self._client(path)
         try:
-            _obstore().delete(client, location.key)
-        except BaseException as error:  # noqa: BLE001  # see `_read`
-            failure = self._failure(error, path, location, verb="remove")
-            if not (isinstance(failure, StorageError) and is_missing(failure)):
-                raise failure from None
+            with self._request(path, "remove") as (obstore, client, location):
+                obstore.delete(client, location.key)
+        except StorageError as error:
+            if not is_missing(error):
+                raise
         self._known.forget(path)
 
     def close(self) -> None:
@@ -179,14 +168,32 @@ class ObjectStore:
         self._known.forget()
         self._only_listed.clear()
 
-    def _client(self, path: str) -> tuple[Any, ObjectLocation]:
+    @contextlib.contextmanager
+    def _request(self, path: str, verb: str) -> Iterator[tuple[Any, Any, ObjectLocation]]:
+        """Yield obstore, a client and the location of an object; translate errors of obstore."""
+        obstore, client, location = self._client(path)
+        try:
+            yield obstore, client, location
+        except BaseException as error:  # noqa: BLE001  # errors that are not the store's are raised on
+            raise self._failure(error, path, location, verb) from None
+
+    def _client(self, path: str) -> tuple[Any, Any, ObjectLocation]:
+        global _using_pid  # noqa: PLW0603  # state of this process
         location = location_of(path)
         key = (location.kind, location.bucket, location.account)
         client = self._clients.get(key)
         # Two threads may both make one; both use the first that is stored.
         client = client or self._clients.setdefault(key, client_of(location, self._options))
-        _use(path)
-        return client, location
+        if _using_pid not in (None, os.getpid()):
+            msg = f"{path}: this process was forked from one that read such a store, and cannot read it: it would hang"
+            hint = (
+                'start workers anew: multiprocessing_context="forkserver" (as shoal.torch.DataLoader does) or "spawn"'
+            )
+            raise ForkError(msg, hint=hint)
+        _using_pid = os.getpid()
+        import obstore  # noqa: PLC0415  # optional
+
+        return obstore, client, location
 
     def _info(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
         """Return the object that an answer describes; the first answer may give another version than the listing did.
@@ -203,18 +210,16 @@ class ObjectStore:
 
     def _is_still_listed(self, info: ObjectInfo) -> bool:
         """Return True if the store lists an object with this very size and version."""
-        client, location = self._client(info.path)
+        obstore, client, location = self._client(info.path)
         directory, _, _ = location.key.rpartition("/")
         # Start the listing just before the object: at its name without the last letter.
-        stream = _obstore().list(
-            client, prefix=directory or None, offset=location.key[:-1], chunk_size=_LISTED_AT_A_TIME
-        )
+        stream = obstore.list(client, prefix=directory or None, offset=location.key[:-1], chunk_size=_LISTED_AT_A_TIME)
         for meta in next(iter(stream), []):
             if meta["path"] == location.key:
                 return (meta["size"], version_of(meta["e_tag"])) == (info.num_bytes, info.version)
         return False
 
-    def _failure(self, error: BaseException, path: str, location: ObjectLocation, *, verb: str) -> BaseException:
+    def _failure(self, error: BaseException, path: str, location: ObjectLocation, verb: str) -> BaseException:
         answered = location.bucket in self._answered
         failure = obstore_failure(error, path, self._options, verb=verb, answered=answered)
         if isinstance(failure, StorageError):
@@ -233,30 +238,3 @@ def _without_directories(metas: Iterator[Mapping[str, Any]]) -> Iterator[Mapping
         last = meta
     if last is not None:
         yield last
-
-
-_used = False
-_used_before_fork = False
-
-
-def _after_fork() -> None:
-    global _used_before_fork  # noqa: PLW0603  # state of this process
-    _used_before_fork = _used
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _use(path: str) -> None:
-    global _used  # noqa: PLW0603  # the same
-    if _used_before_fork:
-        msg = f"{path}: this process was forked from one that had read such a store, and cannot read it: it would hang"
-        hint = 'start workers anew: multiprocessing_context="forkserver" (as shoal.torch.DataLoader does) or "spawn"'
-        raise ForkError(msg, hint=hint)
-    _used = True
-
-
-def _obstore() -> Any:
-    import obstore  # noqa: PLC0415  # optional
-
-    return obstore
