@@ -11,9 +11,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
-from shoal.order.arrays.index_ranges import Runs
 from shoal.order.protocol import Order
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
@@ -28,7 +26,6 @@ from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.map_view import MapView
 from shoal.stream.ranks import Ranks
-from shoal.stream.shuffle_quality import quality_of
 from shoal.stream.workers.foreign_loaders import refuse_as_list, refuse_in_worker
 
 
@@ -89,13 +86,11 @@ class Dataset:
 
     def take(self, num_samples: int) -> Dataset:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
-        count = count_of(num_samples, "take()")
-        return Dataset(self.stream.spec.only(Runs.span(0, min(count, self.num_samples)), "take()"))
+        return Dataset(self.stream.spec.taken(num_samples))
 
     def skip(self, num_samples: int) -> Dataset:
         """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
-        count = count_of(num_samples, "skip()")
-        return Dataset(self.stream.spec.only(Runs.span(min(count, self.num_samples), self.num_samples), "skip()"))
+        return Dataset(self.stream.spec.skipped(num_samples))
 
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Dataset:
         """Leave bad batches out of an epoch; all other samples keep their order.
@@ -198,11 +193,7 @@ class Dataset:
         to the last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
         "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
         """
-        if (size is None) == (global_batch_size is None):
-            msg = "batch() takes a size for each rank, or global_batch_size="
-            raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
-        number = count_of(size if size is not None else global_batch_size, "batch()")
-        return Dataset(self.stream.spec.in_batches(Batching(number, size is None, remainder)))
+        return Dataset(self.stream.spec.in_batches(Batching.asked(size, global_batch_size, remainder)))
 
     def reading(
         self,
@@ -294,8 +285,7 @@ class Dataset:
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Return the sample ids at global positions ``[start, stop)`` of an epoch, reading no data; 0.1 us each."""
-        order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
-        return self.resolved.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
+        return self.stream.ids(epoch, start, stop)
 
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
@@ -320,20 +310,11 @@ class Dataset:
         rho
             That correlation, if you know it: 0 for data that were shuffled when written, 1 for the worst case.
         """
-        if batch is None:
-            batched, few = self.stream.spec.batching is not None, max(1, min(256, self.num_samples // 2))
-            batch = self.stream.partition.global_batch if batched else few
-        return quality_of(self.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
+        return self.stream.quality(batch, key, rho)
 
     def __len__(self) -> int:
         """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`."""
-        spec, num_samples = self.stream.spec, self.resolved.num_samples_of(self.epoch)
-        if spec.batching is not None:
-            return self.stream.partition.num_batches(num_samples)
-        if spec.filters:
-            msg = "how many samples filter() keeps is not known before they are read"
-            raise TypeError(msg)
-        return self.stream.partition.num_samples_of(spec.ranks.resolve()[0], num_samples)
+        return self.stream.length()
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:
         """Return the sample with this id, after all stages except filters; one read."""
@@ -345,10 +326,7 @@ class Dataset:
 
         Its item ``i`` is ``ds[i]``: in the format set by `format`, and verified if `reading` says so.
         """
-        if self.stream.spec.filters:
-            msg = "as_map() gives a sample for every id, and this dataset has a filter()"
-            raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
-        return self.stream.by_id
+        return self.stream.as_map()
 
     def to_hf(self, *, features: Any = None) -> Any:
         """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""

@@ -145,11 +145,19 @@ class Batching:
     is_global: bool
     remainder: str
 
-    def __post_init__(self) -> None:
-        if not self.size:
+    @staticmethod
+    def asked(size: Any, global_batch_size: Any, remainder: str) -> Batching:
+        """Return the arguments of `Dataset.batch`, checked."""
+        if (size is None) == (global_batch_size is None):
+            msg = "batch() takes a size for each rank, or global_batch_size="
+            raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
+        number = count_of(global_batch_size if size is None else size, "batch()")
+        if not number:
             msg = "batch() needs at least one sample; got 0"
             raise UsageError(msg)
-        self.partition(1)  # an unknown remainder is refused here, not when iterating
+        batching = Batching(number, size is None, remainder)
+        batching.partition(1)  # an unknown remainder is refused here, not when iterating
+        return batching
 
     def partition(self, world_size: int) -> Partition:
         """Return the partition of an epoch among so many ranks."""

@@ -19,7 +19,7 @@ from shoal.pipeline.stages import Filter, Stage
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.stream.dataset_requests import Batching, choose_by_columns, numbers_left
+from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.ranks import Ranks
 
 
@@ -98,6 +98,15 @@ class DatasetSpec:
         elif self.request is None and self.stored is not None:
             samples = numbers_left(samples, self.stored)
         return self.only(Runs.of(samples, self.num_samples), "select()")
+
+    def taken(self, num_samples: Any) -> DatasetSpec:
+        """Keep only the first samples."""
+        return self.only(Runs.span(0, min(count_of(num_samples, "take()"), self.num_samples)), "take()")
+
+    def skipped(self, num_samples: Any) -> DatasetSpec:
+        """Skip the first samples."""
+        first = min(count_of(num_samples, "skip()"), self.num_samples)
+        return self.only(Runs.span(first, self.num_samples), "skip()")
 
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
         """Keep only these samples, numbered among those left: of storage before `shuffle`, of epochs after it."""

@@ -18,6 +18,7 @@ from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
 from shoal.order.state import State
 from shoal.pipeline.collate import collate
+from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.resolved_order import ResolvedOrder
@@ -29,7 +30,7 @@ from shoal.stream.delivery_sums import RecordHashes
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.map_view import MapView, map_view
 from shoal.stream.position import Cursor
-from shoal.stream.shuffle_quality import warning_about
+from shoal.stream.shuffle_quality import quality_of, warning_about
 
 
 class Stream:
@@ -83,6 +84,35 @@ class Stream:
         pipeline = PipelineSpec(partition, rank, spec.stages, spec.batch_stages, collate, formatting=formatting)
         work = WorkerSpec(opened, resolved, pipeline, options)
         return IteratorSpec(work, self.cursor.epoch, self.cursor.start, counters=self.counters, cursor=self.cursor)
+
+    def length(self) -> int:
+        """Return the length of a whole epoch on this rank, in batches or samples."""
+        num_samples = self.resolved.num_samples_of(self.cursor.epoch)
+        if self.spec.batching is not None:
+            return self.partition.num_batches(num_samples)
+        if self.spec.filters:
+            msg = "how many samples filter() keeps is not known before they are read"
+            raise TypeError(msg)
+        return self.partition.num_samples_of(self.spec.ranks.resolve()[0], num_samples)
+
+    def as_map(self) -> MapView:
+        """Return the samples by id, if there is one for every id."""
+        if self.spec.filters:
+            msg = "as_map() gives a sample for every id, and this dataset has a filter()"
+            raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
+        return self.by_id
+
+    def quality(self, batch: int | None, key: Any, rho: float | None) -> ShuffleQuality:
+        """Predict how well batches will be mixed; see `Dataset.quality`."""
+        if batch is None:
+            few = max(1, min(256, self.resolved.num_samples // 2))
+            batch = few if self.spec.batching is None else self.partition.global_batch
+        return quality_of(self.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
+
+    def ids(self, epoch: int, start: int, stop: int | None) -> NDArray[np.int64]:
+        """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
+        order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
+        return self.resolved.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(self, step: int, epoch: int, rank: int | None, world_size: int | None) -> NDArray[np.int64]:
         """Return the sample ids of a rank's batch; see `Dataset.batch_ids`."""

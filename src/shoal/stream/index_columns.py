@@ -88,9 +88,11 @@ def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
         The numbers have no names.
     """
     index = opened.index
-    if (words := words_of_column(index, field)) is None and (
-        words := (named := class_labels(opened)).get(field)
-    ) is None:
+    words, named = words_of_column(index, field), dict[str, Any]()
+    if words is None:
+        named = class_labels(opened)
+        words = named.get(field)
+    if words is None:
         known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
         msg = f"the numbers of {field!r} have no names here"
         hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"

@@ -129,7 +129,7 @@ class DataLoader:
             raise UsageError(msg, hint="num_workers=0 and num_threads=1 or more; or leave num_threads out")
         self.num_threads = num_threads
         self.prefetch_bytes = parse_bytes(prefetch_bytes, "prefetch_bytes")
-        worker_options = {
+        worker_options: dict[str, Any] = {
             "worker_init_fn": worker_init_fn,
             "multiprocessing_context": multiprocessing_context,
             "generator": generator,
@@ -139,8 +139,9 @@ class DataLoader:
             if given := [name for name, value in worker_options.items() if value is not None]:
                 msg = f"{given[0]}= is for worker processes, and there are none"
                 raise UsageError(msg, hint="num_workers=1 or more; with 0 threads of this process make the batches")
-        self._worker_init_fn, self._generator = worker_init_fn, generator
-        self._context = start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else None
+        else:
+            worker_options["multiprocessing_context"] = start_context(multiprocessing_context, preload=_PRELOAD)
+        self._worker_options = worker_options
         self._staying: Workers | None = None
         self._serving: Iteration | None = None
         self._newest: weakref.ref[Iteration] | None = None
@@ -231,16 +232,8 @@ class DataLoader:
         return {**self.__dict__, "_staying": None, "_serving": None, "_newest": None}
 
     def _workers_for(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
-        context: Any = self._context
-        options = {
-            "pin_memory": self.pin_memory,
-            "timeout": self.timeout,
-            "worker_init_fn": self._worker_init_fn,
-            "multiprocessing_context": context,
-            "generator": self._generator,
-            "prefetch_factor": self.prefetch_factor,
-            "persistent_workers": self.persistent_workers,
-        }
+        names = ("pin_memory", "timeout", "prefetch_factor", "persistent_workers")
+        options = {**self._worker_options, **{name: getattr(self, name) for name in names}}
         given = (spec.work, self.num_workers, finish, options)
         staying, self._staying = self._staying, None
         if staying is not None:
@@ -248,8 +241,8 @@ class DataLoader:
                 self._staying = staying
                 return staying
             staying.close()
-        if context.get_start_method() != "fork":
-            _check_travels(spec.work.pipeline, self.collate_fn, self._worker_init_fn)
+        if options["multiprocessing_context"].get_start_method() != "fork":
+            _check_travels(spec.work.pipeline, self.collate_fn, options["worker_init_fn"])
         workers = Workers(*given)
         if self.persistent_workers:
             self._staying = workers
