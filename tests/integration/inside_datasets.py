@@ -92,7 +92,9 @@ def test_it_begins_where_the_dataset_stands(ds: shoal.Dataset) -> None:
     next(iterator)
     ds.load_state_dict(batches.state_dict())
     assert ids_of(ds.to_hf()) == ds.ids(2, 10).tolist()
-    with pytest.raises(UsageError, match=r"epoch 0 would begin, and the dataset stood in epoch 2\n.*set_epoch\(2\)"):
+    with pytest.raises(
+        UsageError, match=r"epoch 0 would begin, but the dataset is already in epoch 2\n.*set_epoch\(2\)"
+    ):
         next(iter(ds.to_hf().map(doubled)))  # a new one, which has forgotten the epoch
     mapped = ds.to_hf().map(doubled)
     mapped.set_epoch(2)
@@ -155,9 +157,9 @@ def test_a_state_of_another_split_is_refused(ds: shoal.Dataset) -> None:
 def test_what_would_not_be_exact_is_refused(ds: shoal.Dataset) -> None:
     with pytest.raises(UsageError, match=r"shuffle\(\) of Hugging Face datasets"):
         ds.to_hf().shuffle(seed=1)
-    with pytest.raises(UsageError, match="gives batches"):
+    with pytest.raises(UsageError, match="yields batches"):
         ds.batch(8).to_hf()
-    with pytest.raises(UsageError, match="gives tuples"):
+    with pytest.raises(UsageError, match="yields tuples"):
         ds.to_tuple("__id__").to_hf()
 
 
@@ -283,9 +285,9 @@ REFUSED: list[tuple[str, Callable[[Any, Any], Any]]] = [
     (r"filter\(\) chooses rows", lambda hf, stream: stream.filter(lambda row: True)),
     (r"take\(\) counts rows", lambda hf, stream: stream.take(5)),
     (r"skip\(\) counts rows", lambda hf, stream: stream.skip(5)),
-    ("the part of one node", lambda hf, stream: split_dataset_by_node(stream, 0, 2)),
-    (r"reshard\(\) made it parts", lambda hf, stream: stream.reshard()),
-    ("made by Generator", lambda hf, stream: datasets.IterableDataset.from_generator(generated)),
+    ("the part of a single node", lambda hf, stream: split_dataset_by_node(stream, 0, 2)),
+    (r"reshard\(\) split its files", lambda hf, stream: stream.reshard()),
+    ("come from Generator", lambda hf, stream: datasets.IterableDataset.from_generator(generated)),
 ]
 
 

@@ -167,8 +167,8 @@ def test_what_is_no_number_stays_as_it_is(tmp_path: Path, ds: shoal.Dataset) -> 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"global_batch_size": 16}, "remainder='keep' leaves less than 16"),
-        ({"global_batch_size": 18, "remainder": "drop"}, "a global batch of 18 has no equal parts for the 4"),
+        ({"global_batch_size": 16}, "remainder='keep' may leave less than 16"),
+        ({"global_batch_size": 18, "remainder": "drop"}, "a global batch of 18 cannot be split into the 4"),
     ],
 )
 def test_batches_that_make_no_arrays_of_a_sharding_are_refused(
@@ -189,7 +189,7 @@ def test_other_mistakes_are_refused_with_a_remedy(ds: shoal.Dataset, sharding: A
     plane = NamedSharding(jax.make_mesh((2, 2), ("data", "model")), PartitionSpec("data", "model"))
     with pytest.raises(UsageError, match="does not split the rows of a batch"):
         shoal.jax.DataLoader(batched, sharding=plane)
-    with pytest.raises(UsageError, match="every array of a batch has a row"):
+    with pytest.raises(UsageError, match="every array of a batch must have a row"):
         next(iter(shoal.jax.DataLoader(batched.map(lambda batch: {"sum": np.ones(3)}), sharding=sharding)))
     with pytest.raises(UsageError, match="no epoch has a batch"):
         iter(shoal.jax.DataLoader(ds.batch(400, remainder="drop"), num_epochs=2))

@@ -84,7 +84,7 @@ def test_an_epoch_before_that_of_the_dataset_is_refused(ds: Dataset) -> None:
     ds.load_state_dict(ds.state_at(50, epoch=2))
     assert ids_of(examples_of(ds).shift_rngs(2)) == ds.ids(2, 50).tolist()
     assert ids_of(examples_of(ds).shift_rngs(3)) == ds.ids(3).tolist()
-    with pytest.raises(UsageError, match=r"stood in epoch 2\n.*set_epoch\(2\)"):
+    with pytest.raises(UsageError, match=r"already in epoch 2\n.*set_epoch\(2\)"):
         next(iter(examples_of(ds)))
 
 
@@ -93,9 +93,9 @@ def test_without_the_library_the_error_says_what_to_install(ds: Dataset, monkeyp
     for ask in (ds.to_hf, lambda: to_hf(ds), lambda: from_hf([])):
         with pytest.raises(UsageError, match="pip install datasets"):
             ask()
-    with pytest.raises(UsageError, match="gives batches"):
+    with pytest.raises(UsageError, match="yields batches"):
         ds.batch(8).to_hf()
-    with pytest.raises(UsageError, match="gives tuples"):
+    with pytest.raises(UsageError, match="yields tuples"):
         ds.to_tuple("__id__").to_hf()
     with pytest.raises(UsageError, match=r"split_dataset_by_node"):
         ds.partition(rank=0, world_size=2).to_hf()

@@ -44,7 +44,7 @@ def test_what_cannot_be_sent_is_said(tars: Dataset) -> None:
 def test_a_worker_whose_queue_cannot_send_ends(tars: Dataset) -> None:
     options: Any = {"worker_init_fn": stages.without_descriptors, "multiprocessing_context": "fork"}
     loader = DataLoader(tars.with_ids().batch(5), num_workers=1, **options)
-    with pytest.raises(WorkerError, match=r"could not hand over its batch(.|\n)*ulimit -n"):
+    with pytest.raises(WorkerError, match=r"could not send its batch(.|\n)*ulimit -n"):
         next(iter(loader))
 
 

@@ -299,9 +299,9 @@ def test_what_cannot_travel_is_said_with_what_to_do(tars: Dataset) -> None:
         ({"in_order": False}, "exact"),
         ({"num_workers": -1}, "out of range"),
         ({"num_workers": 1, "prefetch_factor": 0}, "out of range"),
-        ({"persistent_workers": True}, "there are none"),
-        ({"worker_init_fn": print}, "there are none"),
-        ({"multiprocessing_context": "spawn"}, "there are none"),
+        ({"persistent_workers": True}, "but num_workers is 0"),
+        ({"worker_init_fn": print}, "but num_workers is 0"),
+        ({"multiprocessing_context": "spawn"}, "but num_workers is 0"),
         ({"num_workers": 1, "multiprocessing_context": "spoon"}, "no way 'spoon'"),
     ],
 )
@@ -315,7 +315,7 @@ def test_what_is_no_argument_or_no_dataset(tars: Dataset) -> None:
         DataLoader(tars.batch(4), num_wrokers=2)
     with pytest.raises(UsageError, match="got list"):
         DataLoader([1, 2, 3])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="gives single samples"):
+    with pytest.raises(UsageError, match="yields single samples"):
         iter(DataLoader(tars))
     assert DataLoader(tars.batch(4), drop_last=False, shuffle=None, in_order=True)
 

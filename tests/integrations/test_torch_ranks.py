@@ -50,7 +50,7 @@ def test_a_mesh_says_which_ranks_share_samples(as_rank: Callable[[int, int], Non
                 for dims in (["pod", "dp"], "dp", "tp", ["dp", "pod"])
             )
         )
-        with pytest.raises(UsageError, match="'ddp' of a mesh that has 'pod', 'dp', 'tp'"):
+        with pytest.raises(UsageError, match="'ddp'; the mesh has 'pod', 'dp', 'tp'"):
             shoal.torch.partition(tars, mesh, "ddp")
         with pytest.raises(UsageError, match="name them"):
             shoal.torch.partition(tars, mesh)

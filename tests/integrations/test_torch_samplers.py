@@ -65,9 +65,9 @@ def test_single_samples(tars: Dataset) -> None:
     ids = list(Sampler(ds))
     assert ids == [check_sample(sample) for sample in ds]
     assert len(ids) == len(Sampler(ds))
-    with pytest.raises(UsageError, match="single samples, and this dataset gives batches"):
+    with pytest.raises(UsageError, match="single samples, but this dataset yields batches"):
         Sampler(ds.batch(4))
-    with pytest.raises(UsageError, match="batches, and this dataset gives single samples"):
+    with pytest.raises(UsageError, match="batches, but this dataset yields single samples"):
         BatchSampler(ds)
 
 

@@ -58,7 +58,7 @@ def test_columns_of_the_index_choose(tars: Dataset) -> None:
         tars.select(label=3)
     with is_wrong("only positions", hint="before shuffle"):
         tars.shuffle().select(sample_bytes=3)
-    with is_wrong("truth value for each of 197"):
+    with is_wrong("boolean for each of 197"):
         tars.select(sample_bytes=lambda column: 3)
 
 
@@ -243,7 +243,7 @@ def test_resolved_is_a_call_that_can_be_pasted(order: Any, tars: Dataset) -> Non
 
 
 def test_a_class_is_no_order(tars: Dataset) -> None:
-    with pytest.raises(UsageError, match="this is its class") as caught:
+    with pytest.raises(UsageError, match="got a class") as caught:
         tars.shuffle(Full, seed=2)  # type: ignore[arg-type]
     assert "shoal.orders.Full(" in caught.value.hint
 

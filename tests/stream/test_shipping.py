@@ -52,7 +52,7 @@ def test_an_index_that_changed_on_the_way_is_an_error(tmp_path: Path, monkeypatc
     packed = pickling.pack(work_of(open_finely(write_tars(tmp_path / "data", [30, 40])).batch(4)))
     (tmp_path / "fine.index").unlink()
     open_finely(write_tars(tmp_path / "data", [30, 41]))
-    with pytest.raises(IndexFileError, match="an index of dataset"):
+    with pytest.raises(IndexFileError, match="now holds the index of dataset"):
         pickling.unpack(packed)
 
 

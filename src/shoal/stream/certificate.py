@@ -69,7 +69,7 @@ class Certificate:
         """
         if not isinstance(given, Mapping) or any(name not in given for name in _FIELDS):
             msg = "not a certificate of shoal"
-            raise StateError(msg, hint=f"a certificate is the dict that certificate() gave: {', '.join(_FIELDS)}")
+            raise StateError(msg, hint=f"a certificate is the dict that certificate() returned: {', '.join(_FIELDS)}")
         if type(given["version"]) is not int or given["version"] != VERSION:
             msg = f"the certificate has version {shown(given['version'])}; this shoal reads version {VERSION}"
             raise StateError(msg, hint="another shoal made it: use that one, or run again")
@@ -83,7 +83,9 @@ class Certificate:
             return Certificate(index, seed, order_in("certificate", given["order"]), checksums, epochs, gaps)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, UsageError) as error:
             msg = f"the certificate was changed after it was made: {type(error).__name__}: {shown(error)}"
-            raise StateError(msg, hint="give it as certificate() or merge_certificates() made it") from None
+            raise StateError(
+                msg, hint="use it unchanged, as certificate() or merge_certificates() returned it"
+            ) from None
 
     def at(self, epoch: int) -> State:
         """Return the state of its stream at the start of an epoch."""
@@ -135,8 +137,8 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
         for name in ("index", "seed", "order", "checksums"):
             if getattr(first, name) != getattr(other, name):
                 sides = " and ".join(json.dumps(getattr(side, name), sort_keys=True) for side in (first, other))
-                msg = f"these certificates are not of one run: {name} is {sides}"
-                raise StateError(msg, hint="merge what the ranks of one run, and its earlier parts, have delivered")
+                msg = f"these certificates are from different runs: {name} is {sides}"
+                raise StateError(msg, hint="merge certificates of the ranks of one run, and of its earlier parts")
         for epoch, part in other.epochs.items():
             epochs[epoch] = epochs[epoch].plus(part) if epoch in epochs else part
         gaps = gaps.plus(other.gaps)

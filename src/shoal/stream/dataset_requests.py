@@ -32,7 +32,7 @@ def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonic
         msg = f"shuffle({order}): the first argument is an order"
         raise UsageError(msg, hint=f"shuffle(seed={order})")
     if isinstance(order, type):
-        msg = f"shuffle({order.__name__}): an order is an object, and this is its class"
+        msg = f"shuffle({order.__name__}) got a class; an order is an object of it"
         raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
     if isinstance(order, str) and order not in ORDERS:
         msg = f"there is no order {order!r}; there are {', '.join(map(repr, ORDERS))}"
@@ -74,9 +74,9 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     if stored is not None:
         given.pop("stored", None)
     if subsets := [word for word in ("stored", "delivered") if word in given]:
-        msg = f"the state was saved after select(), take() or skip() ({subsets[0]}), and keeps only a digest of these"
-        raise StateError(msg, hint="make the dataset again in Python, and ask its batch_ids()")
-    msg = f"the state has an order that cannot be made from its numbers: {dict(state.order)}"
+        msg = f"the state was saved after select(), take() or skip() ({subsets[0]}), and holds only a digest of them"
+        raise StateError(msg, hint="rebuild the dataset in Python, and call batch_ids()")
+    msg = f"the order in the state cannot be made from its numbers: {dict(state.order)}"
     numbers = [*given.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]
     if not isinstance(name, str) or name not in ORDERS or not all(type(each) is int and each > 0 for each in numbers):
         raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
@@ -98,8 +98,8 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
         if callable(wanted):
             kept = np.asarray(wanted(column))
             if kept.shape != mask.shape or kept.dtype != np.bool_:
-                msg = f"the function for {name!r} must give a truth value for each of {len(mask)} samples"
-                raise UsageError(msg, hint="it is given the whole column as an array")
+                msg = f"the function for {name!r} must return a boolean for each of {len(mask)} samples"
+                raise UsageError(msg, hint="it receives the whole column as an array")
         else:
             kept = np.isin(column, _numbers_of(index, name, wanted))
         mask &= kept

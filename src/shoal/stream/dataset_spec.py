@@ -89,7 +89,7 @@ class DatasetSpec:
             msg = "select() takes samples, or columns of the index by name"
             raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
         if columns and self.request is not None:
-            msg = "columns of the index choose stored samples; after shuffle() there are only positions"
+            msg = "columns of the index select stored samples; after shuffle() there are only positions"
             raise UsageError(msg, hint="put select() before shuffle()")
         if columns:
             samples = choose_by_columns(self.opened.index, columns)
@@ -113,7 +113,7 @@ class DatasetSpec:
         self._refuse_after_batch(verb)
         self._refuse_after_gaps(verb)
         if self.filters:
-            msg = f"{verb} counts samples before any filter, and stands after filter()"
+            msg = f"{verb} counts samples before any filter, and was called after filter()"
             raise UsageError(msg, hint=f"put {verb} before filter()")
         if not len(runs):
             msg = f"{verb} leaves none of {self.num_samples} samples"
@@ -138,7 +138,7 @@ class DatasetSpec:
     def read_by(self, options: ReadingOptions) -> DatasetSpec:
         """Set the reading options; allowed once."""
         if self.reading != ReadingOptions():
-            msg = "reading() was called before; a second call would hide what the first one asked for"
+            msg = "reading() was called before; a second call would override the first"
             raise UsageError(msg, hint="give all options in one call")
         return replace(self, reading=options)
 
@@ -157,12 +157,12 @@ class DatasetSpec:
 
     def _refuse_after_gaps(self, verb: str) -> None:
         if self.gaps:
-            msg = f"{verb} would give the positions that without() leaves out to other samples"
+            msg = f"{verb} would move other samples to the positions that without() leaves out"
             raise UsageError(msg, hint=f"put {verb} before without()")
 
     def _refuse_after_batch(self, verb: str) -> None:
         if self.batching is not None:
-            msg = f"{verb} works on samples, and stands after batch()"
+            msg = f"{verb} works on samples, and was called after batch()"
             raise UsageError(msg, hint=f"put {verb} before batch(); only map() works on batches")
 
     # ---- derived properties

@@ -143,7 +143,7 @@ class Stream:
             return self.resolved.gaps.plus(Gaps.of((epoch, start, stop) for start, stop in _pairs(positions)))
         if self.spec.batching is None:
             msg = "without(steps=) counts batches, and this dataset has none yet"
-            raise UsageError(msg, hint="put it behind batch(), or give positions=")
+            raise UsageError(msg, hint="call it after batch(), or give positions=")
         several = steps if np.iterable(steps) else [steps]
         numbers = np.unique([count_of(step, "without(steps=)") for step in several])
         partition, resolved = self.partition, self.resolved
@@ -152,7 +152,7 @@ class Stream:
         if not len(numbers) or numbers[-1] >= num_steps:
             asked = f"step {numbers[-1]}" if len(numbers) else "no step"
             msg = f"without() was given {asked}; epoch {epoch} has steps 0 to {num_steps - 1}"
-            raise UsageError(msg, hint="steps count from the start of the epoch; epoch= says of which")
+            raise UsageError(msg, hint="steps count from the start of the epoch that epoch= names")
         left = resolved.gaps.left(epoch, resolved.num_samples) or Runs.span(0, resolved.num_samples)
         ranges = []
         for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):

@@ -41,7 +41,7 @@ class Ranks:
         """Return the arguments of `Dataset.partition`, checked."""
         if (rank is None) != (world_size is None):
             msg = f"partition() takes rank and world_size together; got rank={rank!r} and world_size={world_size!r}"
-            raise UsageError(msg, hint="without both, the launcher says which rank this is")
+            raise UsageError(msg, hint="without both, the launcher determines the rank")
         times = _whole("replicate", replicate)
         if times < 1:
             msg = f"replicate must be at least 1; got {times}"
@@ -189,8 +189,8 @@ def check_agreement(everybody: Sequence[tuple[Mapping[str, Any], int]]) -> None:
             texts = [f"{value} on {_listed(ranks)}" for value, ranks in sides.items()]
             differences.append(f"{name}: {', but '.join(texts)}")
     if differences:
-        msg = f"the ranks of this job would train on different things; {'; '.join(differences)}"
-        raise UsageError(msg, hint="open, shuffle and batch alike on all ranks, and load the same state on all")
+        msg = f"the ranks of this job would not train on the same data; {'; '.join(differences)}"
+        raise UsageError(msg, hint="all ranks must open, shuffle and batch in the same way, and load the same state")
     world_size: int = everybody[0][0]["world size"]
     owners: dict[int, list[int]] = {part: [] for part in range(world_size)}
     for rank, (_, part) in enumerate(everybody):

@@ -36,7 +36,7 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     """Return the shuffle quality of an order's batches; see `shoal.Dataset.quality`."""
     num_samples = resolved.num_stored
     if not 1 <= batch <= num_samples // 2:
-        msg = f"batches of {batch} cannot be compared: at least two of them must be cut from {num_samples} samples"
+        msg = f"batches of {batch} cannot be compared: {num_samples} samples must make at least two"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
     index, borders = resolved.index, resolved.order_borders
     chunk_samples = _counts(resolved, borders)
@@ -78,7 +78,7 @@ def _keys(resolved: ResolvedOrder, key: Any) -> NDArray[Any] | None:
     else:
         array = np.asarray(key)
         if array.shape != (index.num_samples,):
-            msg = f"key has the label of each of {index.num_samples} samples by id; got shape {array.shape}"
+            msg = f"key must have a label for each of {index.num_samples} samples by id; got shape {array.shape}"
             raise UsageError(msg)
     if resolved.stored is None:
         return array
@@ -100,7 +100,7 @@ def _measured(
     """Measure the variance ratio for each batch size on the order of epoch 0; refuse orders too long for that."""
     num_samples = resolved.num_stored
     if num_samples > _MOST_MEASURED:
-        msg = f"the order {resolved.order.name!r} has no formula, and {num_samples:,} samples are many to measure"
+        msg = f"the order {resolved.order.name!r} has no formula, and {num_samples:,} samples are too many to measure"
         raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures them")
     bound = resolved.order.bind(chunk_samples, seed=resolved.request.seed, epoch=0)
     # Without a key: the storage position of a sample, by which sorted data are sorted.

@@ -26,11 +26,11 @@ def datasets_library() -> Any:
     try:
         import datasets  # noqa: PLC0415  # optional, and slow to import
     except ImportError as error:
-        msg = "Hugging Face datasets are asked for, and the library is not installed"
+        msg = "Hugging Face datasets need the library datasets, which is not installed"
         raise UsageError(msg, hint="pip install datasets") from error
     version = tuple(int(word) for word in datasets.__version__.split(".")[:2])
     if version < _OLDEST:
-        msg = f"datasets {datasets.__version__} is installed; it takes {'.'.join(map(str, _OLDEST))} or newer"
+        msg = f"datasets {datasets.__version__} is installed; shoal needs {'.'.join(map(str, _OLDEST))} or newer"
         raise UsageError(msg, hint="pip install --upgrade datasets")
     return datasets
 
@@ -82,7 +82,7 @@ def stored_rows(parts: Sequence[Any]) -> Stored:
         files.setdefault(block.path, block.num_rows)
     if not files:
         msg = "it has no rows"
-        raise refused(msg, "choose some")
+        raise refused(msg, "select some rows")
     firsts = dict(zip(files, np.cumsum([0, *files.values()])[:-1].tolist(), strict=True))
     names = _names_of([block for group in blocks for block in group], parts)
     whole = [(block.path, block.first, block.stop) for group in blocks for block in group]
@@ -91,7 +91,7 @@ def stored_rows(parts: Sequence[Any]) -> Stored:
     rows = np.sort(np.concatenate([_rows_of(part, own, firsts) for part, own in zip(parts, blocks, strict=True)]))
     if (repeated := np.flatnonzero(rows[1:] == rows[:-1])).size:
         msg = f"{repeated.size:,} of its {len(rows):,} rows are repeats"
-        raise refused(msg, "an epoch here has every sample once")
+        raise refused(msg, "an epoch of shoal has every sample once")
     taken = None if len(rows) == sum(files.values()) else rows
     return Stored(tuple(files), tuple(files.values()), taken, names)
 
@@ -123,7 +123,7 @@ def _blocks_of(dataset: Any) -> list[_Block]:
     return [_block_of(group[0]) for group in groups if group[0].num_rows]
 
 
-_SAVE = "dataset.save_to_disk(...), and datasets.load_from_disk(...) gives one that lies in files"
+_SAVE = "dataset.save_to_disk(...), and datasets.load_from_disk(...) gives one that is stored in files"
 
 
 def _block_of(block: Any) -> _Block:
@@ -178,7 +178,7 @@ def _names_of(blocks: Sequence[_Block], parts: Sequence[Any]) -> Mapping[str, st
     """Return the columns that all blocks have, restricted to those that ``set_format`` kept."""
     names = blocks[0].names
     if any(block.names != names for block in blocks):
-        msg = "its files have other columns than each other"
+        msg = "its files have different columns"
         raise refused(msg, _SAVE)
     shown = parts[0].format["columns"]
     if all(block.is_plain for block in blocks) and set(shown) == set(names):

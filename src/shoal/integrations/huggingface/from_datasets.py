@@ -88,7 +88,7 @@ def _of_stored(stored: Stored, options: Mapping[str, Any]) -> Dataset:
     index = opened.stream.opened.index
     counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     if counts != list(stored.num_rows):
-        msg = f"the files have {counts[:8]} rows, and the library says {list(stored.num_rows)[:8]}"
+        msg = f"the files have {counts[:8]} rows, but the library reports {list(stored.num_rows)[:8]}"
         raise UsageError(msg, hint="a file changed while it was in use: load the dataset again")
     if stored.rows is not None:
         opened = opened.select(stored.rows)
@@ -98,11 +98,11 @@ def _of_stored(stored: Stored, options: Mapping[str, Any]) -> Dataset:
 def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     """Open the files of a stream."""
     if dataset._distributed is not None:  # noqa: SLF001  # there is no other way to know
-        msg = "it is the part of one node"
-        raise refused(msg, "leave out split_dataset_by_node(): a dataset here knows its rank")
+        msg = "it is the part of a single node"
+        raise refused(msg, "leave out split_dataset_by_node(): a shoal dataset knows its rank")
     if dataset._starting_state_dict is not None:  # noqa: SLF001
-        msg = "a state was loaded into it, and counts its rows as they come"
-        raise refused(msg, "give from_hf() a dataset without a state; the dataset here has states of its own")
+        msg = "a state was loaded into it, and it counts rows in their order of arrival"
+        raise refused(msg, "give from_hf() a dataset without a state; the shoal dataset has its own")
     source, columns = dataset._ex_iterable, None  # noqa: SLF001
     if type(source).__name__ == "SelectColumnsIterable":
         source, columns = source.ex_iterable, list(source.column_names)
@@ -115,25 +115,25 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     known = _BUILDERS.get(type(builder).__name__)
     if known is None or not type(builder).__module__.startswith("datasets.packaged_modules."):
         name = type(builder).__name__ if builder is not None else function.__qualname__
-        msg = f"its samples are made by {name}"
-        raise refused(msg, "shoal.open() the files that it reads, if it reads any")
+        msg = f"its samples come from {name}"
+        raise refused(msg, "open the files that it reads with shoal.open(), if it reads any")
     config = builder.config
     changed = [name for name in known.changing if getattr(config, name, None) is not None]
     if changed or getattr(config, "features", None) is not None:
         name = changed[0] if changed else "features"
         msg = f"{name}= changes what is in the files"
-        raise refused(msg, "filter() and map() here do that")
+        raise refused(msg, "use filter() and map() of the shoal dataset")
     if source.kwargs.get("row_groups_list") and any(group is not None for group in source.kwargs["row_groups_list"]):
-        msg = "reshard() made it parts of files"
-        raise refused(msg, "leave out reshard(): a window here mixes parts of files")
+        msg = "reshard() split its files"
+        raise refused(msg, "leave out reshard(): the window mixes parts of files")
     if known.format != "tar":
         refuse_decoding(dataset.features or {})
     paths = [str(path) for path in source.kwargs[known.files]]
     packed = all(path.endswith(_PACKED) for path in paths)  # then suffixes give compression and format
     opened = open_dataset(paths, format=None if packed else known.format, **options)
     if not isinstance(opened[0], dict):
-        msg = "its files are no JSON Lines"
-        raise refused(msg, "write one object a line")
+        msg = "its files are not JSON Lines"
+        raise refused(msg, "write one object per line")
     return _chosen(opened, columns if columns is not None else getattr(config, "columns", None))
 
 

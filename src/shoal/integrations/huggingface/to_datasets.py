@@ -47,14 +47,16 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
         raise UsageError(msg, hint="shoal.open(...).shuffle(...)")
     spec = dataset.stream.spec
     if spec.batching is not None:
-        msg = "Hugging Face datasets hold samples, and this dataset gives batches"
-        raise UsageError(msg, hint="leave out batch(); there is .batch(n) of datasets, and the loader's batch_size=")
+        msg = "Hugging Face datasets hold samples, but this dataset yields batches"
+        raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")
     if any(isinstance(stage, ToTuple) for stage in spec.stages):
-        msg = "Hugging Face datasets hold samples with fields, and this dataset gives tuples"
-        raise UsageError(msg, hint="columns() in place of to_tuple()")
+        msg = "Hugging Face datasets hold samples with fields, but this dataset yields tuples"
+        raise UsageError(msg, hint="use columns() instead of to_tuple()")
     if spec.ranks != Ranks():
-        msg = "partition() deals samples to ranks, and Hugging Face datasets are dealt by that library"
-        raise UsageError(msg, hint="leave out partition(), and split_dataset_by_node(ds.to_hf(), rank, world_size)")
+        msg = "partition() deals samples to ranks, but that library deals Hugging Face datasets itself"
+        raise UsageError(
+            msg, hint="leave out partition(), and call split_dataset_by_node(ds.to_hf(), rank, world_size)"
+        )
     datasets = datasets_library()
     start = dataset.state_dict()
     made = datasets.IterableDataset(Examples(dataset, start), info=datasets.DatasetInfo(features=features))
@@ -116,7 +118,7 @@ class Examples:
         """Return self: the order is that of the dataset. The library calls this with each epoch, and in shuffle()."""
         caller = sys._getframe(1)  # noqa: SLF001  # there is no other way to know
         if caller.f_code.co_name == "shuffle":
-            msg = "shuffle() of Hugging Face datasets was asked for, over the order of a shoal dataset"
+            msg = "shuffle() of Hugging Face datasets would shuffle the order of a shoal dataset again"
             hint = "shoal.open(...).shuffle(seed=...).to_hf(): that library's buffer loses samples when a run resumes"
             raise UsageError(msg, hint=hint)
         return self
@@ -180,8 +182,8 @@ class Examples:
     def _first_state(self) -> dict[str, Any]:
         """Return the state at the start of the epoch: the loaded position if it is in this epoch, else position 0."""
         if self._epoch < self._start["epoch"]:
-            msg = f"epoch {self._epoch} would begin, and the dataset stood in epoch {self._start['epoch']}"
-            hint = f"set_epoch({self._start['epoch']}) on what is iterated: map() and the like forget it"
+            msg = f"epoch {self._epoch} would begin, but the dataset is already in epoch {self._start['epoch']}"
+            hint = f"set_epoch({self._start['epoch']}) on the iterated dataset: map() and others forget the epoch"
             raise UsageError(msg, hint=hint)
         if self._epoch == self._start["epoch"]:
             return self._start

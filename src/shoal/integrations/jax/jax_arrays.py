@@ -24,7 +24,7 @@ def jax_library() -> Any:
         import jax  # noqa: PLC0415  # optional, and slow to import
     except ImportError as error:
         msg = "shoal.jax needs jax, which is not installed"
-        raise UsageError(msg, hint="pip install jax, for your accelerator as its documentation says") from error
+        raise UsageError(msg, hint="pip install jax, in the variant for your accelerator") from error
     return jax
 
 
@@ -68,8 +68,8 @@ class Placement:
         if self.sharding is None:
             return jax.device_put(array)
         if array.ndim < 1 or len(array) != self.num_local:
-            msg = f"{name} has shape {array.shape}, and this process has {self.num_local} samples of each global batch"
-            raise UsageError(msg, hint="with sharding=, every array of a batch has a row for each of its samples")
+            msg = f"{name} has shape {array.shape}, but this process has {self.num_local} samples of each global batch"
+            raise UsageError(msg, hint="with sharding=, every array of a batch must have a row for each sample")
         return jax.make_array_from_process_local_data(self.sharding, array, (self.num_rows, *array.shape[1:]))
 
 
@@ -100,7 +100,7 @@ def rank_of_rows(sharding: Any) -> tuple[int, int]:
         held = sharding.devices_indices_map((len(sharding.device_set),))
     except (AttributeError, IndexError, ValueError) as error:
         msg = f"sharding={sharding!r} does not split the rows of a batch: {error}"
-        hint = 'NamedSharding(mesh, PartitionSpec("data")) splits rows, which are the first dimension, and nothing else'
+        hint = 'NamedSharding(mesh, PartitionSpec("data")) splits only rows, the first dimension'
         raise UsageError(msg, hint=hint) from error
     rows: dict[int, set[tuple[int, int]]] = {}
     for device, (part,) in held.items():

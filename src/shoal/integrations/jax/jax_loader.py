@@ -54,7 +54,7 @@ class DataLoader:
         self, dataset: Dataset, *, sharding: Any = None, num_epochs: int | None = None, prefetch: int = 2
     ) -> None:
         if not isinstance(given := cast("Any", dataset), Dataset):
-            msg = f"shoal.jax.DataLoader streams a shoal dataset; got {type(given).__name__}"
+            msg = f"shoal.jax.DataLoader takes a shoal dataset; got {type(given).__name__}"
             raise UsageError(msg, hint="shoal.open(...).batch(...)")
         if prefetch < 0 or (num_epochs is not None and num_epochs < 1):
             msg = f"prefetch={prefetch}, num_epochs={num_epochs}: out of range"
@@ -65,7 +65,7 @@ class DataLoader:
         self.prefetch = prefetch
         jax_library()
         if dataset.stream.spec.batching is None:
-            msg = "JAX takes batches, and this dataset gives single samples"
+            msg = "shoal.jax.DataLoader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(global_batch_size=...)")
         if sharding is not None:
             _check_batches(dataset.stream, sharding)
@@ -233,12 +233,14 @@ def _check_batches(stream: Stream, sharding: Any) -> None:
     """Raise `UsageError` unless every batch of this process is its rows of an array under a sharding."""
     options, shares = stream.spec.reading, stream.partition
     if shares.remainder == "keep":
-        msg = f"with sharding= all batches have one shape, and remainder='keep' leaves less than {shares.global_batch}"
+        msg = (
+            f"with sharding= all batches have one shape, but remainder='keep' may leave less than {shares.global_batch}"
+        )
         hint = 'batch(..., remainder="drop"), or "pad", which fills the last one with repeats and marks them'
         raise UsageError(msg, hint=hint)
     if stream.spec.filters or options.leaves_out:
-        msg = "with sharding= all batches have one shape, and filter() or reading() leaves samples out"
-        raise UsageError(msg, hint="map() samples to what the loss ignores, or go without sharding=")
+        msg = "with sharding= all batches have one shape, but filter() or reading() leaves samples out"
+        raise UsageError(msg, hint="map() such samples to values that the loss ignores, or leave out sharding=")
     (rank, world_size), ours = rank_of_rows(sharding), stream.spec.ranks.resolve()
     if (rank, world_size) != ours:
         msg = (
@@ -247,5 +249,7 @@ def _check_batches(stream: Stream, sharding: Any) -> None:
         raise UsageError(msg, hint="shoal.jax.DataLoader(shoal.jax.partition(ds, sharding), sharding=sharding)")
     num_parts = len({str(part) for part in sharding.devices_indices_map((len(sharding.device_set),)).values()})
     if shares.global_batch % max(num_parts, world_size):
-        msg = f"a global batch of {shares.global_batch} has no equal parts for the {num_parts} that the sharding makes"
+        msg = (
+            f"a global batch of {shares.global_batch} cannot be split into the {num_parts} equal parts of the sharding"
+        )
         raise UsageError(msg, hint=f"batch(global_batch_size=...) with a multiple of {num_parts}")

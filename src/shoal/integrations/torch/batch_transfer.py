@@ -53,7 +53,7 @@ def sendable(batch: Any) -> tuple[Any, bool]:
         if _is_about_room(error):
             return _Parcel(pickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)), True
         msg = f"the batch cannot be sent from the worker that made it: {type(error).__name__}: {error}"
-        hint = "map() and collate_fn= give what pickle takes: no generators, open files or lambdas; or num_workers=0"
+        hint = "map() and collate_fn= must return what pickle takes: no generators, files or lambdas; or num_workers=0"
         raise UsageError(msg, hint=hint) from error
 
 

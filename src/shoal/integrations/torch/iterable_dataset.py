@@ -45,7 +45,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 
     def __init__(self, dataset: Dataset) -> None:
         if not isinstance(given := cast("Any", dataset), Dataset):
-            msg = f"shoal.torch.IterableDataset wraps a shoal dataset; got {type(given).__name__}"
+            msg = f"shoal.torch.IterableDataset takes a shoal dataset; got {type(given).__name__}"
             raise UsageError(msg, hint="shoal.open(...)")
         self.dataset = dataset
         self._shared, self._seen = SharedState(), 0  # the start position, for persistent workers

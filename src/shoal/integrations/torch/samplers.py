@@ -22,7 +22,7 @@ class BatchSampler:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         if dataset.stream.spec.batching is None:
-            msg = "a batch sampler gives batches, and this dataset gives single samples"
+            msg = "a batch sampler yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Sampler:
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         if dataset.stream.spec.batching is not None:
-            msg = "a sampler gives single samples, and this dataset gives batches"
+            msg = "a sampler yields single samples, but this dataset yields batches"
             raise UsageError(msg, hint="shoal.torch.BatchSampler(ds)")
 
     def __len__(self) -> int:

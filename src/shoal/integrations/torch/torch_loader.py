@@ -30,11 +30,11 @@ _BATCHES_AHEAD = 2
 # Arguments of torch's loader that this one refuses, with their defaults, and what to use here.
 _REFUSED = {
     "batch_size": (None, "the dataset makes the batches: ds.batch({value})"),
-    "drop_last": (False, 'the dataset says what becomes of the last batch: ds.batch(..., remainder="drop")'),
+    "drop_last": (False, 'the dataset decides what happens to the last batch: ds.batch(..., remainder="drop")'),
     "shuffle": (None, "the dataset has the order: ds.shuffle(seed=...)"),
     "sampler": (None, "the dataset has the order: ds.shuffle() and ds.select()"),
     "batch_sampler": (None, "the dataset has order and batches: ds.shuffle().batch(...)"),
-    "in_order": (True, "the order of batches is exact, and cannot be given up"),
+    "in_order": (True, "the order of batches is always exact"),
 }
 
 
@@ -111,8 +111,8 @@ class DataLoader:
     ) -> None:
         _refuse({"batch_size": batch_size, **other})
         if not isinstance(given := cast("Any", dataset), Dataset):
-            msg = f"shoal.torch.DataLoader streams a shoal dataset; got {type(given).__name__}"
-            raise UsageError(msg, hint="shoal.open(...).batch(...); for other datasets there is torch's own loader")
+            msg = f"shoal.torch.DataLoader takes a shoal dataset; got {type(given).__name__}"
+            raise UsageError(msg, hint="shoal.open(...).batch(...); for other datasets use torch's own loader")
         least = 1 if num_workers else 0
         if num_workers < 0 or timeout < 0 or (prefetch_factor is not None and prefetch_factor < least):
             msg = f"num_workers={num_workers}, timeout={timeout}, prefetch_factor={prefetch_factor}: out of range"
@@ -125,7 +125,7 @@ class DataLoader:
         self.prefetch_factor = _BATCHES_AHEAD if prefetch_factor is None else prefetch_factor
         self.persistent_workers = persistent_workers
         if num_threads is not None and (num_threads < 1 or num_workers):
-            msg = f"num_threads={num_threads} with num_workers={num_workers}: threads decode where there are no workers"
+            msg = f"num_threads={num_threads} with num_workers={num_workers}: threads decode only without workers"
             raise UsageError(msg, hint="num_workers=0 and num_threads=1 or more; or leave num_threads out")
         self.num_threads = num_threads
         self.prefetch_bytes = parse_bytes(prefetch_bytes, "prefetch_bytes")
@@ -137,8 +137,8 @@ class DataLoader:
         if not num_workers:
             worker_options["persistent_workers"] = persistent_workers or None
             if given := [name for name, value in worker_options.items() if value is not None]:
-                msg = f"{given[0]}= is for worker processes, and there are none"
-                raise UsageError(msg, hint="num_workers=1 or more; with 0 threads of this process make the batches")
+                msg = f"{given[0]}= is for worker processes, but num_workers is 0"
+                raise UsageError(msg, hint="num_workers=1 or more; with 0, threads of this process make the batches")
         else:
             worker_options["multiprocessing_context"] = start_context(multiprocessing_context, preload=_PRELOAD)
         self._worker_options = worker_options
@@ -159,7 +159,7 @@ class DataLoader:
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
         spec = self.dataset.stream.iterator_spec(self.collate_fn or collate)
         if not spec.work.pipeline.partition.batched:
-            msg = "a loader gives batches, and this dataset gives single samples"
+            msg = "a loader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
         finish = _tensor_marks if self.collate_fn is not None else tensors
         if self.num_workers:
@@ -257,7 +257,7 @@ def _refuse(given: dict[str, Any]) -> None:
             raise TypeError(msg)
         default, hint = _REFUSED[name]
         if value is not default:
-            msg = f"{name}={value!r} is not for this loader"
+            msg = f"{name}={value!r} is not an option of this loader"
             raise UsageError(msg, hint=hint.format(value=value))
 
 
@@ -269,7 +269,7 @@ def _check_travels(pipeline: PipelineSpec, *functions: Any) -> None:
             msg = f"{thing!r} cannot be sent to worker processes: {error}"
             hint = (
                 "define the function at the top of a module (no lambda, no function in a function); or num_workers=0; "
-                'or multiprocessing_context="fork", where nothing was read from a network before'
+                'or multiprocessing_context="fork", if nothing was read from a network before'
             )
             raise UsageError(msg, hint=hint) from error
 

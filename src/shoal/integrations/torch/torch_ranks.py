@@ -36,15 +36,13 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
     else:
         wanted = [dims] if isinstance(dims, str) else list(dims or ())
         if not wanted or any(name not in names for name in wanted):
-            msg = (
-                f"the data parallel dimensions {dims!r} of a mesh that has {', '.join(map(repr, names)) or 'no names'}"
-            )
+            msg = f"unknown data parallel dimensions {dims!r}; the mesh has {', '.join(map(repr, names)) or 'no names'}"
             raise UsageError(msg, hint='name them: partition(ds, mesh, "dp") or partition(ds, mesh, ["pod", "dp"])')
         chosen = [names.index(name) for name in wanted]
     here = mesh.get_coordinate()
     if here is None:
         msg = "this process is not in the mesh"
-        raise UsageError(msg, hint="iterate in the processes of the mesh only")
+        raise UsageError(msg, hint="iterate only in the processes of the mesh")
     rank, world_size = 0, 1
     for dim in chosen:
         rank = rank * mesh.size(dim) + here[dim]

@@ -181,7 +181,7 @@ class Workers:
             return WorkerError(msg, hint=hint)
         if "timed out" in str(error):
             msg = f"no batch came within timeout={self._loader.timeout} seconds"
-            return WorkerError(msg, hint="a larger timeout=, more workers, or 0 to wait as long as it takes")
+            return WorkerError(msg, hint="a larger timeout=, more workers, or 0 to wait without limit")
         return error
 
 
@@ -219,7 +219,7 @@ class WorkerBatches:
             made.failed.raise_here()
         position = self.position
         if made.step != position.num_yielded:  # never seen; but a batch lost between processes must not go unnoticed
-            msg = f"a worker gave the batch of step {made.step}, and step {position.num_yielded} is due"
+            msg = f"a worker sent the batch of step {made.step}; step {position.num_yielded} is due"
             raise AssertionError(msg)
         position.num_yielded += 1
         position.received = position.received.plus(made.proof)
@@ -265,7 +265,7 @@ def _cause(exitcode: int) -> tuple[str, str]:
     if exitcode > 0:
         if exitcode == UNSENT_EXIT_CODE:
             hint = f"its own message is on stderr; often {SHARED_MEMORY_HINT}; or no more files can be open (ulimit -n)"
-            return "could not hand over its batch", hint
+            return "could not send its batch", hint
         hint = (
             'its own message is on stderr. A script that starts workers needs `if __name__ == "__main__":` around '
             "what it does, and functions for map(), filter() and collate_fn= must be importable: not of a notebook"
@@ -280,7 +280,7 @@ def _cause(exitcode: int) -> tuple[str, str]:
         "SIGBUS": f"often {SHARED_MEMORY_HINT}",
         "SIGSEGV": "a library crashed in the worker; num_workers=0 shows where",
     }
-    return f"was ended by {name}", hints.get(name, "somebody or something ended it from outside")
+    return f"was ended by {name}", hints.get(name, "something outside of shoal ended it")
 
 
 def _as_it_is(made: Any) -> Any:

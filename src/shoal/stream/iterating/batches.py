@@ -150,7 +150,7 @@ def _delivered(
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
         msg = "the samples have a field '__pad__', by which batches mark their repeats"
-        raise UsageError(msg, hint='.rename(padding="__pad__") before batch() keeps it under another name')
+        raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.asarray(repeated)
     for function in finish:

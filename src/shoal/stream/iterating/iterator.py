@@ -76,8 +76,8 @@ class Iteration:
     def __next__(self) -> Any:
         # One function, since it is called for every sample.
         if forks.generation != self._generation:
-            msg = "this iterator was made by the parent of this process, and is the parent's to go on with"
-            raise ForkError(msg, hint="call iter() in the child: the dataset itself may be used there")
+            msg = "this iterator belongs to the parent of this process, which made it"
+            raise ForkError(msg, hint="call iter() in the child: the dataset itself can be used there")
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
         taken: list[Any] = _NOTHING
         num_yielded, received = position.num_yielded, position.received

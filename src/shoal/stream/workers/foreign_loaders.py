@@ -34,7 +34,9 @@ def refuse_in_worker() -> None:
     """Raise `UsageError` in a worker process of torch's DataLoader, where every worker would yield every sample."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and torch_data.get_worker_info() is not None:
-        msg = "a shoal dataset was iterated in a worker of torch's DataLoader: each worker would yield every sample"
+        msg = (
+            "a shoal dataset was iterated in a worker of torch's DataLoader, where each worker would yield every sample"
+        )
         raise UsageError(msg, hint=_HINT)
 
 
@@ -48,10 +50,10 @@ def refuse_second_dealing(world_size: int) -> None:
     for frame in _callers():
         kind, library = type(frame.f_locals.get("self")).__name__, frame.f_globals.get("__name__", "").partition(".")[0]
         if kind in _DEALERS and library in {"accelerate", "transformers"}:
-            msg = f"{library}'s {kind} deals samples to ranks, and this dataset gives the part of one of {world_size} "
-            msg += "ranks already: most samples would be lost"
+            msg = f"{library}'s {kind} deals samples to ranks, but this dataset already yields the part of one of "
+            msg += f"{world_size} ranks: most samples would be lost"
             hint = "use shoal.torch.DataLoader, which it leaves alone; or .partition(rank=0, world_size=1), and every "
-            raise UsageError(msg, hint=hint + "rank reads everything for it to choose from")
+            raise UsageError(msg, hint=hint + "rank reads everything")
 
 
 def refuse_batches_of_batches() -> None:

@@ -49,8 +49,8 @@ def _load(named: tuple[str, str]) -> Index:
     path, fingerprint = named
     index = load_index(path, store=LocalStore(), trusted=True)
     if index.fingerprint != fingerprint:
-        msg = f"{path}: an index of dataset {index.fingerprint}, where {fingerprint} was just before"
-        raise IndexFileError(msg, hint="leave the index as it is while a run uses it")
+        msg = f"{path} now holds the index of dataset {index.fingerprint}, and held that of {fingerprint}"
+        raise IndexFileError(msg, hint="do not replace the index while a run uses it")
     return index
 
 
