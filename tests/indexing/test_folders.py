@@ -95,9 +95,9 @@ def test_tables_say_more_of_files(folder: Path, kind: str) -> None:
     table.write_text(text.replace("says", "said"))
     assert all(sample["text"].startswith("said") for sample in shoal.open(folder, format="folder"))
     for wrong, match in (
-        (text.replace(names[0], "gone.jpg", 1), "speaks of 1 files that are not there"),
+        (text.replace(names[0], "gone.jpg", 1), "lists 1 files that are not there"),
         ("".join(text.splitlines(keepends=True)[:-1]), "no rows for 1 of 13 files"),
-        (text + text.splitlines(keepends=True)[-1], "two rows speak of"),
+        (text + text.splitlines(keepends=True)[-1], "two rows name"),
         (text.replace("file_name", "name"), "no column 'file_name'"),
         (text + "{\n" if kind == "jsonl" else text + "a,b,c,d\n", "cannot be used"),
     ):
@@ -119,7 +119,7 @@ def test_a_table_takes_the_place_of_nothing(column: str, folder_format: Folder, 
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".jpg", ".JPG"))
     rows = [{"file_name": name, column: "mine"} for name in names]
     (folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(SourceError, match=f"the column '{column}' would take the place") as caught:
+    with pytest.raises(SourceError, match=f"the column '{column}' would replace") as caught:
         shoal.open(folder, format=folder_format)
     assert "rename it" in caught.value.hint
 

@@ -186,7 +186,7 @@ def test_a_table_of_all_splits_is_refused_where_one_is_asked_for(tmp_path: Path)
         (tmp_path / "data" / split).mkdir(parents=True)
         (tmp_path / "data" / split / "1.png").write_bytes(b"x")
     (tmp_path / "data" / "metadata.csv").write_text("file_name,text\ntrain/1.png,a\ntest/1.png,b\n")
-    with pytest.raises(SourceError, match=r"metadata\.csv speaks of files of all splits"):
+    with pytest.raises(SourceError, match=r"metadata\.csv describes files of all splits"):
         shoal.open(tmp_path / "data", format="folder", split="train")
     assert shoal.open(tmp_path / "data", format="folder", split="all").num_samples == 2
 

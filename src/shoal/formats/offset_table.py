@@ -37,9 +37,9 @@ def read_offsets(read: ReadBytes, num_bytes: int, *, shard: str, least_bytes: in
     least = np.where(np.arange(num_samples + 1) > 0, least_bytes, 0)
     wrong = np.flatnonzero(np.diff(starts, prepend=end) < least)
     if wrong.size or starts[-1] != num_bytes:
-        place = int(wrong[0]) if wrong.size else num_samples
-        msg = f"sample {place} begins at byte {starts[place]} by the table of offsets; the shard has {num_bytes}"
-        raise ShardError(msg, shard=shard, byte=4 * (1 + place), hint=hint)
+        number = int(wrong[0]) if wrong.size else num_samples
+        msg = f"sample {number} begins at byte {starts[number]} by the table of offsets; the shard has {num_bytes}"
+        raise ShardError(msg, shard=shard, byte=4 * (1 + number), hint=hint)
     return starts
 
 

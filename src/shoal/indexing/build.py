@@ -32,7 +32,7 @@ from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
-from shoal.indexing.manifests_beside import foreign_indexes
+from shoal.indexing.manifests_beside import third_party_indexes
 from shoal.indexing.scan.processes import WORKERS_VARIABLE, scan_in_processes
 from shoal.indexing.scan.remote_scans import ScanReads, ScanTraffic, scan_in_threads
 from shoal.indexing.scan.scan_frames import scan_from, scan_to_buffers
@@ -106,7 +106,7 @@ def build_index(
         num_bytes = np.array([info.num_bytes for info in infos], dtype=np.int64)
         versions = [info.version for info in infos]
         return index_of_files(format.name, source.names, num_bytes, versions, rows=rows or {}, metadata=metadata)
-    expected, indexes = expected or {}, foreign_indexes(source.paths, format, store)
+    expected, indexes = expected or {}, third_party_indexes(source.paths, format, store)
     tasks = [
         ScanTask(number, name, info.path, info.num_bytes, info.version, expected.get(info.path), indexes.get(info.path))
         for number, (name, info) in enumerate(zip(source.names, infos, strict=True))

@@ -33,7 +33,6 @@ from shoal.storage.urls import join, scheme_of
 _CACHE_BYTES = 4 << 30
 _CACHE_FILES = 500
 _CACHE_NOTES = 100_000
-
 _BY_OPENING = "left_by_opening"  # in the metadata of an index that was published
 # In other stores writing a file may mean more than that: a commit, for instance.
 _PLAIN_STORES = (*OBJECT_SCHEMES, "memory")

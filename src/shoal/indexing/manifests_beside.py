@@ -137,7 +137,7 @@ def described_files(found: Source, format: Folder, store: _ManifestStore) -> Des
         rows |= found_rows
     names = set(source.names)
     if tables and (absent := rows.keys() - names):
-        msg = f"{tables[0]} speaks of {len(absent)} files that are not there; the first is {min(absent)}"
+        msg = f"{tables[0]} lists {len(absent)} files that are not there; the first is {min(absent)}"
         raise SourceError(msg, hint="copy them too, or take their rows out; file_name is relative to the table")
     if tables and (silent := names - rows.keys()):
         msg = f"{tables[0]} has no rows for {len(silent)} of {len(names)} files; the first is {min(silent)}"
@@ -145,7 +145,7 @@ def described_files(found: Source, format: Folder, store: _ManifestStore) -> Des
     return Described(source, format.of_files(source.names, has_rows=bool(tables)), rows=rows)
 
 
-def foreign_indexes(paths: Sequence[str], format: Format, store: _ManifestStore) -> dict[str, tuple[str, int]]:  # noqa: A002
+def third_party_indexes(paths: Sequence[str], format: Format, store: _ManifestStore) -> dict[str, tuple[str, int]]:  # noqa: A002
     """Return the indexes that other tools left beside shards, as path and size, by shard path.
 
     Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none.

@@ -116,10 +116,7 @@ class ShardCheck:
 
     def version(self, shard: int) -> str:
         """Return the version that the store reported when the shard was checked; "" if it reported none."""
-        kept = self._versions.get(shard)
-        if kept is not None:
-            return kept
-        return self._index.shard_versions[shard] if self._accepted[shard] else ""
+        return self._versions.get(shard, self._index.shard_versions[shard] if self._accepted[shard] else "")
 
     def is_accepted(self, shard: int, info: ObjectInfo) -> bool:
         """Return True if a shard of this size and version may be used without a scan."""
@@ -262,27 +259,26 @@ def first_difference(indexed: ExtentRows, head: Mapping[str, Any], found: ShardS
     cuts = np.concatenate([[0], np.cumsum(indexed.num_samples)])
     before = found.samples_before()
     pieces = np.searchsorted(before, cuts)
+    counts = f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
     for extent in range(len(indexed.num_samples)):
         first, end = int(cuts[extent]), int(cuts[extent + 1])
         expected = [int(indexed.first_byte[extent]), int(indexed.end_byte[extent])]
         if end > found.num_samples:
-            what = f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
-            return max(expected[0], min(expected[1], int(starts[-1]))), what
+            return max(expected[0], min(expected[1], int(starts[-1]))), counts
         first_piece, end_piece = int(pieces[extent]), int(pieces[extent + 1])
         seen = [int(starts[first_piece]), int(ends[end_piece - 1])]
         if [before[first_piece], before[end_piece]] != [first, end]:
             return expected[0], f"by the index a piece begins after {first} samples and ends after {end}; none does"
         if seen != expected:
-            samples = f"samples {first} to {end - 1} of the shard"
-            byte = min(expected[0], seen[0]) if seen[0] != expected[0] else min(expected[1], seen[1])
-            what = f"{samples} lie at bytes [{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
-            return byte, what
+            samples, side = f"samples {first} to {end - 1} of the shard", int(seen[0] == expected[0])
+            where = f"[{expected[0]}, {expected[1]}) in the index, [{seen[0]}, {seen[1]}) now"
+            return min(expected[side], seen[side]), f"{samples} lie at bytes {where}"
         crc, known = zlib.crc32(found.layout_crcs[first_piece:end_piece].astype("<u4").tobytes()), indexed.layout_crc
         if crc != int(known[extent]):
             what = f"bytes [{expected[0]}, {expected[1]}) are laid out as CRC-32 {int(known[extent]):08x} in the index"
             return expected[0], f"{what}, as {crc:08x} now"
     if found.num_samples > cuts[-1]:
-        return int(starts[pieces[-1]]), f"the index has {cuts[-1]} samples, the shard {found.num_samples}"
+        return int(starts[pieces[-1]]), counts
     if _head_text(found.head) != _head_text(head):
         return 0, "what its head says of all samples differs from the index"
     return None

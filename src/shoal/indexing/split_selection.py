@@ -171,5 +171,5 @@ def _refuse_shared_tables(found: Source, splits: Splits) -> None:
     taken = {name for shards in splits.parts.values() for name in shards}
     for name in found.names:
         if name not in taken and basename(name) in METADATA_NAMES:
-            msg = f"{found.asked}: {name} speaks of files of all splits, and one split is asked for"
+            msg = f"{found.asked}: {name} describes files of all splits, and one split is asked for"
             raise SourceError(msg, hint="put a table into the directory of each split")

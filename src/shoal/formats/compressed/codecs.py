@@ -62,15 +62,15 @@ def decompress(codec: str, data: Buffer, *, limit_bytes: int) -> bytearray:
     library of the codec is not installed.
     """
     result = bytearray()
-    for piece in decompress_parts(codec, [data], limit_bytes=limit_bytes):
-        result += piece
+    for part in decompress_parts(codec, [data], limit_bytes=limit_bytes):
+        result += part
     return result
 
 
 def decompress_parts(codec: str, parts: Iterable[Buffer], *, limit_bytes: int) -> Iterator[bytes]:
-    """Decompress bytes that come in parts, in pieces of some MiB at most; neither side is ever held as a whole.
+    """Decompress bytes that come in parts, to parts of some MiB at most; neither side is ever held as a whole.
 
-    The exception is snappy in one block, which has no pieces. Raises as `decompress` does, after yielding what came
+    The exception is snappy in one block, which has no parts. Raises as `decompress` does, after yielding what came
     before.
     """
     found = parts_and_member_ends(codec, parts, limit_bytes=limit_bytes)

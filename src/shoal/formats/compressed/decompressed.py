@@ -22,7 +22,7 @@ from shoal.index.shard_scan import Buffer
 class Members:
     """The members or frames of a shard, as they are met: the end of each, in bytes and in content, and its CRC.
 
-    28 bytes each, since a shard of a hundred MB may have millions of empty ones.
+    20 bytes each, since a shard of a hundred MB may have millions of empty ones.
     """
 
     def __init__(self) -> None:

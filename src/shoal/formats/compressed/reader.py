@@ -28,20 +28,9 @@ from shoal.formats.compressed.pieces import (
 )
 from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
 from shoal.formats.records import compact
-from shoal.formats.shard_format import (
-    Format,
-    FrontFormat,
-    OptionsFormat,
-    ReadBytes,
-    Records,
-    Sample,
-    Span,
-    Spilled,
-    SpillSpace,
-)
+from shoal.formats.shard_format import Format, FrontFormat, OptionsFormat, ReadBytes, Records, Span, Spilled, SpillSpace
 from shoal.index.shard_scan import Buffer, ShardScan
 
-_LIMIT_BYTES = 4 << 30
 _AT_ONCE_BYTES = 4 << 20  # of compressed bytes, read at a time
 
 
@@ -54,7 +43,7 @@ class Compressed:
 
     scan_rule = 1  # see `VersionedFormat`
 
-    def __init__(self, inner: Format, codec: str, *, limit_bytes: int = _LIMIT_BYTES) -> None:
+    def __init__(self, inner: Format, codec: str, *, limit_bytes: int = 4 << 30) -> None:
         self.inner, self.codec, self.limit_bytes = inner, codec, limit_bytes
         self.name = f"{inner.name}.{codec}"
         endings = [ending for ending, meant in CODEC_OF_SUFFIX.items() if meant == codec]
@@ -77,10 +66,7 @@ class Compressed:
         return self._scanned(read, num_bytes, shard, WhereToCut())
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard.
-
-        Raises `ShardError`: as `scan` does.
-        """
+        """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard."""
         return self._scanned(read, num_bytes, shard, may_cut(head))
 
     def _scanned(self, read: ReadBytes, num_bytes: int, shard: str, where: WhereToCut) -> ShardScan:
@@ -120,7 +106,7 @@ class Compressed:
             piece_ends=pieces.end_byte if pieces.share_frames else None,
         )
 
-    def parse(self, buffer: Buffer, span: Span) -> CompressedRecords:
+    def parse(self, buffer: Buffer, span: Span) -> Records:
         """Decompress a shard, or some consecutive pieces of one, and parse the content.
 
         Raises `ShardError`: it cannot be decompressed, or does not hold that many samples.
@@ -139,14 +125,14 @@ class Compressed:
             begin, end = int(borders[0]), int(borders[-1])
             borders -= begin
             within = Span(shard, begin, num_samples, compact(borders), inner_head)
-            return CompressedRecords(self.inner.parse(content[begin:end], within), [crc32(buffer)])
+            return _CompressedRecords(self.inner.parse(content[begin:end], within), [crc32(buffer)])
         inside = self._decompressed(buffer, shard, pieces.end - pieces.begin, first_byte)
         _check_size(len(inside), pieces, span)
         within = Span(shard, pieces.low, num_samples, None, inner_head)
         content = memoryview(inside)[pieces.low - pieces.begin : pieces.high - pieces.begin]
         view = memoryview(buffer)
         crcs = [crc32(view[first:end]) for first, end in pieces.stored]
-        return CompressedRecords(self.inner.parse(content, within), crcs)
+        return _CompressedRecords(self.inner.parse(content, within), crcs)
 
     def _pieces(self, span: Span, end_byte: int) -> PiecesOfSpan | None:
         """Return the pieces of a span; None if it is a whole shard."""
@@ -161,8 +147,7 @@ class Compressed:
         """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
         Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
-        formats that need the front of a shard (`FrontFormat`), all the content of the pieces. Raises `ShardError`: as
-        `parse` does.
+        formats that need the front of a shard (`FrontFormat`), all the content of the pieces. Raises as `parse` does.
         """
         shard, first_byte = span.shard, span.first_byte
         pieces = self._pieces(span, end_byte)
@@ -233,21 +218,17 @@ def _check_samples(borders: NDArray[np.int64], span: Span) -> None:
         raise ShardError(msg, shard=span.shard, hint=HINT)
 
 
-class CompressedRecords:
-    """The samples of a decompressed shard, handed out by number."""
+class _CompressedRecords:
+    """The samples of decompressed bytes, and the CRC of each piece that these were in."""
 
-    __slots__ = ("_crcs", "_records")
+    __slots__ = ("_crcs", "_records", "sample")
 
     def __init__(self, records: Records, crcs: Sequence[int]) -> None:
         self._records, self._crcs = records, crcs
+        self.sample = records.sample
 
     def __len__(self) -> int:
         return len(self._records)
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """Return the CRC of each piece, as `Compressed.scan` gives it; shape (num_pieces,)."""
         return np.array(self._crcs, dtype=np.uint32)
-
-    def sample(self, number: int) -> Sample:
-        """Return sample ``number`` of the shard."""
-        return self._records.sample(number)

@@ -89,7 +89,7 @@ class Folder:
         for name, row in rows.items():
             taken = {"__key__", self._field(name)} | ({"label"} if self.labels else set())
             if clashes := sorted(taken & row.keys()):
-                msg = f"{path}: the column {clashes[0]!r} would take the place of what a sample of {name} has there"
+                msg = f"{path}: the column {clashes[0]!r} would replace what a sample of {name} has under this name"
                 raise SourceError(msg, hint='rename it in the table; Folder(field="...") renames the bytes of files')
 
     def _field(self, name: str) -> str:
@@ -174,14 +174,11 @@ def metadata_rows(data: Buffer, *, name: str, path: str) -> dict[str, dict[str, 
         rows: dict[str, dict[str, Any]] = {}
         for row in listed:
             file = normpath(join(dirname(name), str(row[_FILE_NAME])))
-            ragged = None in row or (None in row.values() and name.endswith(".csv"))
-            if file in rows or ragged:
-                msg = (
-                    f"the row of {file} has another number of fields than there are columns"
-                    if ragged
-                    else (f"two rows speak of {file}")
-                )
-                raise ValueError(msg)  # noqa: TRY301  # said in one place below
+            wrong = f"two rows name {file}" if file in rows else ""
+            if None in row or (None in row.values() and name.endswith(".csv")):
+                wrong = f"the row of {file} has another number of fields than there are columns"
+            if wrong:
+                raise ValueError(wrong)  # noqa: TRY301  # reported below
             rows[file] = {column: value for column, value in row.items() if column != _FILE_NAME}
     except (ValueError, TypeError, LookupError, csv.Error, RecursionError) as error:
         what = f"it has no column {_FILE_NAME!r}" if isinstance(error, KeyError) else str(error)

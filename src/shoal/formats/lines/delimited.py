@@ -74,7 +74,7 @@ class Delimited:
             raise UsageError(msg, hint=r'give "\n" or "\r\n" with quoted=False, else leave it out: any end is read')
         self.types = dict(types or {})
         if unknown := [kind for kind in self.types.values() if kind not in _TYPES]:
-            msg = f"types= says {unknown[0]!r}"
+            msg = f"types= has {unknown[0]!r}"
             raise UsageError(msg, hint=f"{did_you_mean(unknown[0], _TYPES)}a type is one of {', '.join(_TYPES)}")
         self.name, self.suffixes = name, suffixes
         self.delimiter, self.quoted, self.strict, self.newline = delimiter, quoted, strict, newline
@@ -86,15 +86,8 @@ class Delimited:
     @property
     def options(self) -> dict[str, Any]:
         """Options that differ from those implied by the name of the format."""
-        usual: dict[str, Any] = {
-            "delimiter": _DELIMITERS.get(self.name),
-            "quoted": True,
-            "strict": False,
-            "newline": None,
-            "columns": None,
-            "types": {},
-            "record_limit_bytes": 64 << 20,
-        }
+        usual: dict[str, Any] = {"delimiter": _DELIMITERS.get(self.name), "quoted": True, "strict": False}
+        usual |= {"newline": None, "columns": None, "types": {}, "record_limit_bytes": 64 << 20}
         return {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -173,12 +166,9 @@ class Delimited:
         return sample
 
     def _lines(self, shard: str) -> LineScan:
-        ends = LineEnds(
-            quote=ord('"') if self.quoted else None,
-            delimiter=self.delimiter.encode()[0] if len(self.delimiter.encode()) == 1 else None,
-            strict=self.strict,
-            newline=(self.newline or "").encode(),
-        )
+        quote, delimiter = ord('"') if self.quoted else None, self.delimiter.encode()
+        single = delimiter[0] if len(delimiter) == 1 else None
+        ends = LineEnds(quote, single, strict=self.strict, newline=(self.newline or "").encode())
         return LineScan(shard, self.record_limit_bytes, ends)
 
     def _fields(self, record: bytes, *, most: int | None = None) -> list[str]:
@@ -222,11 +212,9 @@ class _WithoutFirst:
     """A receiver of all samples but the first one, which names the columns."""
 
     def __init__(self, found: FoundSamples) -> None:
-        self._found = found
-        self._passed = False
+        self._found, self._passed = found, False
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
-        """Pass borders on without the first sample; see `FoundSamples.add`."""
         if not self._passed and len(borders):
             self._passed = True
             borders, crcs = borders[1:], crcs[1:]

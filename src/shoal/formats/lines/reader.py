@@ -31,8 +31,7 @@ class JsonLines:
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
 
     def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = _LINE_LIMIT_BYTES) -> None:
-        self.window_bytes = window_bytes
-        self.line_limit_bytes = line_limit_bytes
+        self.window_bytes, self.line_limit_bytes = window_bytes, line_limit_bytes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the lines of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
@@ -61,11 +60,10 @@ def _refuse_one_value(front: bytes, shard: str) -> None:
     line = line.strip()
     is_list = line == b"[" or (line.startswith(b"[") and line.endswith(b","))
     if newline and (is_list or line == b"{"):
-        msg = f"this is one JSON {'array' if is_list else 'object'} over several lines, and no value on each line"
-        how = "'.[]'" if is_list else "."
-        raise ShardError(
-            msg, shard=shard, byte=0, hint=f"write it with a value on each line: jq -c {how} FILE > FILE.jsonl"
-        )
+        what, query = ("array", "'.[]'") if is_list else ("object", ".")
+        msg = f"this is one JSON {what} over several lines, and no value on each line"
+        hint = f"write it with a value on each line: jq -c {query} FILE > FILE.jsonl"
+        raise ShardError(msg, shard=shard, byte=0, hint=hint)
 
 
 def _decode_json(data: bytes) -> Sample:

@@ -79,14 +79,13 @@ def cut_sample(buffer: Buffer, starts: Sequence[int]) -> tuple[int, str] | None:
 
 def _read_blocks(read: ReadBytes, borders: NDArray[np.int64], num_bytes: int) -> Iterator[NDArray[np.uint8]]:
     """Yield the blocks at these borders, with few enough reads to be quick; shape (n, 3, 512) each."""
-    for near in np.split(borders, np.flatnonzero(np.diff(borders) > _GAP_BYTES) + 1):
-        at = 0
-        while at < len(near):
-            after = int(np.searchsorted(near, near[at] + _SPAN_BYTES))
-            first = int(near[at])
-            end = min(int(near[after - 1]) + BEHIND_BYTES, num_bytes)
-            yield _gathered(read(first, end), near[at:after] - first)
-            at = after
+    for group in np.split(borders, np.flatnonzero(np.diff(borders) > _GAP_BYTES) + 1):
+        near = group
+        while len(near):
+            span = near[: int(np.searchsorted(near, near[0] + _SPAN_BYTES))]
+            first, end = int(span[0]), min(int(span[-1]) + BEHIND_BYTES, num_bytes)
+            yield _gathered(read(first, end), span - first)
+            near = near[len(span) :]
 
 
 def _gathered(buffer: Buffer, borders: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -129,8 +128,7 @@ def _named(extended: bytes, payload: bytes, own_name: str) -> str | None:
     if not is_of_interest(payload[:size]):
         return own_name
     try:
-        records = pax_records(payload[:size])
+        path = pax_records(payload[:size]).get(b"path")
     except ValueError:
         return None
-    path = records.get(b"path")
     return text(path.rstrip(b"/")) if path else own_name

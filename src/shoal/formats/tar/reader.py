@@ -51,8 +51,7 @@ class Tar:
     scan_rule = 1  # see `VersionedFormat`
 
     def __init__(self, *, window_bytes: int = 1 << 20, skip_bytes: int = 32768) -> None:
-        self.window_bytes = window_bytes
-        self.skip_bytes = skip_bytes
+        self.window_bytes, self.skip_bytes = window_bytes, skip_bytes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the samples of a tar from its headers; 3 to 4 us per member, O(window) memory beyond the result.
@@ -145,7 +144,7 @@ class TarRecords:
     """Some consecutive samples of a tar, handed out by number.
 
     If borders are known, a sample is read on request by `read_plain_sample`. The first sample that is unusual, or
-    wrong, causes one walk through the whole unit, by `WalkedRecords`, which reads it in full or reports the error.
+    wrong, causes one walk through the whole unit, by `_WalkedRecords`, which reads it in full or reports the error.
     """
 
     __slots__ = ("_buffer", "_num_samples", "_payloads", "_slices", "_span", "_starts", "_walked")
@@ -157,7 +156,7 @@ class TarRecords:
         self._span = span
         shard, first_byte, self._num_samples, starts, head = span
         self._starts = starts
-        self._walked: WalkedRecords | None = None
+        self._walked: _WalkedRecords | None = None
         if starts is None or (head and _in_force(head, first_byte, shard) != PaxGlobals()):
             self._walked = self._walk()
         elif len(starts) != self._num_samples + 1 or starts[0] < 0 or starts[-1] > len(buffer):
@@ -187,12 +186,12 @@ class TarRecords:
         """Return the CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
         return self._all().layout_crcs()
 
-    def _all(self) -> WalkedRecords:
+    def _all(self) -> _WalkedRecords:
         if self._walked is None:
             self._walked = self._walk()
         return self._walked
 
-    def _walk(self) -> WalkedRecords:
+    def _walk(self) -> _WalkedRecords:
         """Walk through all members, verifying each header."""
         shard, first_byte, num_samples, sample_starts, head = self._span
         buffer, payloads = self._buffer, self._payloads
@@ -215,7 +214,7 @@ class TarRecords:
         if sample_starts is None:
             starts = _group_starts(members, num_samples, shard)
         first_members = _first_members(members, starts - starts[0], shard)
-        return WalkedRecords(members, first_members, shard, payloads, by_borders=has_foreign_borders(head))
+        return _WalkedRecords(members, first_members, shard, payloads, by_borders=has_foreign_borders(head))
 
     def _wrong_borders(self) -> ShardError:
         num_borders, num_bytes = len(self._starts or ()), len(self._buffer)
@@ -236,7 +235,7 @@ def _address(buffer: Any) -> int:
     return int(np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0])
 
 
-class WalkedRecords:
+class _WalkedRecords:
     """Some consecutive samples of a tar whose members are all known, handed out by number.
 
     Values are slices of ``values``, or else new bytes. ``by_borders`` is True if another tool's index gave the borders.
@@ -245,25 +244,21 @@ class WalkedRecords:
     def __init__(
         self, members: TarMembers, first_members: list[int], shard: str, values: memoryview | None, *, by_borders: bool
     ) -> None:
-        self._by_borders = by_borders
-        self._members = members
+        self._members, self._names, self._first = members, members.names, first_members
+        self._shard, self._by_borders = shard, by_borders
         self._values = members.buffer if values is None else values
         self._copies = values is None and not isinstance(members.buffer, bytes)
-        self._first = first_members
-        self._names = members.names
         # Members that are no regular files lose their names here, and so belong to no sample.
         for member in np.flatnonzero(~IS_REGULAR[members.kinds]).tolist():
             self._names[member] = ""
         payloads = members.headers + BLOCK_BYTES
         self._payloads = payloads.tolist()
         self._ends = (payloads + members.sizes).tolist()
-        self._shard = shard
 
     def __len__(self) -> int:
         return len(self._first) - 1
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """Return the CRC-32 of the headers of each sample, as `Tar.scan` gives them; shape (len,)."""
         view = memoryview(self._members.buffer)
         starts, payloads = self._members.starts.tolist(), self._payloads
         crcs = np.zeros(len(self), dtype=np.uint32)
@@ -275,11 +270,7 @@ class WalkedRecords:
         return crcs
 
     def sample(self, number: int) -> Sample:
-        """Return sample ``number``: its ``__key__``, and by suffix the payloads; O(its bytes).
-
-        If these members are not one sample by WebDataset's rule, the index belongs to another file and `ShardError` is
-        raised; or `IndexFileError`, if it was made from one of another tool, which is wrong.
-        """
+        """Return a sample as `TarRecords.sample` does; raises `IndexFileError` if another tool's index is wrong."""
         sample: Sample = {}
         key: str | None = None
         for member in range(self._first[number], self._first[number + 1]):
