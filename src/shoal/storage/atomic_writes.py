@@ -226,10 +226,7 @@ def _append(path: str, data: bytes) -> None:
 
 
 def read_lines(path: str) -> list[str] | None:
-    """Return the lines of the file ``path``, blank ones too; None if there is no such file.
-
-    Raises `StorageError` if it cannot be read, is not text, or has more than 1 GiB.
-    """
+    """Return the lines of the file ``path``, at most 1 GiB, blank ones too; None if there is no such file."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_FILE_BYTES + 1)

@@ -81,9 +81,8 @@ def object_path(url: str) -> str:
 def tagged_path(url: str) -> str:
     """Return `object_path` of ``url`` with a digest of its query, to tell apart URLs that differ in the query alone."""
     _, mark, query = url.partition("?")
-    return (
-        f"{object_path(url)}#{hashlib.blake2b(query.encode(), digest_size=6).hexdigest()}" if mark else object_path(url)
-    )
+    digest = hashlib.blake2b(query.encode(), digest_size=6).hexdigest()
+    return f"{object_path(url)}#{digest}" if mark else object_path(url)
 
 
 def join(root: str, name: str) -> str:

@@ -68,10 +68,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def held(self, limit_seconds: float = _LOCK_SECONDS) -> Iterator[Book]:
-        """Lock the ledger and yield its book; changes to the book are written at the end.
-
-        Raises `OSError` if another process held it for ``limit_seconds`` (ETIMEDOUT), or the file system fails.
-        """
+        """Lock the ledger within ``limit_seconds`` and yield its book, whose changes are written at the end."""
         descriptor = open_for_lock(LEDGER, os.O_RDWR | os.O_CREAT, directory=self._folder)
         try:
             if not lock_within(descriptor, limit_seconds):

@@ -63,8 +63,7 @@ class TimedReads(io.RawIOBase):
     """Reads from a socket, whose file is ``raw``, until a deadline for a head, or for the requested bytes of a body.
 
     A limit for silence alone does not end a server that sends a byte now and then. So each read is limited to the time
-    left: any waiting thread gives up by itself, and no watchdog is needed. ``is_ended`` is True once a read has met the
-    end of the stream.
+    left: any waiting thread gives up by itself, and no watchdog is needed. ``is_ended``: a read has met the end.
     """
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:

@@ -64,48 +64,43 @@ def obstore_failure(
     request = text[: match.start()] if match else text
     asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", request) is not None
     if match and not asks_for_credentials:
-        refused = status_failure(int(match[1]), path, verb=verb, body=text[match.end() :])
+        found = status_failure(int(match[1]), path, verb=verb, body=text[match.end() :])
         if int(match[1]) == 400:
-            refused.hint = _REGION_HINT
-        return refused
+            found.hint = _REGION_HINT
+    else:
+        found = _failure_without_status(error, path, text, verb=verb, answered=answered, asks=asks_for_credentials)
+    for cause, number in (
+        (FileNotFoundError, errno.ENOENT),
+        (kinds.AlreadyExistsError | kinds.PreconditionError, errno.EEXIST),
+        (kinds.NotSupportedError | NotImplementedError, errno.ENOTSUP),
+    ):
+        if isinstance(error, cause):
+            found.errno, found.transient = number, False
+    return found
+
+
+def _failure_without_status(
+    error: BaseException, path: str, text: str, *, verb: str, answered: bool, asks: bool
+) -> StorageError:
     hint = next((hint for words, hint in _FINAL.items() if words in text), "")
-    transient = not hint and not isinstance(error, ValueError) and (answered or not asks_for_credentials)
+    transient = not hint and not isinstance(error, ValueError) and (answered or not asks)
     if not hint and isinstance(error, ValueError):
         hint = "check the URL"
     elif not hint:
-        hint = _CREDENTIALS_HINT if asks_for_credentials else "is the network up, and the server?"
+        hint = _CREDENTIALS_HINT if asks else "is the network up, and the server?"
     if no_connection := _NO_CONNECTION.search(str(error)):
         text += f": {no_connection[1]}"
     text = trimmed(re.sub(r"^Generic \w+ error: ", "", text)) or type(error).__name__
     attempts = _HEADER_ATTEMPTS if hint is _HEADER_HINT else 1
     msg = f"could not {verb} {path}: {text}"
-    found = StorageError(
+    return StorageError(
         msg, hint=hint, transient=transient, worth_attempts=attempts, evidence="no header", unmet=bool(no_connection)
     )
-    if isinstance(error, FileNotFoundError):
-        found.errno, found.transient = errno.ENOENT, False
-    return found
 
 
 def has_panicked(error: BaseException) -> bool:
     """Return True if obstore panicked: it then raises what is no `Exception`, and would end a thread."""
     return type(error).__name__ == "PanicException"
-
-
-def was_written_meanwhile(error: BaseException, failure: StorageError) -> bool:
-    """Return True if a conditional write failed because another object is there; ``failure`` is the translation."""
-    import obstore.exceptions as kinds  # noqa: PLC0415  # optional, but installed, since it raised
-
-    is_refused = isinstance(error, kinds.AlreadyExistsError | kinds.PreconditionError)
-    return is_refused or re.search(r"answered (409|412)\b", failure.message) is not None
-
-
-def cannot_compare(error: BaseException, failure: StorageError) -> bool:
-    """Return True if a conditional write failed because the store does not support conditions."""
-    import obstore.exceptions as kinds  # noqa: PLC0415  # the same
-
-    is_unsupported = isinstance(error, kinds.NotSupportedError | NotImplementedError)
-    return is_unsupported or re.search(r"answered 501\b", failure.message) is not None
 
 
 def scrubbed(text: str, options: Mapping[str, Any]) -> str:

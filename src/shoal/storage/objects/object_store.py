@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ForkError, StorageError
-from shoal.storage.objects.object_failures import cannot_compare, obstore_failure, was_written_meanwhile
+from shoal.storage.objects.object_failures import obstore_failure
 from shoal.storage.objects.object_options import ObjectLocation, client_of, location_of
 from shoal.storage.remote_objects import (
     KnownObjects,
@@ -144,10 +144,9 @@ class ObjectStore:
             failure = self._failure(error, path, location, "write")
             self._known.forget(path)
             if isinstance(failure, StorageError):
-                if was_written_meanwhile(error, failure) or (replaces is not None and is_missing(failure)):
+                was_written_meanwhile = failure.errno == errno.EEXIST
+                if was_written_meanwhile or (replaces is not None and is_missing(failure)):
                     return False
-                if cannot_compare(error, failure):
-                    failure.errno, failure.transient = errno.ENOTSUP, False
             raise failure from None
         self._known.forget(path)
         return True

@@ -38,10 +38,7 @@ def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
 
 
 def local_path(text: str) -> str:
-    """Return the local path of a ``file://`` URL; a path, or any other URL, unchanged.
-
-    Raises `SourceError` for the URL of a file on another machine.
-    """
+    """Return the local path of a ``file://`` URL; a path, or any other URL, unchanged."""
     if scheme_of(text) != "file" or os.path.lexists(text):
         return text
     url = urlsplit(text)
