@@ -242,5 +242,5 @@ def test_a_gzip_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = gzip.compress(bytes(1 << 18)) * 5
     with pytest.raises(ValueError, match="more than 1048576 bytes once decompressed"):
         decoded("txt.gz", bomb)
-    with pytest.raises(ValueError, match="ends inside of its gzip stream"):
+    with pytest.raises(ValueError, match="ends inside its gzip stream"):
         decoded("txt.gz", gzip.compress(json.dumps(list(range(999))).encode())[:-20])

@@ -168,7 +168,7 @@ def test_a_buffer_of_a_record_batch_that_lies_is_refused() -> None:
     data = bytearray(feather(1000))
     place = data.index((8000).to_bytes(8, "little"))
     data[place : place + 8] = (2**60).to_bytes(8, "little")
-    with pytest.raises(ShardError, match=f"says that it holds {2**60}"):
+    with pytest.raises(ShardError, match=f"claims to hold {2**60}"):
         format_named("arrow").scan(lambda first, end: bytes(data[first:end]), len(data), shard="a")
 
 

@@ -66,13 +66,13 @@ ONE_LEAF = json.dumps([1, {"type": None, "context": None, "children_spec": []}])
 @pytest.mark.parametrize(
     ("index", "match"),
     [
-        ({}, "no index of LitData chunks"),
+        ({}, "not an index of LitData chunks"),
         (changed(compression="lz4"), "compression 'lz4'"),
         (changed(compression="zstd", compression_level="rows"), "compression_level 'rows'"),
         (changed(encryption={"algorithm": "fernet", "level": "chunk"}), "encryption .*fernet"),
         (changed(item_loader="TokensLoader"), "item loader 'TokensLoader'"),
         (changed(data_format=["int"]), "12 leaves, and it names the kinds of 1"),
-        (changed(data_spec="[1]"), "no index"),
+        (changed(data_spec="[1]"), "not an index"),
         (changed(data_spec=ONE_LEAF.replace("null", '"collections.namedtuple"', 1)), "dicts, lists and tuples"),
     ],
 )
@@ -92,7 +92,7 @@ def test_pickles_are_refused_unless_allowed() -> None:
     with pytest.raises(UsageError, match="can run any code"):
         read(LitData(index))
     assert read(LitData(index, allow_pickle=True)) == {"item": 7}
-    with pytest.raises(UsageError, match="kind 'graph', which is not read"):
+    with pytest.raises(UsageError, match="kind 'graph', which shoal does not read"):
         read(LitData(changed(data_format=["graph"], data_spec=ONE_LEAF)))
 
 

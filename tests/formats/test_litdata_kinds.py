@@ -176,5 +176,5 @@ def test_nested_leaves_that_lie_are_refused() -> None:
     reader = LitData({"config": {"data_format": ["json"], "data_spec": ONE_LEAF}})
     deep = nested(50_000)
     item = struct.pack("<I", len(deep)) + deep
-    with pytest.raises(ShardError, match="leaf 0 is no json"):
+    with pytest.raises(ShardError, match="leaf 0 is not a valid json"):
         reader.parse(item, Span("a", 0, 1)).sample(0)

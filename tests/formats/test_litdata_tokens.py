@@ -74,12 +74,12 @@ def changed(**config: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("index", "match"),
     [
-        ({}, "no index of LitData chunks"),
+        ({}, "not an index of LitData chunks"),
         (changed(encryption="fernet"), "encryption 'fernet'"),
-        (changed(item_loader="PyTreeLoader"), "no tokens"),
-        (changed(data_format=["int"]), "no tokens"),
-        (changed(data_format=["no_header_numpy:99"]), "no tokens"),
-        (changed(data_format=["no_header_numpy:5"] * 2), "no tokens"),
+        (changed(item_loader="PyTreeLoader"), "not tokens"),
+        (changed(data_format=["int"]), "not tokens"),
+        (changed(data_format=["no_header_numpy:99"]), "not tokens"),
+        (changed(data_format=["no_header_numpy:5"] * 2), "not tokens"),
     ],
 )
 def test_other_indexes_are_refused(index: dict[str, Any], match: str) -> None:
@@ -88,7 +88,7 @@ def test_other_indexes_are_refused(index: dict[str, Any], match: str) -> None:
 
 
 def test_what_cannot_be_asked_for_says_what_can() -> None:
-    with pytest.raises(UsageError, match="a token at least"):
+    with pytest.raises(UsageError, match="at least one token"):
         LitDataTokens(INDEX, block_size=0)
     with pytest.raises(UsageError, match="LitDataTokens"):
         LitData(INDEX)

@@ -326,7 +326,7 @@ def test_a_manifest_that_was_cut_short_is_not_passed_over(num_bytes: int, tmp_pa
     directory = copied("litdata", tmp_path / "data")
     whole = (directory / "index.json").read_bytes()
     (directory / "index.json").write_bytes(whole[:num_bytes])
-    with pytest.raises(SourceError, match="no JSON") as caught:
+    with pytest.raises(SourceError, match="not JSON") as caught:
         shoal.open(directory)
     assert "cut short" in (caught.value.hint or "")
     (directory / "index.json").write_bytes(whole)

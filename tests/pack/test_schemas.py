@@ -149,7 +149,7 @@ def test_a_writer_says_how_to_give_the_columns_of_all(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.int64()), ("late", pa.string())])
     write_rows(tmp_path / "b", [{"a": 1}, {"a": 2, "late": "x"}], schema=schema)
     assert shoal.open(tmp_path / "b")[1]["late"] == "x"
-    with pytest.raises(UsageError, match="a text among bytes would become bytes"):
+    with pytest.raises(UsageError, match="text among bytes would become bytes"):
         write_rows(tmp_path / "c", [{"a": b"x"}, {"a": "x"}])
 
 

@@ -84,7 +84,7 @@ def joined(
     """
     formats = sorted({index.format for index in indexes})
     if len(formats) != 1:
-        msg = f"indexes of {len(formats)} formats ({', '.join(formats)}) are to be joined"
+        msg = f"indexes of {len(formats)} formats ({', '.join(formats)}) cannot be joined"
         raise UsageError(msg, hint="a dataset has one format, and at least one shard")
     firsts = [0, *accumulate(index.num_shards for index in indexes)][:-1]
     extents = {name: np.concatenate([getattr(index, name) for index in indexes]) for name in EXTENT_COLUMNS}
@@ -121,7 +121,7 @@ def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
     chosen = np.asarray(shard_numbers, dtype=np.int64).reshape(-1)
     inside = bool(((chosen >= 0) & (chosen < index.num_shards)).all())
     if not inside or len(np.unique(chosen)) != len(chosen):
-        msg = f"{list(shard_numbers)[:20]} are not different numbers of shards: the index has {index.num_shards}"
+        msg = f"{list(shard_numbers)[:20]} are not distinct shard numbers: the index has {index.num_shards}"
         raise UsageError(msg, hint="give each shard once, counted from 0")
     first_extent, numbers = index.shard_first_extent, chosen.tolist()
     counts = np.diff(first_extent)[chosen]

@@ -248,7 +248,7 @@ def _taken_metadata(header: dict[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError, RecursionError):
         right, rest = False, {}
     if not right:
-        _refuse("its metadata are incomplete")
+        _refuse("its metadata is incomplete")
     return dict(rest)
 
 
@@ -262,7 +262,7 @@ def _column(buffer: Buffer, data_start: int, name: str, entry: object) -> NDArra
     start, end = offsets
     inside = start <= end <= len(buffer) - data_start and end - start == shape[0] * np.dtype(kind).itemsize
     if not inside or (data_start + start) % np.dtype(kind).itemsize:
-        _refuse(f"its column {name[:80]!r} of {shape[0]} values is said to lie at {start} to {end}")
+        _refuse(f"its column {name[:80]!r} of {shape[0]} values cannot lie at bytes {start} to {end}")
     if start == end:
         return np.zeros(0, dtype=kind)
     column = np.frombuffer(buffer, dtype=kind, count=shape[0], offset=data_start + start)

@@ -112,7 +112,7 @@ def _gunzipped(data: bytes) -> bytes:
         if len(found) > _LIMIT_BYTES:
             raise _too_large(len(data))
         if not member.eof:
-            msg = f"a field of {len(data)} bytes ends inside of its gzip stream"
+            msg = f"a field of {len(data)} bytes ends inside its gzip stream"
             raise ValueError(msg)
         left = member.unused_data
     return bytes(found)

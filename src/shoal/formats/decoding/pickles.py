@@ -38,7 +38,7 @@ def _unpickled(what: str, data: bytes) -> Any:
         raise
     except ImportError as error:
         msg = f"{what} needs a module that cannot be imported: {error}"
-        raise UsageError(msg, hint="install it, or put where it lies on PYTHONPATH") from error
+        raise UsageError(msg, hint="install it, or add its directory to PYTHONPATH") from error
     except Exception as error:  # a damaged pickle can make its classes raise anything
         msg = f"{type(error).__name__}: {error}"
         raise ValueError(msg) from error
@@ -46,7 +46,7 @@ def _unpickled(what: str, data: bytes) -> Any:
 
 def refusal(*, what: str, how: str) -> UsageError:
     """Return the error that explains why a pickle is not read."""
-    msg = f"{what} can run any code when it is read, so it is not"
+    msg = f"{what} can run any code when it is read, so shoal does not read it"
     return UsageError(msg, hint=f"if you trust whoever wrote it: {how}")
 
 
@@ -67,7 +67,7 @@ def array_loader(*, allow_pickle: bool) -> Callable[[bytes], Any]:
             return _read_whole(data, allow_pickle=True)
         num_bytes, left = math.prod(shape) * kind.itemsize, len(data) - stream.tell()
         if min(shape, default=0) < 0 or num_bytes > left or (not num_bytes and math.prod(shape) > len(data)):
-            msg = f"an array of shape {shape} and type {kind} has {num_bytes} bytes, and {left} are there"
+            msg = f"an array of shape {shape} and type {kind} needs {num_bytes} bytes, and only {left} follow"
             raise ValueError(msg)
         if version > (2, 0) or not num_bytes:  # names of fields may be beyond Latin-1
             return _read_whole(data, allow_pickle=False)

@@ -50,9 +50,9 @@ def leaf_decoder(leaf: str, *, allow_pickle: bool) -> Callable[[bytes], Any]:
         return decoder_of(_IMAGES[kind], allow_pickle=False)
     if kind in _DECODERS:
         return _DECODERS[kind]
-    msg = f"these chunks have leaves of the kind {leaf!r}, which is not read"
+    msg = f"these chunks have leaves of the kind {leaf!r}, which shoal does not read"
     known = [*_DECODERS, "no_header_numpy", "no_header_tensor", *_IMAGES, "pickle"]
-    raise UsageError(msg, hint=f"those read are {', '.join(known)}")
+    raise UsageError(msg, hint=f"it reads {', '.join(known)}")
 
 
 def array_type(leaf: str) -> np.dtype[Any] | None:
@@ -70,7 +70,7 @@ def array_type(leaf: str) -> np.dtype[Any] | None:
 def _shaped(word: str, types: dict[int, str], data: bytes) -> NDArray[Any]:
     kind, rank = np.frombuffer(data, word, count=2).tolist()
     if kind not in types:
-        _refuse(f"there is no type {kind} of arrays")
+        _refuse(f"array type {kind} does not exist")
     shape = np.frombuffer(data, word, count=rank, offset=8).tolist() if rank else []
     return np.frombuffer(data[8 + 4 * rank :], types[kind]).reshape(shape).copy()
 
@@ -149,7 +149,7 @@ class _Reader:
             return _unpacked(_LAYOUTS[tag], self._taken(struct.calcsize(_LAYOUTS[tag])))
         if tag == _NONE:
             return None
-        _refuse(f"at byte {self.position - 1} a value has a kind that is not known")
+        _refuse(f"the value at byte {self.position - 1} is of an unknown kind")
 
     def _text(self) -> str:
         return self._taken(self._count()).decode("utf-8")
@@ -163,7 +163,7 @@ class _Reader:
     def _check(self, count: int, least_bytes: int) -> None:
         left = len(self._data) - self.position
         if count * least_bytes > left:
-            _refuse(f"at byte {self.position} {count} parts are announced, and {left} bytes are left")
+            _refuse(f"{count} parts should follow at byte {self.position}, but only {left} bytes are left")
 
     def _taken(self, num_bytes: int) -> bytes:
         self._check(num_bytes, 1)

@@ -26,7 +26,7 @@ from shoal.formats.shard_format import ReadBytes, Records, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 TOKENS_LOADER = "TokensLoader"
-NO_CHUNK = "this is no LitData chunk, a damaged one, or one that is compressed although the index.json does not say so"
+NO_CHUNK = "this is not a LitData chunk, or it is damaged, or compressed although the index.json does not say so"
 _INDEX_HINT = "give what the index.json beside the chunks holds: LitData(json.loads(Path(...).read_text()))"
 _MOST_DEPTH = 32
 ITEMS_LOADER = "PyTreeLoader"
@@ -98,7 +98,7 @@ class LitData:
                 raise
             return rows
         if starts[0] != table_bytes(len(starts) - 1):
-            msg = f"by the table of offsets the first item begins at byte {starts[0]}, and the table ends elsewhere"
+            msg = f"by its offsets the first item begins at byte {starts[0]}, but the table of offsets ends elsewhere"
             raise ShardError(msg, shard=shard, byte=4, hint=NO_CHUNK)
         return ShardScan(starts, offset_crcs(starts))
 
@@ -132,8 +132,8 @@ def config_of(index: Mapping[str, Any]) -> dict[str, Any]:
     except (LookupError, TypeError, AttributeError) as error:
         raise _no_index(error) from None
     if config.get("encryption"):
-        msg = f"these chunks have encryption {config['encryption']!r}, which is not read"
-        raise UsageError(msg, hint="write them again without: litdata.optimize(...) without encryption=")
+        msg = f"these chunks have encryption {config['encryption']!r}, which shoal does not read"
+        raise UsageError(msg, hint="write them again with litdata.optimize(...) without encryption=")
     return config
 
 
@@ -146,13 +146,13 @@ def whole_codec(config: Mapping[str, Any]) -> str:
     if not kind:
         return ""
     if str(kind).partition(":")[0] != "zstd" or level not in (None, "chunk", *_LEVELS_INSIDE):
-        msg = f"these chunks have compression {kind!r}, compression_level {level!r}, which is not read"
-        raise UsageError(msg, hint=f"zstd is, of the levels chunk, {' and '.join(_LEVELS_INSIDE)}")
+        msg = f"these chunks have compression {kind!r}, compression_level {level!r}, which shoal does not read"
+        raise UsageError(msg, hint=f"it reads zstd, of the levels chunk, {' and '.join(_LEVELS_INSIDE)}")
     return "" if level in _LEVELS_INSIDE else "zst"
 
 
 def _no_index(error: Exception) -> UsageError:
-    msg = f"this is no index of LitData chunks: {type(error).__name__}: {error}"
+    msg = f"this is not an index of LitData chunks: {type(error).__name__}: {error}"
     return UsageError(msg, hint=_INDEX_HINT)
 
 
@@ -180,7 +180,7 @@ def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], b
         except UsageError:
             raise
         except (ValueError, OverflowError, RecursionError) as error:
-            msg = f"leaf {len(values)} is no {leaf}: {error}"
+            msg = f"leaf {len(values)} is not a valid {leaf}: {error}"
             raise BadRecordError(msg, byte=at) from None
         at += size
     item = build(iter(values))

@@ -43,13 +43,13 @@ class LitDataTokens:
 
     def __init__(self, index: Mapping[str, Any], *, block_size: int) -> None:
         if block_size < 1:
-            msg = f"block_size={block_size}: a block has a token at least"
+            msg = f"block_size={block_size}: a block has at least one token"
             raise UsageError(msg, hint="give the context length, and one more where targets are the next tokens")
         config = config_of(index)
         leaves = [str(leaf) for leaf in config["data_format"]]
         found = array_type(leaves[0]) if len(leaves) == 1 else None
         if config["item_loader"] != TOKENS_LOADER or found is None:
-            msg = f"these chunks hold {', '.join(leaves)} for {config['item_loader']}, which are no tokens"
+            msg = f"these chunks hold {', '.join(leaves)} for {config['item_loader']}, not tokens"
             raise UsageError(msg, hint="shoal.formats.LitData reads chunks of items")
         self.whole_codec = whole_codec(config)
         self.block_size, self._leaf, self._type = block_size, leaves[0], found
@@ -102,7 +102,7 @@ class LitDataTokens:
 
     def _decode(self, data: bytes) -> Sample:
         if len(data) != self._record.layout.itemsize:
-            msg = f"a block of {self.block_size} tokens has {self._record.layout.itemsize} bytes, and this {len(data)}"
+            msg = f"{self.block_size} tokens have {self._record.layout.itemsize} bytes, and this block has {len(data)}"
             raise BadRecordError(msg)
         return {_FIELD: np.frombuffer(data, self._type).copy()}
 

@@ -115,7 +115,7 @@ def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
         return unpickler("a column of pickles", allow_pickle=allow_pickle, how=how)
     if encoding not in _DECODERS:
         msg = f"there is no MDS encoding {encoding!r}"
-        raise UsageError(msg, hint=f"those known are {', '.join(ENCODINGS)}")
+        raise UsageError(msg, hint=f"the encodings are {', '.join(ENCODINGS)}")
     return _DECODERS[encoding]
 
 
@@ -141,7 +141,7 @@ def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ..
     if kind is None:
         name = _ARRAY_TYPES.get(data[0])
         if name is None:
-            _refuse(f"an array has the type number {data[0]}, which means nothing")
+            _refuse(f"an array has the unknown type number {data[0]}")
         kind = _SCALARS[name]
     if shape is None:
         word = data[at]
@@ -178,7 +178,7 @@ def _raw_image(data: bytes) -> Any:
 def _png_of(data: bytes) -> bytes:
     image = _raw_image(data)
     if image.mode not in _MODES_OF_PNG:
-        msg = f"has an image of mode {image.mode}, and no PNG is the same"
+        msg = f"has an image of mode {image.mode}, which no PNG can hold exactly"
         raise NoFileError(msg)
     file = io.BytesIO()
     image.save(file, "PNG")
@@ -206,7 +206,7 @@ def _decimal(data: bytes) -> Decimal:
     try:
         return Decimal(data.decode("utf-8"))
     except ArithmeticError:
-        _refuse(f"{data[:40]!r} is no decimal number")
+        _refuse(f"{data[:40]!r} is not a decimal number")
 
 
 def _with_lists(decoders: Mapping[str, Decode]) -> dict[str, Decode]:
@@ -265,11 +265,11 @@ def encode_value(encoding: str, value: Any) -> bytes:
     if (known := array_of(encoding)) is not None:
         return _encoded_scalar(known[0], value)
     if encoding not in _ENCODERS:
-        msg = f"MDS columns of encoding {encoding!r} are read and not written"
+        msg = f"MDS columns of encoding {encoding!r} can be read, but not written"
         raise UsageError(msg, hint="write images as they are, with the encoding jpeg or png; never pickles")
     kinds, encode = _ENCODERS[encoding]
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not object):
-        _refuse(f"{type(value).__name__} is no {encoding.removeprefix('str_')}")
+        _refuse(f"{type(value).__name__} cannot be stored as {encoding.removeprefix('str_')}")
     try:
         return encode(value)
     except (TypeError, AttributeError) as error:
@@ -278,7 +278,7 @@ def encode_value(encoding: str, value: Any) -> bytes:
 
 def _encoded_scalar(kind: np.dtype[Any], value: Any) -> bytes:
     if value is None or isinstance(value, str | bytes | bool) or np.ndim(value):  # numpy turns None into NaN
-        _refuse(f"{type(value).__name__} is no {kind.name}")
+        _refuse(f"{type(value).__name__} cannot be stored as {kind.name}")
     try:
         with np.errstate(over="ignore"):
             found = np.array([value], dtype=kind)
@@ -288,7 +288,7 @@ def _encoded_scalar(kind: np.dtype[Any], value: Any) -> bytes:
     # A floating number is rounded to the nearest, but not to infinity; an integer must be stored exactly.
     is_whole = kind.kind in "iu" or isinstance(plain, int)
     if stored != plain if is_whole else math.isinf(stored) and not math.isinf(plain):
-        _refuse(f"{value!r} is no {kind.name}")
+        _refuse(f"{value!r} cannot be stored as {kind.name}")
     return found.tobytes()
 
 

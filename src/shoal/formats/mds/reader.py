@@ -25,7 +25,7 @@ from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _DESCRIPTION_LIMIT_BYTES = 16 << 20
-_NO_SHARD = "this is no MDS shard, a compressed or a damaged one"
+_NO_SHARD = "this is not an MDS shard, or it is compressed or damaged"
 
 
 class Mds:
@@ -125,7 +125,7 @@ def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample
             msg = f"column {column.name!r} {error}"
             raise BadRecordError(msg, byte=at, hint=error.hint) from None
         except (ValueError, RecursionError, OSError, SyntaxError) as error:
-            msg = f"column {column.name!r} is no {column.encoding}: {error}"
+            msg = f"column {column.name!r} is not a valid {column.encoding}: {error}"
             raise BadRecordError(msg, byte=at) from None
         at += size
     if at != len(data):

@@ -60,14 +60,14 @@ class MdsEncoder:
             except ValueError as error:
                 if isinstance(error, UsageError):
                     raise
-                msg = f"the column {name!r} is written as {encoding}, and this value is none: {error}"
-                raise UsageError(msg, hint="say the encoding of each column with options={'columns': {...}}") from None
+                msg = f"the column {name!r} is written as {encoding}, which cannot hold this value: {error}"
+                raise UsageError(msg, hint="name the encoding of each column with options={'columns': {...}}") from None
             if fixed_bytes_of(encoding) is None:
                 sizes.append(len(data))
             values.append(data)
         record = b"".join([np.array(sizes, dtype="<u4").tobytes(), *values])
         if not record:
-            msg = "a sample of no bytes cannot be told from the next one"
+            msg = "a sample without bytes cannot be distinguished from the next one"
             raise UsageError(msg, hint="give it a column of text, bytes or numbers")
         self.columns = columns  # not those of a sample that is refused
         return EncodedRecord((record,), len(record))
@@ -146,7 +146,7 @@ def mds_index_of(index: Index) -> bytes:
             raise UsageError(msg, hint="index the shards again")
         if columns != heads[0]:
             msg = f"{name} has the columns {columns}, and {index.shard_names[0]} has {heads[0]}"
-            raise UsageError(msg, hint="say the encodings for all shards with options={'columns': {...}}")
+            raise UsageError(msg, hint="name the encodings for all shards with options={'columns': {...}}")
     counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     described = _described(dict(map(tuple, heads[0] or ()))) if heads else {}
     shards = [

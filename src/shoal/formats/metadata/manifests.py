@@ -20,7 +20,7 @@ from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import Buffer
 
 MANIFEST_NAME = "index.json"
-STALE = "copy the shard again; or, if it is right, write the index.json again or take it away"
+STALE = "copy the shard again; or, if it is right, write the index.json again or remove it"
 _STREAMING = ("mds", "json", "csv", "tsv", "xsv")
 _XXHASHES = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 _CODECS = {"zstd": "zst", "gz": "gz", "bz2": "bz2", "br": "br", "snappy": "snappy"}
@@ -67,8 +67,8 @@ def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
         found = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        msg = f"{path}: this index.json of {len(data)} bytes is no JSON: {reason}"
-        hint = "was it cut short? copy it again; or take it away, or name the shards by a glob"
+        msg = f"{path}: this index.json of {len(data)} bytes is not JSON: {reason}"
+        hint = "was it cut short? copy it again; or remove it, or name the shards by a glob"
         raise SourceError(msg, hint=hint) from None
     with _readable(path, "it begins like the index.json of a dataset", "a glob, with format="):
         if _is_streaming(found) and found["shards"]:
@@ -171,13 +171,13 @@ def _of_streaming(shards: Sequence[Mapping[str, Any]], path: str) -> Manifest:
     if len(formats) > 1:
         kinds = sorted({str(about["format"]) for about in shards})
         msg = f"it names shards of {len(formats)} formats or schemas ({', '.join(kinds)})"
-        raise UsageError(msg, hint="name by a glob those of one format, with format=")
+        raise UsageError(msg, hint="name the shards of one format by a glob, with format=")
     name, options = json.loads(next(iter(formats)))
     packings = {about.get("compression") for about in shards}
     codecs = {_CODECS[str(packing).partition(":")[0]] for packing in packings if packing}
     if len(codecs) > 1:
         msg = f"its shards are compressed in {len(codecs)} ways"
-        raise UsageError(msg, hint="name by a glob those of one kind")
+        raise UsageError(msg, hint="name the shards of one kind by a glob")
     packed = format_named(f"{name}.{codecs.pop()}", options) if codecs else None
     return Manifest(format_named(name, options), tuple(_streaming_shard(about, path) for about in shards), packed)
 
@@ -187,7 +187,7 @@ def _streaming_format(about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     kind = str(about["format"])
     if kind not in _STREAMING or about["version"] != 2:
         msg = f"it names shards of the format {kind!r}, version {about['version']!r}"
-        raise UsageError(msg, hint=f"shards of {', '.join(_STREAMING)}, version 2, are read")
+        raise UsageError(msg, hint=f"shoal reads shards of {', '.join(_STREAMING)}, version 2")
     if kind == "mds":
         return kind, {}
     if about["newline"] not in ("\n", "\r\n"):

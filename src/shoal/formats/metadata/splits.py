@@ -125,7 +125,7 @@ def splits_in_energon(
         msg = f"{path}: it has no split_parts, which list the shards of each split"
         raise SourceError(msg, hint="prepare the dataset with Energon again, or name the shards by a glob")
     if excluded is None:
-        msg = f"{path}: exclude is no list of shards and samples"
+        msg = f"{path}: exclude is not a list of shards and samples"
         raise SourceError(msg, hint="list them as Energon does: shards/000.tar or shards/000.tar/KEY")
     there = set(names)
     out = {name for text in excluded for name in expand(text)}
@@ -135,7 +135,7 @@ def splits_in_energon(
     }
     missing = [name for shards in found.values() for name in shards if name not in there]
     if missing:
-        msg = f"{path} names {len(missing)} shards that are not there; the first is {missing[0]}"
+        msg = f"{path} names {len(missing)} shards that do not exist; the first is {missing[0]}"
         raise SourceError(msg, hint="copy them too, or take them out of the file")
     return Splits("/".join(path.rsplit("/", 2)[1:]), found, True, left_out=_samples_in(out - there, there, path))
 
@@ -148,7 +148,7 @@ def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, 
         if mark and f"{shard}.tar" in shards:
             found.setdefault(f"{shard}.tar", set()).add(key)
         elif not text.endswith(".tar") and not mark:
-            msg = f"{path}: exclude has {text!r}, which is no shard, and no sample of one"
+            msg = f"{path}: exclude has {text!r}, which is neither a shard nor a sample of one"
             raise SourceError(msg, hint="write shards/000.tar, or shards/000.tar/KEY")
     return {shard: frozenset(keys) for shard, keys in found.items()}
 
@@ -180,18 +180,18 @@ def _mapping(load: Callable[[Any], Any], data: Buffer, path: str) -> Mapping[str
     except (ValueError, RecursionError) as error:
         found, what = None, f"it cannot be read: {error}"
     else:
-        what = f"it holds {type(found).__name__}, and should hold names with values"
+        what = f"it holds {type(found).__name__}, but should map names to values"
     if isinstance(found, Mapping):
         return found
     msg = f"{path}: {what}"
-    raise SourceError(msg, hint="mend it, or name the shards by a glob")
+    raise SourceError(msg, hint="repair it, or name the shards by a glob")
 
 
 def _yaml(text: str) -> Any:
     try:
         import yaml  # noqa: PLC0415
     except ImportError:
-        msg = "this dataset has splits, in YAML, which needs PyYAML to be read"
+        msg = "this dataset declares its splits in YAML, and PyYAML, which reads it, is not installed"
         raise UsageError(msg, hint=f"{pip_install('energon')}, or name the shards by a glob") from None
     try:
         return yaml.safe_load(text)

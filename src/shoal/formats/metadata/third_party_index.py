@@ -86,8 +86,8 @@ def by_borders(scan: ShardScan, *, entry: Any = True) -> ShardScan:
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
     """Return the error for samples that disprove a border of a third-party index: not damage to be skipped."""
-    msg = f"{shard}, byte {byte}: {what}; the index was made by that of another tool, which is wrong"
-    return IndexFileError(msg, hint="take the .idx beside the shard away, and run `shoal index` on the shards")
+    msg = f"{shard}, byte {byte}: {what}; the index was made from the index of another tool, which is wrong"
+    return IndexFileError(msg, hint="remove the .idx beside the shard, and run `shoal index` on the shards")
 
 
 def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64]:

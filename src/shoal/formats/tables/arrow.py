@@ -39,7 +39,7 @@ _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _PREFIX = "prefix"  # kept in the head: schema and dictionaries
 _AT_ONCE_BYTES = 4 << 10  # most heads of messages are smaller
 _HEAD_LIMIT_BYTES = 64 << 20
-_NO_SHARD = "this is no Arrow IPC shard, or a damaged one"
+_NO_SHARD = "this is not an Arrow IPC shard, or it is damaged"
 _NAMES = {_SCHEMA: "a schema", _DICTIONARY: "a dictionary", _BATCH: "a record batch"}
 
 
@@ -257,7 +257,7 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
                 _refuse(f"{_NAMES[kind]} would end at byte {body_end}, and there are {num_bytes}")
             packed = [(end + first, length) for first, length in buffers if length]
             if any(not end <= first <= first + length <= body_end for first, length in packed):
-                _refuse("the buffers of this record batch lead out of it")
+                _refuse("the buffers of this record batch extend beyond it")
         except (struct.error, ValueError) as error:
             msg = f"this message cannot be read: {error}"
             raise ShardError(msg, shard=shard, byte=position, hint=hint) from None
@@ -273,7 +273,7 @@ def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
     for begin, length in batch.packed:
         size = int.from_bytes(bytes(read(begin, begin + 8)), "little", signed=True) if length >= 8 else -2
         if size < -1 or size >= 1 << 48:
-            msg = f"a compressed buffer of {length} bytes says that it holds {size}"
+            msg = f"a compressed buffer of {length} bytes claims to hold {size}"
             raise ShardError(msg, shard=shard, byte=begin, hint=_NO_SHARD)
         total += length if size == -1 else size  # -1: stored uncompressed, since it would not have shrunk
     return total

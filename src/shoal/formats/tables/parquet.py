@@ -45,7 +45,7 @@ _BUFFERS_BYTES = 32 << 20  # for read-ahead in all columns of a row group that i
 # reads this many more bytes of each column of such files.
 _UNCOUNTED_BYTES = 100
 _FIRST_TO_COUNT = (1, 2, 9)
-_NO_SHARD = "this is no Parquet shard, an encrypted or a damaged one"
+_NO_SHARD = "this is not a Parquet shard, or it is encrypted or damaged"
 _NOT_BY_PYARROW = "leave the column out: format=shoal.formats.Parquet(columns=[...]); or write smaller row groups"
 
 
@@ -309,7 +309,7 @@ def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
     tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
     length = int.from_bytes(tail[-8:-4], "little") + 8
     if tail[-4:] != _MAGIC or length + 4 > num_bytes or length > _FOOTER_LIMIT_BYTES:
-        msg = f"the last 8 bytes are {tail[-8:]!r}, and no length of a footer and {_MAGIC!r}"
+        msg = f"the last 8 bytes are {tail[-8:]!r}, not the length of a footer and {_MAGIC!r}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 8, hint=_NO_SHARD)
     return tail[-length:] if length <= len(tail) else bytes(read(num_bytes - length, num_bytes))
 
@@ -340,7 +340,7 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
             msg = f"row group {group.number} would have {group.num_rows} rows at {where}"
             raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
     if any(one.number > other.number for one, other in pairwise(groups)):
-        msg = "its row groups do not lie in the file in their order"
+        msg = "its row groups are not stored in their order"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint="write the shard again with any writer of Parquet")
     # Each but the last reaches to the start of the next.
     ends[-1:] = [min(group.end_byte + uncounted_bytes, footer_begin) for group in groups[-1:]]

@@ -58,7 +58,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
         return value.copy(), int(value.nbytes) + 4
     if depth > _MOST_DEEP:
         msg = f"a value has lists in lists {_MOST_DEEP} deep"
-        raise UsageError(msg, hint="a column holds nothing as deep, and nothing that holds itself")
+        raise UsageError(msg, hint="a column cannot hold values as deep, or values that contain themselves")
     if isinstance(value, list | tuple):
         if set(map(type, value)) <= _PYTHON_NUMBERS:  # for a long list, nearly all the work
             return value[:], 8 * len(value) + 4
@@ -80,16 +80,16 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name
     if schema is None:
         names = list(dict.fromkeys(name for row in rows for name in row))
         if rows and not names:
-            raise row_refused(0, rows[0], "it has no field, and a table of no columns has no rows")
+            raise row_refused(0, rows[0], "it has no fields, and a table without columns has no rows")
         arrays = [_column(pa, rows, name, None) for name in names]
         try:
             return pa.Table.from_arrays(arrays, names=names).combine_chunks()
         except _refusals(pa) as error:  # only bad names can make this fail
             number = next(number for number, row in enumerate(rows) if any(not _is_text(name) for name in row))
-            raise row_refused(number, rows[number], f"one of the names {names!r} is no text: {error}") from None
+            raise row_refused(number, rows[number], f"one of the names {names!r} is not valid text: {error}") from None
     known = set(schema.names)
     if rows and not known:
-        raise row_refused(0, rows[0], "a schema of no columns holds no rows")
+        raise row_refused(0, rows[0], "a schema without columns holds no rows")
     for number, row in enumerate(rows):
         if not row.keys() <= known:
             unknown = next(name for name in row if name not in known)
@@ -116,9 +116,9 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
     """Convert the values with pyarrow, which takes only flat arrays, and nothing unordered."""
     for value in values:
         if isinstance(value, np.ndarray) and value.ndim != 1:
-            _refuse(f"an array of shape {value.shape} is no value of a column")
+            _refuse(f"a column cannot hold an array of shape {value.shape}")
         if isinstance(value, set | frozenset):
-            _refuse("a set has no order, and a list has")
+            _refuse("a set has no order: give a list")
     array = _converted(pa, values, kind)
     if (check := _check_of(pa, array.type)) is not None:
         check(values)
@@ -254,7 +254,7 @@ def _check_whole(values: Sequence[Any]) -> None:
     if _has(values, _FRACTIONAL):
         for value in values:
             if isinstance(value, _FRACTIONAL) and value != int(value):
-                _refuse(f"{value!r} is no whole number")
+                _refuse(f"{value!r} is not a whole number")
 
 
 def _check_date(values: Sequence[Any]) -> None:
@@ -283,7 +283,7 @@ def _check_times(kind: Any) -> _Check:
 
 
 def _ticks(value: Any, kind: Any) -> int:
-    """Convert a time to the number that a column of this type stores; ValueError if it is no whole number of units."""
+    """Convert a time to the number that a column of this type stores; ValueError if that is not whole."""
     unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
     if isinstance(value, datetime):
         value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
@@ -298,19 +298,19 @@ def _ticks(value: Any, kind: Any) -> int:
     is_moment = isinstance(value, np.datetime64)
     found = value.astype(f"{'datetime64' if is_moment else 'timedelta64'}[{unit}]")
     if found != value:
-        _refuse(f"{value!r} is no whole number of {unit}")
+        _refuse(f"{value!r} is not a whole number of {unit}")
     return int(found.astype(np.int64))
 
 
 def _refuse_number(value: Any) -> None:
     """Raise for a number, which would count as days since 1970, or microseconds."""
     if isinstance(value, _NUMBERS):
-        _refuse(f"{value!r} is a number, and no time")
+        _refuse(f"{value!r} is a number, not a time")
 
 
 def _check_bytes(values: Sequence[Any]) -> None:
     if _has(values, (str,)):
-        _refuse("a text among bytes would become bytes")
+        _refuse("text among bytes would become bytes")
 
 
 def _refuse(what: str) -> NoReturn:

@@ -72,7 +72,7 @@ class TableRecords:
         check_column_names(table.column_names, shard)
         for field in table.schema:
             if any(str(kind) in _WITHOUT_VALUES for kind in types_inside(field.type)):
-                msg = f"column {field.name!r} is of the type {field.type}, of which pyarrow gives no values"
+                msg = f"column {field.name!r} is of the type {field.type}, whose values pyarrow cannot give"
                 hint = "leave it out with columns(), or write the shard again with month_day_nano_interval"
                 raise ShardError(msg, shard=shard, hint=hint)
         self._byte, self._getter_of = byte, getter_of

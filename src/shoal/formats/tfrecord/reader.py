@@ -103,7 +103,7 @@ def _example(record: bytes) -> Sample:
     try:
         return parse_example(_data_of(record))
     except NotAnExampleError as error:
-        what = f"the first record of this shard is a tf.train.Example, and this one is none: {error}"
+        what = f"the first record of this shard is a tf.train.Example, but this one is not: {error}"
         hint = "the shard is damaged, or mixes records: TFRecord(examples=False) as format= gives each as it is"
         raise BadRecordError(what, byte=_HEADER_BYTES + error.byte, hint=hint) from None
 
@@ -112,11 +112,11 @@ def _data_of(record: bytes) -> bytes:
     """Return the data in the frame of a record, with both checksums verified."""
     data = record[_HEADER_BYTES:-_FOOTER_BYTES]
     if len(record) < _FRAME_BYTES or _length_of(record)[0] != len(data):
-        _refuse("by the index a record lies here, and its length says otherwise")
+        _refuse("the index says that a record lies here, but its length says otherwise")
     if masked(crc32c(record[:8])) != _crc_of(record, 8)[0]:
-        _refuse("the length of this record does not have its checksum")
+        _refuse("the length of this record does not match its checksum")
     if masked(crc32c(data)) != _crc_of(record, len(record) - _FOOTER_BYTES)[0]:
-        _refuse("the data of this record do not have their checksum", _HEADER_BYTES)
+        _refuse("the data of this record does not match its checksum", _HEADER_BYTES)
     return data
 
 
@@ -150,10 +150,10 @@ def _headers_in(window: Buffer, starts: list[int], num_bytes: int, shard: str, *
     stored = np.ascontiguousarray(headers[:, 8:]).view("<u4").reshape(-1)
     wrong = np.flatnonzero(masked(crc32c_of_rows(headers[:, :8])) != stored)
     if wrong.size:
-        msg = "no record begins here: the length does not have its checksum"
+        msg = "no record begins here: the length does not match its checksum"
         byte = before + first + headers_at[int(wrong[0])]
         packed = packed_hint(window[:6], "tfrecord") if byte == 0 else None
-        hint = packed or "this is no TFRecord shard, a compressed or a damaged one"
+        hint = packed or "this is not a TFRecord shard, or it is compressed or damaged"
         raise ShardError(msg, shard=shard, byte=byte, hint=hint)
     if not headers_at:
         msg = f"{num_bytes - position} bytes are left here, too few for a record"

@@ -28,7 +28,7 @@ _image_head = Struct("<IfQQ").unpack_from
 _PART_HEAD_BYTES, _IMAGE_HEAD_BYTES = 8, 24
 _LARGE_RECORD_BYTES = 256 << 10
 _UNKNOWN_BYTES = 1 << 62
-_NO_SHARD = "this is no RecordIO shard, or a damaged one"
+_NO_SHARD = "this is not a RecordIO shard, or it is damaged"
 
 
 class RecordIO:
@@ -92,7 +92,7 @@ class RecordIO:
         payloads: list[tuple[int, int]] = []
         walk = _walked(record, payloads)
         if len(walk.starts) != 2:
-            msg = f"by the index one record lies here, and {len(walk.starts) - 1} do"
+            msg = f"the index says that one record lies here, but there are {len(walk.starts) - 1}"
             raise BadRecordError(msg)
         data = _MAGIC_BYTES.join(record[begin:stop] for begin, stop in payloads)
         if not self.image_headers:

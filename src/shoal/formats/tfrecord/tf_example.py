@@ -129,7 +129,7 @@ def _feature(data: bytes, spans: list[_Bounds], *, always_list: bool = False) ->
 def _floats(data: bytes, lists: list[_Bounds]) -> NDArray[np.float32]:
     joined = b"".join([data[a:b] for _, a, b in _fields(data, lists, most=1, numbers=_FIXED32)])
     if len(joined) % 4:
-        _no_example(f"a list of floats has {len(joined)} bytes, which is no multiple of 4", lists[0][0])
+        _no_example(f"a list of floats has {len(joined)} bytes, not a multiple of 4", lists[0][0])
     return np.frombuffer(joined, dtype="<f4").astype(np.float32)
 
 
@@ -181,7 +181,7 @@ def _fields(
             elif kind in (_FIXED64, _FIXED32):
                 begin, stop = after, after + (8 if kind == _FIXED64 else 4)
             else:
-                _no_example(f"a field has the wire type {kind}, which no such message has", at)
+                _no_example(f"a field has the wire type {kind}, which such a message does not have", at)
             if stop > end:
                 _no_example(f"a field ends {stop - end} bytes after its message", at)
             if not 0 < number <= most or kind not in (_LENGTH, numbers):
@@ -224,11 +224,11 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
             else:
                 context.append(_span(_FIRST, _named(name, _encoded_feature(name, value))))
         except UnicodeEncodeError as error:
-            raise _refused(name, f"no text that could be written ({error.reason}),") from None
+            raise _refused(name, f"not text that UTF-8 can encode ({error.reason})") from None
         except UsageError:
             raise
         except ValueError as error:
-            raise _refused(name, f"nothing flat ({error}),") from None
+            raise _refused(name, f"not flat ({error})") from None
     written = _span(_FIRST, b"".join(context)) if context or not lists else b""
     return written + (_span(_SECOND, b"".join(lists)) if lists else b"")
 
@@ -238,7 +238,7 @@ def _is_list_of_lists(name: str, value: Any) -> bool:
         return False
     are_lists = [isinstance(step, list | tuple | np.ndarray) for step in value if step is not None]
     if any(are_lists) and not all(are_lists):
-        raise _refused(name, "a list of lists and of what is none")
+        raise _refused(name, "a list that mixes lists with other values")
     return any(are_lists)
 
 
@@ -274,7 +274,7 @@ def _array(name: str, values: NDArray[Any]) -> bytes:
         with np.errstate(over="ignore"):
             floats = values.astype("<f4")
         if not np.array_equal(np.isinf(floats), np.isinf(values)):
-            raise _refused(name, f"{np.abs(values[np.isfinite(values)]).max()}, which is beyond float32,")
+            raise _refused(name, f"{np.abs(values[np.isfinite(values)]).max()}, which is beyond float32")
         return _span(_FLOATS, _packed(floats.tobytes()))
     if values.dtype.kind in "iubO":
         return _span(_INTEGERS, _packed_integers(name, values))
@@ -285,7 +285,7 @@ def _packed_integers(name: str, values: NDArray[Any]) -> bytes:
     """Encode integers as seven bits a byte, lowest first, the last byte of each below 128; vectorised."""
     for value in values.tolist() if values.dtype.kind in "uO" else ():
         if not isinstance(value, int) or not _LIMITS.min <= value <= _LIMITS.max:
-            raise _refused(name, f"{value!r:.60}, which is no integer of 64 bits,")
+            raise _refused(name, f"{value!r:.60}, which is not a 64-bit integer")
     bits = values.astype(np.int64).view(np.uint64)
     parts = (bits[:, None] >> (np.arange(10, dtype=np.uint64) * np.uint64(7))) & np.uint64(0x7F)
     lengths = 10 - np.argmax(parts[:, ::-1] != 0, axis=1)
@@ -314,5 +314,5 @@ def _as_bytes(value: bytes | bytearray | memoryview | str) -> bytes:
 
 
 def _refused(name: str, what: str) -> UsageError:
-    msg = f"the feature {name!r} is {what} and a tf.train.Example holds bytes, text, numbers, and lists of them"
+    msg = f"the feature {name!r} is {what}; a tf.train.Example holds bytes, text, numbers, and lists of them"
     return UsageError(msg, hint="flatten arrays and keep their shape in a feature of its own")
