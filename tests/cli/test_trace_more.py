@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls, make_shards
-from tests.quality.reading_pages import faults, read
+from tests.reports.reading_pages import faults, read
 from tests.samples import write_tar
 
 import shoal

@@ -80,13 +80,9 @@ def _show(record: dict[str, Any]) -> None:
         return
     if "indexes" in record:
         facts = dict(record["indexes"])
-        output.emit({"indexes": facts.pop("path"), **_known(facts)})
+        output.emit({"indexes": facts.pop("path"), **output.without_usual(facts)})
     for number, row in enumerate(record["chunk_caches"]):
         if number or "indexes" in record:
             output.say()
         facts = dict(row)
-        output.emit({"chunk cache": facts.pop("path"), **_known(facts)})
-
-
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None}
+        output.emit({"chunk cache": facts.pop("path"), **output.without_usual(facts)})

@@ -106,9 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if traffic.num_requests:
         record["scan"] = asdict(traffic) if arguments.json else str(traffic)
-    if not arguments.json and not record["not_indexed"]:
-        del record["not_indexed"]
-    output.emit(record, as_json=arguments.json)
+    output.emit(record if arguments.json else output.without_usual(record, not_indexed={}), as_json=arguments.json)
     if before is not None:
         _note_losses(before, index)
     return 0

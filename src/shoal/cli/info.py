@@ -72,21 +72,14 @@ def _show(record: Mapping[str, Any]) -> None:
     fields = facts.pop("fields")
     if fields is not None:
         facts["fields"] = _fields_text(SampleFields(**fields))
-    index, order = facts.pop("index"), facts.pop("order", None)
+    index, order = dict(facts.pop("index")), facts.pop("order", None)
     for name in ("shard_bytes", "sample_bytes"):
         facts[f"{name.removesuffix('_bytes')} size"] = _sizes_text(facts.pop(name))
-    if not facts["not_indexed"]:
-        del facts["not_indexed"]
-    output.emit(facts)
+    output.emit(output.without_usual(facts, not_indexed={}))
     output.say()
-    about = {"index": index["path"], **index, "extent size": _sizes_text(index["extent_bytes"])}
-    about["columns"] = _columns_text(index["columns"])
-    # Shown only if unusual.
-    usual = {"num_resized_shards": 0, "num_touched_shards": 0, "sample_sizes": True}
-    silent = [name for name, value in usual.items() if index[name] == value]
-    for name in ("path", "extent_bytes", *silent):
-        del about[name]
-    output.emit({name: value for name, value in about.items() if value is not None})
+    about = {"index": index.pop("path"), **index, "extent size": _sizes_text(index["extent_bytes"])}
+    about |= {"columns": _columns_text(index["columns"]), "extent_bytes": None}
+    output.emit(output.without_usual(about, num_resized_shards=0, num_touched_shards=0, sample_sizes=True))
     if order is not None:
         output.say()
         _show_order(order)

@@ -38,6 +38,11 @@ def emit(record: Mapping[str, Any], *, as_json: bool = False, stream: TextIO | N
     say(json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) if as_json else format_record(record), stream)
 
 
+def without_usual(record: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
+    """Leave out the values that are None or as usual, which people need not see."""
+    return {name: value for name, value in record.items() if value is not None and value != usual.get(name)}
+
+
 def say(text: str = "", stream: TextIO | None = None) -> None:
     """Print a line to stdout."""
     print(text, file=sys.stdout if stream is None else stream)

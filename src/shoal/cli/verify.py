@@ -119,8 +119,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
         "as_due": not found,
         "differences": found,
     }
-    shown = record if arguments.json else {name: value for name, value in record.items() if value != []}
-    output.emit(shown, as_json=arguments.json)
+    output.emit(record if arguments.json else output.without_usual(record, differences=[]), as_json=arguments.json)
     return 1 if found else 0
 
 
@@ -144,9 +143,7 @@ def _record(asked: Verification, found: VerifyReport) -> dict[str, Any]:
 
 
 def _show(record: dict[str, Any], damages: list[Damage]) -> None:
-    usual = {"num_touched_shards": 0, "index_is_wrong": False, "index_repaired": False}
-    facts = {name: value for name, value in record.items() if name not in usual or value != usual[name]}
-    output.emit({name: value for name, value in facts.items() if value is not None})
+    output.emit(output.without_usual(record, num_touched_shards=0, index_is_wrong=False, index_repaired=False))
     if damages:
         output.say()
     for damage in damages[:_MOST_SHOWN]:

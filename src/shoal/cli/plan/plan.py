@@ -11,8 +11,8 @@ from shoal.cli.options.argument_types import count
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
-from shoal.cli.plan.plan_data import planned_data
-from shoal.cli.plan.plan_record import Planned, what_if
+from shoal.cli.plan.planned import Planned, what_if
+from shoal.cli.plan.planned_data import planned_data
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -122,10 +122,7 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     if held_error:
         facts["chunks held"] = f"give or take {200.0 * held_error:.0f} %"
     facts["waiting for data"] = f"{facts.pop('waiting_share'):.1%}"
-    for name in ("epoch_price", "num_looks"):
-        if not facts[name]:
-            del facts[name]
-    output.emit(facts)
+    output.emit(output.without_usual(facts, epoch_price=0.0, num_looks=0))
     for warning in warnings:
         output.say()
         output.say(warning)

@@ -133,8 +133,7 @@ def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
 
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
     """Print the trace for people, without values that are equal in every row or as expected."""
-    usual = {"counted_from": 0, "num_rows": len(rows), "num_shown": len(rows)}
-    output.emit({name: value for name, value in about.items() if name not in usual or value != usual[name]})
+    output.emit(output.without_usual(about, counted_from=0, num_rows=len(rows), num_shown=len(rows)))
     hidden = {"seen", "fields"} | (set() if any(row["repeat"] for row in rows) else {"repeat"})
     hidden |= {"step"} if "step" in about and "steps" not in about else set()
     shown = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli.calls import Calls, make_shards
-from tests.quality.reading_pages import contrast, faults, read
+from tests.reports.reading_pages import contrast, faults, read
 
 from shoal.measure import audit
 from shoal.orders import Full

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli.output import format_value
-from shoal.cli.plan.plan_data import PlannedData
+from shoal.cli.plan.planned_data import PlannedData
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window
 from shoal.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
