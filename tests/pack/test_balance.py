@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 
 def samples_by_class(labels: list[str], repeats: Repeats) -> Counter[str]:
-    return Counter(labels[number] for number in repeats.inputs().tolist())
+    return Counter(labels[number] for number in repeats.inputs_of(np.arange(repeats.num_samples))[0].tolist())
 
 
 @given(labels=LABELS, seed=SEEDS)
@@ -51,14 +51,15 @@ def check_shape(labels: list[str], repeats: Repeats) -> None:
     times = {name: [t for t, label in zip(repeats.times, labels, strict=True) if label == name] for name in before}
     assert all(max(some) - min(some) <= 1 for some in times.values())
     # Copies of an input are numbered from 0, and any part of the samples says what the whole says.
-    assert Counter(repeats.inputs().tolist()) == dict(enumerate(repeats.times.tolist()))
-    pairs = list(zip(repeats.inputs().tolist(), repeats.copies().tolist(), strict=True))
+    inputs, copies = (found.tolist() for found in repeats.inputs_of(np.arange(repeats.num_samples)))
+    assert Counter(inputs) == dict(enumerate(repeats.times.tolist()))
+    pairs = list(zip(inputs, copies, strict=True))
     assert pairs == [(number, copy) for number, times in enumerate(repeats.times.tolist()) for copy in range(times)]
-    middle = repeats.num_samples // 2
-    assert repeats.inputs(middle).tolist() == [number for number, _ in pairs[middle:]]
+    middle = np.arange(repeats.num_samples // 2, repeats.num_samples)
+    assert repeats.inputs_of(middle)[0].tolist() == [number for number, _ in pairs[repeats.num_samples // 2 :]]
     some = np.arange(repeats.num_samples)[::-3]
-    assert repeats.inputs_of(some).tolist() == [pairs[i][0] for i in some.tolist()]
-    assert repeats.copies_of(some).tolist() == [pairs[i][1] for i in some.tolist()]
+    assert repeats.inputs_of(some)[0].tolist() == [pairs[i][0] for i in some.tolist()]
+    assert repeats.inputs_of(some)[1].tolist() == [pairs[i][1] for i in some.tolist()]
 
 
 def test_the_seed_chooses_who_is_repeated_once_more() -> None:

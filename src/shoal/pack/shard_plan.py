@@ -108,4 +108,4 @@ def _inputs_at(
     samples = np.arange(start, stop, dtype=np.int64) if mix is None else mix.samples(start, stop)
     if repeats is None:
         return samples, np.zeros(len(samples), dtype=np.int64)
-    return repeats.inputs_of(samples), repeats.copies_of(samples)
+    return repeats.inputs_of(samples)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Format, Records, Sample, Span
 from shoal.index.shard_scan import ShardScan
 from shoal.testing.damage import Damage, damaged
 from shoal.testing.known_shards import KnownShard, measured, require, same
+
+_Result = TypeVar("_Result")
 
 _MOST_SAMPLES = 40
 _MOST_BYTES = 1 << 20
@@ -90,15 +93,9 @@ def answers_of_damaged(
 
 
 def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[Answer]:  # noqa: A002
-    try:
-        found = broken.scan(format)
-    except ShardError as error:
-        _check_error(error, broken, where, len(broken.data))
-        return [Answer(0, None, error)]
-    except AssertionError:
-        raise
-    except Exception as error:  # any error but ShardError is the defect searched for
-        raise _other_error(error, broken, f"{where}: a scan") from error
+    found = _attempt(partial(broken.scan, format), broken, where, "a scan", len(broken.data))
+    if isinstance(found, ShardError):
+        return [Answer(0, None, found)]
     first = int(found.sample_starts[0])
     fine = 0 <= first <= int(found.sample_starts[-1]) <= len(broken.data)
     require(fine, broken, f"{where}: a scan finds samples in bytes that the shard does not have")
@@ -106,48 +103,47 @@ def _with_new_index(format: Format, broken: KnownShard, where: str) -> list[Answ
 
 
 def _with_index(format: Format, broken: KnownShard, found: ShardScan, where: str) -> list[Answer]:  # noqa: A002
-    if not found.num_samples:
-        return []
-    return [
-        answer
-        for with_starts in ((True, False) if found.piece_samples is None else (False,))
-        for answer in _parsed(format, broken, found, where, with_starts=with_starts)
-    ]
-
-
-def _parsed(
-    format: Format,  # noqa: A002
-    broken: KnownShard,
-    found: ShardScan,
-    where: str,
-    *,
-    with_starts: bool,
-) -> list[Answer]:
     begin, end = int(found.sample_starts[0]), int(found.sample_starts[-1])
     num_bytes = max(len(broken.data), end)  # by its index, a truncated shard had this many
-    starts = (found.sample_starts - begin).tolist() if with_starts else None
-    try:
-        span = Span(broken.name, begin, found.num_samples, starts, found.head)
+    starts = None if found.piece_samples is not None else (found.sample_starts - begin).tolist()
+
+    def parsed(given: list[int] | None) -> Records:
+        span = Span(broken.name, begin, found.num_samples, given, found.head)
         records = format.parse(broken.data[begin:end], span)
         records.layout_crcs()
-    except ShardError as error:
-        _check_error(error, broken, where, num_bytes)
-        return [Answer(0, None, error)]
-    except Exception as error:
-        raise _other_error(error, broken, f"{where}: opening samples") from error
-    return [
-        _answer(records, number, broken, where, num_bytes) for number in range(min(found.num_samples, _MOST_SAMPLES))
-    ]
+        return records
+
+    answers = []
+    for given in () if not found.num_samples else (None,) if starts is None else (starts, None):
+        records = _attempt(partial(parsed, given), broken, where, "opening samples", num_bytes)
+        if isinstance(records, ShardError):
+            answers.append(Answer(0, None, records))
+            continue
+        for number in range(min(found.num_samples, _MOST_SAMPLES)):
+            sample = _attempt(partial(records.sample, number), broken, where, f"sample {number}", num_bytes)
+            if isinstance(sample, ShardError):
+                answers.append(Answer(number, None, sample))
+            else:
+                answers.append(Answer(number, sample, None))
+    return answers
 
 
-def _answer(records: Records, number: int, broken: KnownShard, where: str, num_bytes: int) -> Answer:
+def _attempt(
+    work: Callable[[], _Result], broken: KnownShard, where: str, what: str, num_bytes: int
+) -> _Result | ShardError:
+    """Return the result of some work, or the `ShardError` that refuses it; any other error is a defect."""
     try:
-        return Answer(number, records.sample(number), None)
+        return work()
     except ShardError as error:
         _check_error(error, broken, where, num_bytes)
-        return Answer(number, None, error)
+        return error
+    except AssertionError:
+        raise
     except Exception as error:
-        raise _other_error(error, broken, f"{where}: sample {number}") from error
+        kind = type(error).__name__
+        msg = f"{broken.format_name}, shard {broken.name!r}: {where}: {what} raises {kind} where ShardError is due: "
+        msg += str(error)
+        raise AssertionError(msg) from error
 
 
 def _check_error(error: ShardError, broken: KnownShard, where: str, num_bytes: int) -> None:
@@ -158,10 +154,3 @@ def _check_error(error: ShardError, broken: KnownShard, where: str, num_bytes: i
     require(inside, broken, f"{text}: {error.message}")
     require(error.shard == broken.name, broken, f"{where}: the error names shard {error.shard!r}")
     require(bool(error.hint), broken, f"{where}: the error does not say what to do: {error.message}")
-
-
-def _other_error(error: Exception, broken: KnownShard, what: str) -> AssertionError:
-    kind = type(error).__name__
-    return AssertionError(
-        f"{broken.format_name}, shard {broken.name!r}: {what} raises {kind} where ShardError is due: {error}"
-    )

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +47,8 @@ class Repeats:
     >>> repeats = balanced(["cat", "dog", "dog", "dog"], seed=0)
     >>> repeats.times.tolist(), repeats.classes[0]
     ([3, 1, 1, 1], ClassCount(name='cat', num_inputs=1, num_samples=3, num_left_out=0))
-    >>> repeats.inputs(0, 4).tolist(), repeats.copies(0, 4).tolist()
-    ([0, 0, 0, 1], [0, 1, 2, 0])
+    >>> repeats.inputs_of(np.arange(4))
+    (array([0, 0, 0, 1]), array([0, 1, 2, 0]))
     """
 
     times: NDArray[np.int64]
@@ -61,24 +60,14 @@ class Repeats:
         """Number of samples that will be packed."""
         return int(self.times.sum())
 
-    def inputs(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Return the input of each of the samples ``[start, stop)``; copies of an input are consecutive."""
-        return self.inputs_of(np.arange(start, self.num_samples if stop is None else stop))
+    def inputs_of(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the input of each of these samples, in any order, and which copy of it, from 0.
 
-    def inputs_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the input of each of these samples, in any order; shape (num_samples,), O(log num_inputs) for each."""
-        return np.searchsorted(np.cumsum(self.times), samples, side="right").astype(np.int64)
-
-    def copies(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
-        """Return the copy number of each of the samples ``[start, stop)``; the first copy is 0."""
-        return self.copies_of(np.arange(start, self.num_samples if stop is None else stop))
-
-    def copies_of(self, samples: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the copy number of each of these samples, in any order."""
+        Copies of an input are consecutive samples. O(log num_inputs) for each.
+        """
         ends = np.cumsum(self.times)
-        inputs = np.searchsorted(ends, samples, side="right")
-        result: NDArray[np.int64] = samples - (ends - self.times)[inputs]
-        return result
+        inputs = np.searchsorted(ends, samples, side="right").astype(np.int64)
+        return inputs, samples - (ends - self.times)[inputs]
 
 
 def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | int], *, seed: int = 0) -> Repeats:
