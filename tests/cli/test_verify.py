@@ -58,7 +58,8 @@ def test_damage_by_shard_byte_and_key(data: Path, calls: Calls) -> None:
     damage(data / "train-000001.tar", 512)
     text = calls.text("verify", data, code=1)
     assert (
-        "train-000001.tar, byte 0: checksum: other bytes than were indexed, by their checksum; sample 50 (0050)" in text
+        "train-000001.tar, byte 0: checksum: the bytes differ from those indexed, by their checksum; sample 50 (0050)"
+        in text
     )
     found = json.loads(calls.text("verify", data, "--json", code=1))
     (one,) = found["damages"]
@@ -96,7 +97,7 @@ def test_a_label_that_changed_is_noticed_and_not_repaired_away(data: Path, calls
     found = json.loads(calls.text("verify", data, "--json", code=1))
     assert [d["kind"] for d in found["damages"]] == ["index"]
     said = calls.refused("verify", data, "--repair-index")
-    assert "it has the columns label, and nobody knows which of their values are right" in said
+    assert "it has the columns label, and it is unknown which of their values are right" in said
     save_index(replace(index, columns={RECORD_CRCS: labels.astype(np.uint32)}), path, store=store)
     damage(Path(path), len(Path(path).read_bytes()) - 1)
     assert calls.json("verify", data, "--repair-index")["index_repaired"]

@@ -90,7 +90,7 @@ def test_without_a_class() -> None:
 def test_a_class_that_nobody_has() -> None:
     with pytest.raises(UsageError, match=r"no input is of the class 'cow', .* there are a, b"):
         oversampled(["a", "b"], {"cow": 2})
-    with pytest.raises(UsageError, match=r"1 is the least"):
+    with pytest.raises(UsageError, match=r"a factor is at least 1"):
         oversampled(["a", "b"], {"a": Fraction(1, 2)})
 
 

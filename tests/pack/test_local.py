@@ -275,7 +275,7 @@ def test_python_can_ask_for_what_the_command_line_can(tmp_path: Path) -> None:
     assert len(summary.shards) >= 4
     index = index_in(tmp_path / "out")
     assert index.num_extents < 60  # of 64 KiB there would be one for each sample
-    with pytest.raises(UsageError, match="samples from code are packed in the order"):
+    with pytest.raises(UsageError, match="samples from code are packed once each"):
         pack([{"a": 1}], tmp_path / "none", format="jsonl", on_error="skip")
 
 

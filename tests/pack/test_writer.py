@@ -126,10 +126,10 @@ def test_what_is_finished_is_not_believed_where_shards_are_lost(tmp_path: Path, 
         lost.append(f"{url}/shard-{number:06d}.jsonl")
         store.delete(lost[-1])
         others = " and 1 other are" if number == 2 else " is"
-        with pytest.raises(UsageError, match=rf"finished before, and shard-000001\.jsonl{others} missing now"):
+        with pytest.raises(UsageError, match=rf"was finished, and shard-000001\.jsonl{others} missing now"):
             write(url, 100)
     store.put(lost[0], b"")
-    with pytest.raises(UsageError, match=r"shard-000001\.jsonl and 1 other are missing now, or not as long"):
+    with pytest.raises(UsageError, match=r"shard-000001\.jsonl and 1 other are missing now, or of another size"):
         write(url, 100)
 
 

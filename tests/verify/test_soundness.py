@@ -248,7 +248,7 @@ def test_columns_are_kept_or_the_index_is_left_as_it_is(data: Path) -> None:
     save_index(labelled, data / "shoal.index", store=LocalStore())
     write_tar(data / "train-000004.tar", [{"__key__": b"newer", "txt": b"newer"}])
     asked = open_to_verify(data)
-    with pytest.raises(UsageError, match=r"columns label, and nobody knows .* 1 shard, the first of train-000004.tar"):
+    with pytest.raises(UsageError, match=r"columns label, and their values .* 1 shard, the first of train-000004.tar"):
         repair_index(asked, verify(asked))
     assert load_index(str(data / "shoal.index"), store=LocalStore()).num_samples == 121
 

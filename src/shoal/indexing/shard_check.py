@@ -280,5 +280,5 @@ def first_difference(indexed: ExtentRows, head: Mapping[str, Any], found: ShardS
     if found.num_samples > cuts[-1]:
         return int(starts[pieces[-1]]), counts
     if _head_text(found.head) != _head_text(head):
-        return 0, "what its head says of all samples differs from the index"
+        return 0, "the description of all samples in its head differs from the index"
     return None

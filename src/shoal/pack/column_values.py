@@ -57,7 +57,7 @@ def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
     names = [column.name for column in columns]
     for name in names:
         if not name or names.count(name) > 1 or name == _RESERVED:
-            msg = f"there cannot be a column {name!r}: names are neither empty nor repeated, nor {_RESERVED}"
+            msg = f"{name!r} cannot name a column: names must not be empty, repeated, or {_RESERVED}"
             raise UsageError(msg, hint="name=path gives a column another name")
     return columns
 

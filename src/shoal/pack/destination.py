@@ -55,8 +55,8 @@ class Output:
     ) -> None:
         text = local_path(os.fspath(url))
         if scheme_of(text) in ("http", "https"):
-            msg = f"{without_secrets(text)}: shards cannot be made here: nothing is written over http"
-            raise UsageError(msg, hint="make them in a directory that a server shows, or in an object store: s3://...")
+            msg = f"{without_secrets(text)}: shards cannot be written over http"
+            raise UsageError(msg, hint="write them into a directory that a server serves, or an object store: s3://...")
         self.url = object_path(text).rstrip("/") if scheme_of(text) else str(Path(expand_home(text)).absolute())
         self.plan = plan
         self._options = dict(storage_options or {})
@@ -107,7 +107,7 @@ class Output:
         sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
         if lost := [name for name, num_bytes in sizes if there.get(join(self.url, name)) != num_bytes]:
             which = f"{lost[0]} is" if len(lost) == 1 else f"{lost[0]} and {counted(len(lost) - 1, 'other')} are"
-            msg = f"{without_secrets(self.url)}: this was finished before, and {which} missing now, or not as long"
+            msg = f"{without_secrets(self.url)}: this was finished, and {which} missing now, or of another size"
             raise UsageError(msg, hint="restore them, `shoal verify` lists all; or pack into another directory")
         if not may_skip and (skipped := finished.metadata.get("skipped")):
             msg = f"{without_secrets(self.url)}: there is a dataset already, made without "
@@ -251,7 +251,7 @@ class Output:
         if self._read(_PLAN) is None:
             with suppress(StorageError):
                 self._clear()
-        msg = f"{without_secrets(self.url)}: there is a dataset already, and it is not what this would make"
+        msg = f"{without_secrets(self.url)}: there is a dataset already, and this would make another one"
         raise UsageError(msg, hint="pack into another directory, or remove what is there")
 
     def _refuse_shards(self, suffix: str) -> None:
@@ -277,7 +277,7 @@ class Output:
                 differing.append(f"{name}: not the same" if is_digest else f"{name} was {said[0]}, is {said[1]}")
         msg = f"{without_secrets(self.url)}: another packing was begun here and not finished: "
         msg += "; ".join(differing) or "its inputs were others"
-        hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to begin anew"
+        hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to start over"
         return UsageError(msg, hint=hint)
 
     def _listed(self, directory: str) -> Mapping[str, int]:

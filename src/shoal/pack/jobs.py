@@ -69,7 +69,7 @@ class ShardJob:
         part = out.kept(self.shard.name)
         if part is None:
             msg = f"{self.shard.name}: this shard was finished, and is gone"
-            raise ShoalError(msg, hint="is somebody removing files?")
+            raise ShoalError(msg, hint="is something removing files?")
         return summary, part
 
 
@@ -230,7 +230,7 @@ class _Worker(Generic[_Result]):
         except (EOFError, OSError):
             status = self._process.wait()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-        hint = "out of memory? The same command goes on where this one ended, with --workers 1 too"
+        hint = "out of memory? The same command continues where this one ended, also with --workers 1"
         return WorkerError(f"the process that made {self.job} {how}", hint=hint)
 
     def end(self) -> None:

@@ -118,8 +118,10 @@ def pack(
     if not isinstance(source, str | os.PathLike):
         _check_iterable(source)
         if shuffle or oversample or balance is not None or grouped or path_column or on_error == "skip":
-            msg = "samples from code are packed in the order in which they come, each once"
-            raise UsageError(msg, hint="mix or choose them before; `shoal repack` mixes shards, and leaves out samples")
+            msg = "samples from code are packed once each, in the order in which they come"
+            raise UsageError(
+                msg, hint="shuffle or select them first; `shoal repack` mixes shards, and can leave out samples"
+            )
         writer = Writer(
             url, format=format, shard_bytes=shard_bytes, columns=columns, prefix=prefix, extent_bytes=extent_bytes,
             options=options, storage_options=storage_options,
@@ -143,8 +145,8 @@ def pack(
 
 def _check_iterable(source: object) -> None:
     if not isinstance(source, Iterable):
-        msg = f"what is packed is a path, or an iterable of samples; got {source!r:.80}"
-        raise UsageError(msg, hint="a generator, for instance, of dicts")
+        msg = f"the source is neither a path nor an iterable of samples: {source!r:.80}"
+        raise UsageError(msg, hint="pass a generator of dicts, for instance")
 
 
 def _pack_samples(samples: Iterable[Sample], writer: Writer, require: Sequence[str]) -> PackSummary:

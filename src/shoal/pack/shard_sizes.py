@@ -108,6 +108,7 @@ def _check(num_bytes: int | None, num_readers: int, latency_seconds: float, byte
     elif num_readers < 1:
         msg = f"num_readers must be at least 1; got {num_readers}"
     elif not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
-        msg = f"a request takes a time and a connection has a speed; got {latency_seconds} s and {bytes_per_second} B/s"
+        got = f"{latency_seconds} s and {bytes_per_second} B/s"
+        msg = f"latency_seconds must be at least 0 and bytes_per_second positive, both finite; got {got}"
     if msg:
         raise UsageError(msg)

@@ -224,8 +224,8 @@ class ShardWriter:
         """Raise `UsageError` if the previous sample has the same key: readers of a tar join such neighbours."""
         if self._last_key is not None and sample.get("__key__") == self._last_key:
             msg = f"the sample {self._last_key!r} comes right behind another of this key, and readers of a tar would "
-            msg += "take both for one sample"
-            raise UsageError(msg, hint="give each sample a key of its own; of other formats it is but a field")
+            msg += "join both into one sample"
+            raise UsageError(msg, hint="give each sample its own key; in other formats a key is just a field")
 
     def skip(self, position: int, name: str, reason: str) -> None:
         """Record that an input was left out, by its position among the inputs of the shard."""
@@ -248,7 +248,7 @@ class ShardWriter:
     def add_block(self, block: RecordBlock) -> None:
         """Add a block of records and their column values."""
         if not isinstance(self._encoding, AppendedShard):
-            msg = f"{self._shard.name}: records made before are for shards that are one record after the other"
+            msg = f"{self._shard.name}: encoded records are for shards that are one record after the other"
             raise UsageError(msg, hint=f"give samples to shards of {self._shard.format}")
         self._flush()
         self.values.add_block(block.columns, block.num_records)

@@ -141,7 +141,7 @@ class Writer:
         try:
             turn = self._turn.pop()  # atomic, whatever other threads do
         except IndexError:
-            msg = "two threads write at the same time, and samples have one order"
+            msg = "two threads are writing at the same time, but samples have one order"
             hint = "write from one thread, or hold a lock; several writers take several directories"
             raise UsageError(msg, hint=hint) from None
         try:
@@ -180,7 +180,7 @@ class Writer:
         if self._closed:
             raise self._is_closed()
         if self._num_passed < self.num_finished:
-            msg = f"{self._num_passed} samples were given, and an earlier run had finished {self.num_finished} of them"
+            msg = f"only {self._num_passed} samples were written, but an earlier run had finished {self.num_finished}"
             raise UsageError(msg, hint="give the same samples again, or call skip_finished() first")
         try:
             if self._done is None:
@@ -224,7 +224,9 @@ class Writer:
         if self.summary is not None:
             return UsageError("this writer is closed", hint="write samples before close(), or inside `with`")
         msg = "this writer is closed: it ended with an error, and samples that it held are in no shard"
-        return UsageError(msg, hint="another with the same arguments, given the same samples, goes on with the rest")
+        return UsageError(
+            msg, hint="a new writer with the same arguments, given the same samples, continues with the rest"
+        )
 
     def _add(self, record: EncodedRecord, values: Sequence[Any], sample: Sample) -> None:
         shard = self._shard

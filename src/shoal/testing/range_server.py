@@ -70,7 +70,8 @@ class RangeServer:
         bytes_per_second: float | None = None,
     ) -> None:
         if latency_seconds < 0 or (bytes_per_second is not None and bytes_per_second <= 0):
-            msg = f"latency_seconds={latency_seconds}, bytes_per_second={bytes_per_second}: no server is that fast"
+            given = f"latency_seconds={latency_seconds}, bytes_per_second={bytes_per_second}"
+            msg = f"{given}: latency must not be negative, and bandwidth must be positive"
             raise UsageError(msg)
         self.latency_seconds = latency_seconds
         self.bytes_per_second = bytes_per_second

@@ -1,1 +1,1 @@
-"""IS WHAT LIES THERE SOUND? Shards checked against their index, reported, repaired."""
+"""ARE THE STORED DATA SOUND? Shards checked against their index, reported, repaired."""

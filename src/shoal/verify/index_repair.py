@@ -53,14 +53,14 @@ def repair_index(
     where, to = (path, index_store) if output is None else output
     if lost := [damage for damage in found.damages if not damage.is_of_index]:
         msg = f"the index was left as it is: shards are damaged too, first {lost[0].shard}"
-        raise UsageError(msg, hint="restore the shards; or run `shoal index`, which believes shards as they are")
+        raise UsageError(msg, hint="restore the shards; or run `shoal index`, which takes shards as they are")
     old = None if asked.opened is None else asked.opened.index
     if old is not None and output is None:
         _refuse_part(old, path, index_store)
     lost_columns = _columns_of(path, index_store) if old is None else set()
     if own := sorted(lost_columns - {RECORD_CRCS}):
         what = f"the index was left as it is: it has the columns {', '.join(own)}"
-        msg = f"{what}, and nobody knows which of their values are right"
+        msg = f"{what}, and it is unknown which of their values are right"
         raise UsageError(msg, hint="restore the file; `shoal index` makes an index without them")
     if old is not None and not found.damages:
         infos = stat_all(asked.opened.paths if asked.opened is not None else (), asked.store)
@@ -128,7 +128,7 @@ def _with_what_was_known(
         new = [name for name, samples in zip(repaired.shard_names, now, strict=True) if samples not in known]
         what = f"the index was left as it is: it has the columns {', '.join(own)}"
         which = f"{counted(len(new), 'shard')}, the first of {new[0]}"
-        msg = f"{what}, and nobody knows their values for the new samples of {which}"
+        msg = f"{what}, and their values for the new samples of {which} are unknown"
         hint = "`shoal repack --columns` makes shards with an index that has them; `shoal index` makes one without"
         raise UsageError(msg, hint=hint)
     columns = {}

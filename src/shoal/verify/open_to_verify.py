@@ -236,7 +236,7 @@ def _manifest_damages(index: Index, root: str, *, store: Store) -> tuple[Damage,
             # Compare all of it: Streaming takes names and encodings of columns from here, not from the shards.
             if json.loads(data).get("shards") == json.loads(mds_index_of(index))["shards"]:
                 return ()
-            what = "it names other shards or columns, or says that shards have other bytes or samples"
+            what = "it lists other shards or columns, or other numbers of bytes or samples"
     return (Damage("index", MANIFEST_NAME, None, None, f"{what}; readers of MosaicML Streaming need it"),)
 
 

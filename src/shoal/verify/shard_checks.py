@@ -176,7 +176,7 @@ def _framed(opened: Opened, shard: int, info: ObjectInfo) -> VerifyReport:
             crc = zlib.crc32(opened.store.read_range(path, first, after), crc)
     if crc == known:
         return VerifyReport()
-    what = f"other bytes than were written before the samples, which begin at {begin}, or behind them, from {end} on"
+    what = f"bytes before the samples, which begin at {begin}, or behind them, from {end} on, differ from those written"
     return VerifyReport([Damage("checksum", name, 0 if begin else end, None, what)])
 
 
@@ -258,7 +258,7 @@ def _by_checksum(opened: Opened, read: UnitRead, data: bytes) -> Damage:
         numbers = wrong
         first_byte, end_byte = read.first_byte + starts[wrong[0]], read.first_byte + starts[wrong[-1] + 1]
     records = _records(opened, read, data)
-    what = "other bytes than were indexed, by their checksum"
+    what = "the bytes differ from those indexed, by their checksum"
     keys = tuple(_key_of(_sample(records, number)) for number in numbers)
     samples = tuple(read.first_sample + number for number in numbers)
     return Damage("checksum", index.shard_names[read.shard], first_byte, end_byte, what, samples, keys)
@@ -283,7 +283,7 @@ def _by_parsing(opened: Opened, read: UnitRead, data: bytes) -> list[Damage]:
     layout = zlib.crc32(parse_unit(opened, read, data).layout_crcs().astype("<u4").tobytes())
     if layout == int(index.extent_layout_crc[read.unit]):
         return []
-    what = "samples can be read, and are laid out otherwise than in the index"
+    what = "samples can be read, but their layout differs from the index"
     all_ids = tuple(range(read.first_sample, read.first_sample + read.num_samples))
     keys = tuple(_key_of(value) for value in values)
     return [Damage("checksum", name, read.first_byte, read.end_byte, what, all_ids, keys)]

@@ -267,7 +267,7 @@ def _refuse_partial(opened: Opened) -> None:
     if opened.stored is not None:
         excluded = index.num_samples - len(opened.stored)
         msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
-        raise UsageError(msg, hint="take these samples out of the exclude list of the splits, or out of the shards")
+        raise UsageError(msg, hint="remove these samples from the exclude list of the splits, or from the shards")
 
 
 def _format_like(index: Index) -> str:
@@ -277,7 +277,9 @@ def _format_like(index: Index) -> str:
     if index.format not in WRITTEN_FORMATS:
         plain = [name for name in WRITTEN_FORMATS if "." not in name]
         msg = f"shards of {index.format} are read, and not written"
-        raise UsageError(msg, hint=f"say what is written (--to, or format= in Python): {', '.join(plain)}")
+        raise UsageError(
+            msg, hint=f"name a format that can be written (--to, or format= in Python): {', '.join(plain)}"
+        )
     return index.format
 
 

@@ -89,8 +89,8 @@ def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | i
             msg = f"no input is of the class {name!r}, which is to be oversampled; there are {some or 'none'}{more}"
             raise UsageError(msg, hint="classes are compared as text, letter by letter")
         if factor < 1:
-            msg = f"class {name!r} is to be repeated {factor} times; oversampling drops nothing, so 1 is the least"
-            raise UsageError(msg, hint="leave inputs out of what you pack to have fewer of them")
+            msg = f"class {name!r} has the factor {factor}; oversampling drops nothing, so a factor is at least 1"
+            raise UsageError(msg, hint="to have fewer of them, leave inputs out")
     exact = [int(counts[code]) * Fraction(factors.get(str(name), 1)) for code, name in enumerate(names)]
     promised = [int(number + Fraction(1, 2)) for number in exact]  # halves up; numbers are not negative
     return _spread(names, codes, counts, promised, check_seed(seed))
@@ -123,7 +123,7 @@ def parse_factor(text: str) -> tuple[str, Fraction]:
     except (ValueError, ZeroDivisionError):
         factor = Fraction(0)
     if not sign or factor < 1:
-        msg = f"oversampling is said as class=times, with times at least 1; got {text!r}"
+        msg = f"oversampling takes class=times, with times at least 1; got {text!r}"
         raise UsageError(msg, hint="for example zebra=3 or zebra=2.5")
     return name, factor
 

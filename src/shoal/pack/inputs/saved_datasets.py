@@ -154,7 +154,7 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        msg = f"{path}: this is no description of a dataset"
+        msg = f"{path}: this does not describe a dataset"
         raise SourceError(msg, hint="save the dataset again with save_to_disk")
     return found
 
