@@ -173,7 +173,7 @@ class Dataset:
         return self._then(WithIds(), "with_ids()")
 
     def format(self, name: str) -> Dataset:
-        """Convert batches, or samples if there are no batches, to another form; its place in the chain does not matter.
+        """Convert batches, or samples if there are no batches, to another form; may be called anywhere in the chain.
 
         Numbers keep the type in which they are stored (a column of int16 stays int16), however they are read. "python"
         gives plain Python values; "numpy" gives arrays, also of dates and times, and lists for values without a common
@@ -389,7 +389,7 @@ class Dataset:
         A few numbers per epoch: a sum over position, id and checksum of every sample that `iter`, or a DataLoader of
         shoal, has yielded; marked repeats, and samples dropped by `filter`, do not count. Summed over ranks
         (`shoal.merge_certificates`) it is the same for any world size, workers and batch size, and it changes if a
-        sample was missing, duplicated, replaced or out of place. Save it beside the state: a run that resumes from
+        sample was missing, duplicated, replaced or moved. Save it beside the state: a run that resumes from
         there merges both.
         """
         return self.stream.certificate()

@@ -28,7 +28,7 @@ from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.delivery_sums import RecordHashes
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
-from shoal.stream.map_view import MapView, map_view
+from shoal.stream.map_view import MapView
 from shoal.stream.position import Cursor
 from shoal.stream.shuffle_quality import quality_of, warning_about
 
@@ -57,7 +57,7 @@ class Stream:
     @cached_property
     def by_id(self) -> MapView:
         """The samples by id; filters do not apply."""
-        return map_view(self.spec, self.resolved, self.cursor)
+        return MapView(self.spec, self.resolved, self.cursor)
 
     @property
     def partition(self) -> Partition:

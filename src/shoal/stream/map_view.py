@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
-from shoal.indexing.open_source import Opened
 from shoal.pipeline.columns.column_gathering import with_chosen
-from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages import Filter, Stage, in_epoch, run_stages
+from shoal.pipeline.stages import Filter, in_epoch, run_stages
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
 from shoal.reading.resolved_order import ResolvedOrder
@@ -34,21 +31,19 @@ class _Due(int):
         return due
 
 
-@dataclass(frozen=True, eq=False)
 class MapView:
     """The stored samples of a dataset by id, after its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` counts them all.
 
-    It ignores order, selections, batches and ranks: request the ids of `Dataset.ids`, or let
+    It ignores order, selections, filters, batches and ranks: request the ids of `Dataset.ids`, or let
     `shoal.torch.BatchSampler` do so. Each sample is a read of its own. The epoch of a sample is that of the sampler
     which gave its id, else the current epoch of the dataset.
     """
 
-    _opened: Opened
-    _resolved: ResolvedOrder
-    _stages: tuple[Stage, ...]
-    _formatting: Formatting
-    _verifies: bool
-    _cursor: Cursor
+    def __init__(self, spec: DatasetSpec, resolved: ResolvedOrder, cursor: Cursor) -> None:
+        self._opened, self._resolved, self._cursor = with_chosen(spec.opened, spec.stages), resolved, cursor
+        self._stages = tuple(stage for stage in spec.stages if not isinstance(stage, Filter))
+        self._formatting = spec.formatting.of(self._opened, self._stages)
+        self._verifies = spec.reading.verify == "always"
 
     def __len__(self) -> int:
         """Return the number of stored samples: ids are from 0 to one less."""
@@ -76,14 +71,6 @@ class MapView:
     def __getitems__(self, sample_ids: Sequence[SupportsIndex]) -> list[Any]:
         """Return the samples with these ids: the method that torch calls to fetch several from a list."""
         return [self[sample_id] for sample_id in sample_ids]
-
-
-def map_view(spec: DatasetSpec, resolved: ResolvedOrder, cursor: Cursor) -> MapView:
-    """Return the samples of a dataset by id; filters do not apply."""
-    opened = with_chosen(spec.opened, spec.stages)
-    stages = tuple(stage for stage in spec.stages if not isinstance(stage, Filter))
-    formatting = spec.formatting.of(opened, stages)
-    return MapView(opened, resolved, stages, formatting, spec.reading.verify == "always", cursor)
 
 
 def batches_of_ids(spec: IteratorSpec) -> Iterator[list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from shoal.figures import format_bytes, format_count
@@ -26,7 +25,7 @@ class ProgressLine:
     def __init__(self, position: Position, counters: Counters, opened: Opened, *, who: str = "") -> None:
         self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
         self._position, self._who = position, who
-        self._stats = partial(_stats, counters, opened)
+        self._counters, self._opened = counters, opened
 
     def step(self) -> None:
         """Update the line after a batch or sample was received."""
@@ -42,7 +41,8 @@ class ProgressLine:
     def _show(self) -> None:
         position = self._position
         share = position.num_yielded / max(1, position.num_steps)
-        self._line.draw(f"shoal: {progress_text(self._stats(), epoch=position.epoch, share=share)}{self._who}")
+        stats = self._counters.as_dict() | cache_counts(self._opened, self._counters.of_workers)
+        self._line.draw(f"shoal: {progress_text(stats, epoch=position.epoch, share=share)}{self._who}")
 
 
 def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> ProgressLine | None:
@@ -52,10 +52,6 @@ def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> P
         return None
     who = f"  (worker 0 of {pipeline.num_workers})" if pipeline.num_workers > 1 else ""
     return ProgressLine(position, counters, work.opened, who=who)
-
-
-def _stats(counters: Counters, opened: Opened) -> dict[str, Any]:
-    return counters.as_dict() | cache_counts(opened, counters.of_workers)
 
 
 def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float) -> str:

@@ -15,6 +15,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch.utils.data
@@ -50,17 +51,12 @@ class Workshop:
         return made._replace(batch=batch, counts={**made.counts, "num_unshared_batches": int(is_copied)})
 
 
-class _Begin:
-    """Initializer of a worker: makes it end with the trainer, then calls the user's function."""
-
-    def __init__(self, init: Callable[[int], None] | None) -> None:
-        self._init = init
-
-    def __call__(self, worker: int) -> None:
-        end_with_parent()
-        end_where_unsent()
-        if self._init is not None:
-            self._init(worker)
+def _begin(init: Callable[[int], None] | None, worker: int) -> None:
+    """Make a worker end with the trainer, then call the user's function."""
+    end_with_parent()
+    end_where_unsent()
+    if init is not None:
+        init(worker)
 
 
 class _Tasks:
@@ -101,7 +97,7 @@ class Workers:
             sampler=self._tasks,
             num_workers=num_workers,
             collate_fn=_as_it_is,
-            **{**options, "worker_init_fn": _Begin(options["worker_init_fn"])},
+            **{**options, "worker_init_fn": partial(_begin, options["worker_init_fn"])},
         )
         self._closed = False
         _open.add(self)
