@@ -78,7 +78,7 @@ def test_a_file_larger_than_the_memory_is_told_or_left_out(tmp_path: Path, name:
         )
         if on_error == "raise":
             assert done.returncode == 2
-            assert "huge.txt: there is no memory for its 2147483648 bytes" in done.stderr
+            assert "huge.txt: there is not enough memory for its 2147483648 bytes" in done.stderr
             assert "Traceback" not in done.stderr
         else:
             assert [entry["name"] for entry in json.loads(done.stdout)["skipped"]] == ["a/huge.txt"]
@@ -218,6 +218,6 @@ def test_a_link_to_a_device_is_refused_before_it_is_read(tmp_path: Path, monkeyp
         return b""
 
     monkeypatch.setattr(os, "read", read)
-    with pytest.raises(StorageError, match="it is no file but a directory, a pipe, a socket or a device"):
+    with pytest.raises(StorageError, match="it is a directory, a pipe, a socket or a device, not a file"):
         read_small(str(tmp_path / "zero.txt"), -1, 0)
     assert asked == []

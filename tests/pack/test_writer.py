@@ -314,7 +314,7 @@ def test_a_store_that_fails_is_an_error_and_the_rest_is_made_later(
 def test_two_at_once_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.pack.destination._WAIT_SECONDS", 0.1)
     writer = Writer(tmp_path, format="jsonl", shard_bytes=2000)
-    with pytest.raises(StorageError, match="another process is at work here"):
+    with pytest.raises(StorageError, match="another process is working here"):
         Writer(tmp_path, format="jsonl", shard_bytes=2000)
     writer.write(sample(1))
     writer.close()

@@ -552,7 +552,7 @@ def test_files_of_lines_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(StorageError):
         atomic_writes.read_lines(str(tmp_path))
     (tmp_path / "binary").write_bytes(b"ab\xff")
-    with pytest.raises(StorageError, match="byte 2 is no UTF-8"):
+    with pytest.raises(StorageError, match="byte 2 is not UTF-8"):
         atomic_writes.read_lines(str(tmp_path / "binary"))
     monkeypatch.setattr(atomic_writes, "_MOST_FILE_BYTES", 2)
     with pytest.raises(StorageError, match="more than 2 bytes"):

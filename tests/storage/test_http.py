@@ -471,7 +471,7 @@ def test_where_a_redirect_led_is_remembered_until_it_is_refused() -> None:
 def test_redirects_that_are_no_urls(goal: str) -> None:
     with answering(lambda handler: send(handler, 302, Location=goal)) as (url, _):
         error = refused(f"{url}/a")
-    assert "no URL" in error.message
+    assert "not a URL" in error.message
     assert not error.transient
     assert "s3cret" not in f"{error!r}{error.__cause__!r}{error.__context__!r}"
 
@@ -492,7 +492,7 @@ def test_redirects_to_letters_that_are_not_encoded() -> None:
 def test_what_is_no_url(url: str) -> None:
     store = HttpStore()
     store.learn(url)
-    with pytest.raises(StorageError, match="no URL") as caught:
+    with pytest.raises(StorageError, match="not a URL") as caught:
         store.stat(object_path(url))
     assert "s3cret" not in f"{caught.value!r}{caught.value.__context__!r}"
 
@@ -662,7 +662,7 @@ def test_a_body_that_trickles_into_a_buffer_has_the_time_of_one_silence(monkeypa
     with answering(trickle) as (url, _):
         store = HttpStore({"timeout_seconds": 0.4})
         began = time.monotonic()
-        with pytest.raises(StorageError, match="nothing came for too long") as caught:
+        with pytest.raises(StorageError, match="the server sent nothing for too long") as caught:
             store.fill(f"{url}/a.bin", 0, memoryview(bytearray(50_000)))
         assert caught.value.transient
         assert time.monotonic() - began < 3.0  # and not 5
@@ -676,7 +676,7 @@ def test_memory_is_not_taken_for_what_a_server_announces(num_bytes: int) -> None
         def stat(self, path: str) -> ObjectInfo:
             return ObjectInfo(path, num_bytes)
 
-    with pytest.raises(StorageError, match=r"no memory for them as a whole"):
+    with pytest.raises(StorageError, match=r"not enough memory for all of them"):
         Announcing().map("http://127.0.0.1:1/shoal.index")
 
 

@@ -118,7 +118,7 @@ def test_an_opening_that_meets_nothing_else_ends(kind: FaultKind, far: Far, monk
     with RangeServer(far.shards, seed=1) as server:
         server.faults = [Fault(kind, probability=1, seconds=0.2)]
         options = {"timeout_seconds": 0.7}
-        with pytest.raises(StorageError, match=r"attempts? in .* the deadline is 1 s.*timed out|nothing came for too"):
+        with pytest.raises(StorageError, match=r"attempts? in .* the deadline is 1 s.*timed out|sent nothing for too"):
             shoal.open(f"{server.url}/bucket/{SHARDS}", storage_options=options)
 
 

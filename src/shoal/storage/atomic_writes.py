@@ -239,5 +239,5 @@ def read_lines(path: str) -> list[str] | None:
         try:
             return data.decode("utf-8").split("\n")
         except UnicodeDecodeError as error:
-            msg = f"{path}: byte {error.start} is no UTF-8 text"
+            msg = f"{path}: byte {error.start} is not UTF-8 text"
     raise StorageError(msg, hint="is it the right file?")

@@ -135,8 +135,8 @@ class FileSystemStore:
         self._has_answered = True
         version = next((str(info[name]) for name in _VERSIONS if info.get(name)), "")
         if info.get("size") is None:
-            msg = f"could not look at {path}: its filesystem does not say how long it is"
-            raise StorageError(msg, hint="a server that knows the length of what it sends is needed")
+            msg = f"could not look at {path}: its filesystem does not report its size"
+            raise StorageError(msg, hint="use a server that reports the size of what it sends")
         modified = next((info[name] for name in _TIMES if info.get(name)), None)
         return self._known.check(path, int(info["size"]), version, modified)
 
@@ -192,7 +192,7 @@ def url_in(filesystem: Any, text: str) -> str:
 
 def _scheme_of(filesystem: Any) -> str:
     if not all(hasattr(filesystem, verb) for verb in ("protocol", "cat_file", "info", "find")):
-        msg = f"storage_options: filesystem= is no filesystem of fsspec but {type(filesystem).__name__}"
+        msg = f"storage_options: filesystem= is {type(filesystem).__name__}, not a filesystem of fsspec"
         raise SourceError(msg, hint="fsspec.filesystem(...) makes one")
     scheme = str(filesystem.protocol if isinstance(filesystem.protocol, str) else filesystem.protocol[0])
     # A "file" URL would be read without the filesystem.

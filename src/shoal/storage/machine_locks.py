@@ -105,7 +105,7 @@ class InheritedLock:
         except OSError as error:
             raise os_failure(error, path, verb="lock") from error
         if not is_taken:
-            msg = f"{os.path.dirname(path)}: another process is at work here"
+            msg = f"{os.path.dirname(path)}: another process is working here"
             raise StorageError(msg, hint="wait until it ends, or end it; its finished shards are kept")
 
     def release(self) -> None:

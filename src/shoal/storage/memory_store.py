@@ -113,7 +113,7 @@ class MemoryStore:
         self._check_process(path)
         found = _objects.get(path)
         if found is None:
-            msg = f"could not {verb} {path}: nothing of that name is in the memory of this process"
+            msg = f"could not {verb} {path}: there is no such object in the memory of this process"
             error = StorageError(msg, hint="MemoryStore().put(path, data) puts it there")
             error.errno = errno.ENOENT
             raise error

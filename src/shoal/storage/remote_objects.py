@@ -124,7 +124,7 @@ def read_whole(store: _ReadsAndStats, path: str) -> memoryview:
     except MemoryError:
         pass
     if len(read) < num_bytes:
-        msg = f"{path}: has {num_bytes:,} bytes by what the server says, and there is no memory for them as a whole"
+        msg = f"{path}: has {num_bytes:,} bytes, the server says, and there is not enough memory for all of them"
         raise StorageError(msg, hint="is this the right object? An index has some 50 bytes for each 64 KiB of data")
     return memoryview(read).toreadonly()
 

@@ -237,7 +237,7 @@ class RetryingStore:
         """
         store = self.store
         if not isinstance(store, PutIf):
-            msg = f"could not write {without_secrets(path)} on condition: this kind of store cannot compare"
+            msg = f"could not write {without_secrets(path)} conditionally: this kind of store cannot compare"
             error = StorageError(msg)
             error.errno = errno.ENOTSUP
             raise error

@@ -41,12 +41,7 @@ _STATUS_HINTS = {
     451: "access is blocked for legal reasons",
 }
 _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
-_ERRNO = {
-    **dict.fromkeys((401, 403), errno.EACCES),
-    **dict.fromkeys((404, 410), errno.ENOENT),
-    **dict.fromkeys((409, 412), errno.EEXIST),
-    501: errno.ENOTSUP,
-}
+_ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
 _MAX_QUOTED = 200
 CHANGED_HINT = (
     "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "

@@ -59,11 +59,11 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
     schemes = schemes_of(texts)
     if len(schemes) > 1:
         named = ", ".join(f"{scheme}://" if scheme else "files of this machine" for scheme in sorted(schemes))
-        msg = f"the source mixes {named}: all its shards lie in one kind of store"
+        msg = f"the source mixes {named}: all its shards must be in one kind of store"
         raise SourceError(msg, hint="open each on its own")
     for text in texts:
         if has_unescaped_password(text):
-            msg = f"{without_secrets(text)}: this URL had a password with /, ? or # in it, which end the name of a host"
+            msg = f"{without_secrets(text)}: this URL has a password with /, ? or # in it, which end the name of a host"
             raise SourceError(msg, hint="write %2F, %3F, %23 for them, or give it by storage_options")
     store = _store_of(next(iter(schemes)), without_secrets(texts[0]), dict(storage_options or {}))
     if isinstance(store, HttpStore):

@@ -86,7 +86,7 @@ def _check_folder(path: str, found: os.stat_result) -> None:
         raise UsageError(msg, hint="what others can write cannot be trusted: delete it, or chmod 700 if you trust it")
     kind = _file_system_of(path, found)
     if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
-        msg = f"{path}: lies on a file system of type {kind}, whose locks between processes cannot be trusted"
+        msg = f"{path}: is on a file system of type {kind}, whose locks between processes cannot be trusted"
         raise UsageError(msg, hint="give cache= a directory on a disk of this machine, or in its memory")
 
 

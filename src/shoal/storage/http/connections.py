@@ -133,7 +133,7 @@ class _Route:
             msg = f"a proxy by {self._peer[0]} cannot be asked for {self._target[0]}"
             raise StorageError(msg, hint=PROXY_HINT)
         if not self._target[1]:
-            msg = f"{origin}/: this is no URL, since it names no host"
+            msg = f"{origin}/: this URL names no host"
             raise StorageError(msg, hint="http://HOST:PORT/PATH")
 
     def connection(self) -> HTTPConnection:
@@ -259,17 +259,17 @@ def connection_failure(error: Exception, path: str, *, verb: str, secrets: Itera
         target = f"by the proxy {error.proxy}" if error.proxy else f"to {urlsplit(path).netloc}"
         if isinstance(error.reason, socket.gaierror):
             name = error.proxy or urlsplit(path).hostname
-            text, hint = f"the name of the host {name} is not known", "check the URL, and the network"
+            text, hint = f"the host name {name} is not known", "check the URL, and the network"
         elif isinstance(error.reason, TimeoutError):
-            text = f"no connection {target}: nothing came for too long"
+            text = f"no connection {target}: the server sent nothing for too long"
             hint = '{"connect_timeout_seconds": ...} in storage_options waits longer'
         else:
             text = f"no connection {target}: {text}"
         hint = PROXY_HINT if error.proxy else hint
     elif isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
-        text = f"what came is no answer of http: {text}"
+        text = f"the answer is not one of http: {text}"
     elif isinstance(error, TimeoutError):
-        text, hint = "nothing came for too long", '{"timeout_seconds": ...} in storage_options waits longer'
+        text, hint = "the server sent nothing for too long", '{"timeout_seconds": ...} in storage_options waits longer'
     elif text.startswith("Tunnel connection failed"):
         hint = PROXY_HINT
     return StorageError(f"could not {verb} {without_secrets(path)}: {text}", hint=hint, transient=transient)

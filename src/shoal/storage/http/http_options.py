@@ -33,7 +33,7 @@ class HttpOptions:
         """Check the options; an error never shows a value."""
         known = {option.name for option in fields(cls)}
         if unknown := sorted(set(options) - known):
-            msg = f"storage_options: http knows no {', '.join(unknown)}"
+            msg = f"storage_options: http has no option {', '.join(unknown)}"
             raise UsageError(msg, hint=f"{did_you_mean(unknown[0], known)}it takes {', '.join(sorted(known))}")
         headers = options.get("headers", {})
         is_dict = isinstance(headers, Mapping)
@@ -42,14 +42,14 @@ class HttpOptions:
             msg = f"storage_options: headers are a dict of texts, not {type(headers).__name__}"
             raise UsageError(msg, hint='{"headers": {"Authorization": "Bearer ..."}}')
         if any(letter in text for text in texts for letter in "\r\n"):
-            msg = "storage_options: a header holds an end of line"
-            raise UsageError(msg, hint="was it read from a file with its last line end? strip() it")
+            msg = "storage_options: a header contains a line break"
+            raise UsageError(msg, hint="was it read from a file with its final line break? strip() it")
         if any(ord(letter) > 255 for text in texts for letter in text):
-            msg = "storage_options: a header holds a letter that headers cannot have"
+            msg = "storage_options: a header contains a character that headers cannot have"
             raise UsageError(msg, hint="they are of ISO-8859-1; encode the value, by base64 for example")
         timeouts = {name: positive_seconds(name, options[name]) for name in _TIMEOUTS if name in options}
         if (bundle := options.get("ca_bundle")) is not None and not os.path.isfile(bundle):
-            msg = f"storage_options: ca_bundle={bundle} is no file"
+            msg = f"storage_options: ca_bundle={bundle} is not a file"
             raise UsageError(msg, hint="it is a file of certificates in PEM")
         return cls(**{**options, **timeouts, "headers": dict(headers)})
 

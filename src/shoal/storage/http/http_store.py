@@ -203,7 +203,7 @@ class HttpStore:
                 else:
                     raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
-        raise StorageError(msg, hint="the server leads in a circle; does it want credentials?")
+        raise StorageError(msg, hint="the server redirects in a circle; does it want credentials?")
 
     def _first(self, path: str) -> _FirstRequest:
         full = self._full_url(path)

@@ -25,7 +25,7 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         return parts.scheme, (parts.hostname or "").lower(), port
-    msg = f"{without_secrets(url)}: this is no URL"
+    msg = f"{without_secrets(url)}: this is not a URL"
     raise StorageError(msg, hint="http://HOST:PORT/PATH; is the port a number?")
 
 
@@ -45,7 +45,7 @@ def sendable(url: str) -> str:
         try:
             host = host.encode("idna").decode()
         except UnicodeError:
-            msg = f"{without_secrets(url)}: this is no URL, since no host has such a name"
+            msg = f"{without_secrets(url)}: this is not a URL: no host can have such a name"
             raise StorageError(msg, hint="http://HOST:PORT/PATH") from None
     return f"{scheme}{mark}{host}{target}"
 
@@ -73,7 +73,7 @@ def redirected(url: str, location: str, path: str, verb: str) -> str:
     with contextlib.suppress(ValueError):
         target_url = urljoin(url, location)
     if not target_url:
-        msg = f"could not {verb} {path}: redirected to {without_secrets(location)}, which is no URL"
+        msg = f"could not {verb} {path}: redirected to {without_secrets(location)}, which is not a URL"
         raise StorageError(msg, hint="the server is at fault; name the target's URL itself")
     schemes = origin_of(url)[0], origin_of(target_url)[0]
     if schemes[1] not in ("http", "https") or schemes == ("https", "http"):

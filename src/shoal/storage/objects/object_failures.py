@@ -26,7 +26,9 @@ _HEADER_HINT = (
     "stores of this kind send it with every answer: is a proxy on the way that takes it off, or is it a server of "
     "another kind? What is read by https:// needs fewer"
 )
-_PANIC_HINT = "look at storage_options and the credentials of the environment: is there a letter that cannot be sent?"
+_PANIC_HINT = (
+    "look at storage_options and the credentials of the environment: does one contain a character that cannot be sent?"
+)
 # Words in final errors of obstore, and the hints for them.
 _FINAL = {
     "builder error": 'is the endpoint a URL? An http:// one needs {"allow_http": True}',
@@ -35,6 +37,7 @@ _FINAL = {
     "Could not parse path": _NAME_HINT,
     "Header missing": _HEADER_HINT,
 }
+_ERRNO = {409: errno.EEXIST, 412: errno.EEXIST, 501: errno.ENOTSUP}  # what conditional writes are refused by
 _HEADER_ATTEMPTS = 6  # of several servers behind one name, others may send the header
 # Options that are not secret, and that help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
@@ -54,7 +57,7 @@ def obstore_failure(
     """
     if has_panicked(error):
         text = trimmed(scrubbed(str(error), options))
-        return StorageError(f"could not {verb} {path}: obstore gave up: {text}", hint=_PANIC_HINT)
+        return StorageError(f"could not {verb} {path}: obstore failed: {text}", hint=_PANIC_HINT)
     import obstore.exceptions as kinds  # noqa: PLC0415  # optional, but installed, since it raised
 
     if isinstance(error, ShoalError) or not isinstance(error, kinds.BaseError | ValueError | OSError):
@@ -64,8 +67,10 @@ def obstore_failure(
     request = text[: match.start()] if match else text
     asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", request) is not None
     if match and not asks_for_credentials:
-        found = status_failure(int(match[1]), path, verb=verb, body=text[match.end() :])
-        if int(match[1]) == 400:
+        status = int(match[1])
+        found = status_failure(status, path, verb=verb, body=text[match.end() :])
+        found.errno = _ERRNO.get(status, found.errno)
+        if status == 400:
             found.hint = _REGION_HINT
     else:
         found = _failure_without_status(error, path, text, verb=verb, answered=answered, asks=asks_for_credentials)

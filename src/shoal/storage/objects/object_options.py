@@ -136,8 +136,8 @@ def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[
     rest = dict(options)
     for name, value in rest.items():
         if isinstance(value, str) and value != value.strip() and not value.lstrip().startswith("{"):  # a key in JSON
-            msg = f"storage_options: {name} begins or ends with a blank or an end of line"
-            raise UsageError(msg, hint="was it read from a file with its last line end? strip() it")
+            msg = f"storage_options: {name} begins or ends with a blank or a line break"
+            raise UsageError(msg, hint="was it read from a file with its final line break? strip() it")
     aliases = _ALIASES | {"s3": _S3_ALIASES, "gs": _GS_ALIASES, "az": {}}[location.kind]
     provider = rest.pop("credential_provider", None)
     profile = rest.pop("profile", None)
@@ -165,7 +165,7 @@ def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[
     in_environment = next((value for name in _ENDPOINTS[location.kind] if (value := os.environ.get(name))), "")
     endpoint = str(config.get(aliases.get("endpoint", "endpoint")) or in_environment)
     if endpoint and not re.match(r"https?://[^/?#]", endpoint, re.IGNORECASE):  # obstore would panic
-        msg = f"storage_options for {location.root}: the endpoint is no URL"
+        msg = f"storage_options for {location.root}: the endpoint is not a URL"
         raise UsageError(msg, hint='{"endpoint": "https://HOST:PORT"}, or http:// where that is what the server speaks')
     if endpoint.lower().startswith("http://"):
         client.setdefault("allow_http", True)  # an explicit http:// implies it

@@ -98,7 +98,7 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
         return NamedFiles("directory", directory, select_shards(directory, visible, suffixes))
     if store.find(path) is not None:
         return NamedFiles("file", parent(path), [path])
-    msg = f"{path}: nothing of that name is there, nor below it"
+    msg = f"{path}: there is no such object, and nothing below it"
     raise SourceError(msg, hint=_nearby(path, store))
 
 

@@ -76,7 +76,7 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
     if schemes_of(texts) in (set(), {""}):
         found = [local_files(text, suffixes) for text in texts]
     elif store is None:
-        msg = f"{asked}: a URL is expanded by asking a store"
+        msg = f"{asked}: expanding a URL needs a store"
         raise UsageError(msg, hint="expand(source, suffixes=..., store=open_store(source))")
     else:
         found = remote_files(texts, suffixes, store)
