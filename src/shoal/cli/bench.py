@@ -11,7 +11,7 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_one, at_least_zero
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
-from shoal.cli.options.stream_options import add_decode_argument, add_order_arguments, asked_order, decoded
+from shoal.cli.options.stream_options import add_decode_argument, add_order_arguments, decoded, requested_order
 from shoal.figures import format_bytes, format_count
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stream, compare with plain reads where that costs nothing but time, and show the result."""
     opened = open_with_samples(arguments)
-    dataset = Dataset(DatasetSpec.of(opened, asked_order(arguments)))
+    dataset = Dataset(DatasetSpec.of(opened, requested_order(arguments)))
     dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
     stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)

@@ -13,9 +13,9 @@ from shoal.cli.options.source_options import add_json_argument, add_source_argum
 from shoal.cli.options.stream_options import (
     add_decode_argument,
     add_order_arguments,
-    asked_order,
     decoded,
     given_order_options,
+    requested_order,
 )
 from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.errors import ShardError, ShoalError, UsageError
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ids is not None and options:
         msg = f"{options[0]} chooses an order, and --ids names samples, which are the same in any order"
         raise UsageError(msg, hint="leave out one of them")
-    request = asked_order(arguments) if options else None
+    request = requested_order(arguments) if options else None
     opened = open_with_samples(arguments)
     dataset = Dataset(DatasetSpec.of(opened, request))
     ids = arguments.ids

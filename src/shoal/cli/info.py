@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_one
-from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_asked
-from shoal.cli.options.stream_options import add_order_arguments, asked_order
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_requested
+from shoal.cli.options.stream_options import add_order_arguments, requested_order
 from shoal.cli.preview import field_counts_text, printable, without_usual_text
 from shoal.figures import format_bytes, format_count
 from shoal.index.table import Index, own_bytes
@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the dataset, its index and the order."""
-    request = asked_order(arguments)
-    opened, index_was_made = open_asked(arguments)
+    request = requested_order(arguments)
+    opened, index_was_made = open_requested(arguments)
     origin = _origin(opened, index_was_made=index_was_made, is_given=arguments.index is not None)
     record = {**_dataset(opened), "index": _index(opened, origin)}
     if opened.index.num_samples:

@@ -20,7 +20,7 @@ _LEAST_SHARE = 0.01  # below, as after a server's first answer, the remaining ti
 class Progress:
     """A line that shows the progress of work, its speed and the remaining time.
 
-    It is silent unless ``stream`` (stderr) is a terminal or ``force`` is true: a log is no medium for a bar. It
+    It is silent unless ``stream`` (stderr) is a terminal or ``force`` is true: a log has no use for a bar. It
     appears after half a second, is drawn at most ten times a second and vanishes when the work ends, so that what a
     verb prints is the same with and without it. Use it from one thread.
 

@@ -55,21 +55,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.certificate:
         return _run_certificate(arguments)
     began_seconds = time.monotonic()
-    asked = open_to_verify(
+    opening = open_to_verify(
         source_of(arguments),
         split=arguments.split,
         index=arguments.index,
         format=arguments.format,
         storage_options=storage_options_of(arguments),
     )
-    target = _repaired_index(arguments, asked)
+    target = _repaired_index(arguments, opening)
     with Progress(label="verifying", unit="bytes") as progress:
-        found = verify(asked, progress=progress.show_bytes)
-    record = _record(asked, found)
+        found = verify(opening, progress=progress.show_bytes)
+    record = _record(opening, found)
     damages = found.damages
     if arguments.repair_index and (damages or found.num_touched):
         with Progress(label="repairing", unit="bytes") as progress:
-            mended, left = repair_index(asked, found, output=target, progress=progress.show_bytes)
+            mended, left = repair_index(opening, found, output=target, progress=progress.show_bytes)
         record |= {"index_repaired": not left, "fingerprint": mended.fingerprint, "num_samples": mended.num_samples}
         if target is not None and not left:
             record["index"] = printable(target[0])
@@ -82,16 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if damages else 0
 
 
-def _repaired_index(arguments: argparse.Namespace, asked: Verification) -> tuple[str, Store] | None:
+def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tuple[str, Store] | None:
     """Return where the repaired index goes, if not over the old one; refused before the work, not after it."""
     if arguments.output is None:
-        if arguments.repair_index and asked.opened is None and arguments.index is None:
-            index_output(arguments, asked.found, asked.format, asked.store)  # refuses an index of only some shards
+        if arguments.repair_index and opening.opened is None and arguments.index is None:
+            index_output(arguments, opening.found, opening.format, opening.store)  # refuses a partial index
         return None
     if not arguments.repair_index:
         msg = "--output says where --repair-index writes the index, which was not asked for"
         raise UsageError(msg, hint="leave out --output, or add --repair-index")
-    written = index_output(arguments, asked.found, asked.format, asked.store)
+    written = index_output(arguments, opening.found, opening.format, opening.store)
     return written.path, written.store
 
 
@@ -123,12 +123,12 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _record(asked: Verification, found: VerifyReport) -> dict[str, Any]:
-    index = None if asked.opened is None else asked.opened.index
+def _record(opening: Verification, found: VerifyReport) -> dict[str, Any]:
+    index = None if opening.opened is None else opening.opened.index
     return {
-        "index": None if asked.index_path is None else printable(asked.index_path),
-        "format": asked.format.name,
-        "num_shards": len(asked.found.names) if index is None or asked.index_path is None else index.num_shards,
+        "index": None if opening.index_path is None else printable(opening.index_path),
+        "format": opening.format.name,
+        "num_shards": len(opening.found.names) if index is None or opening.index_path is None else index.num_shards,
         "num_samples": 0 if index is None else index.num_samples,
         "fingerprint": None if index is None else index.fingerprint,
         "num_bytes": found.num_bytes,

@@ -105,34 +105,32 @@ def _memory(drawn: PlanFigures) -> Figure:
     return curve_figure(
         "Memory of a rank",
         f"Of the fullest rank's process, in {unit}.",
-        [Line("held", _middles(values), values, "data", has_area=True)],
+        [_over_time("held", values)],
         x=_time(drawn),
         y=plain_axis(unit, values, unit=scale),
         says=f"Memory over time: at most {max(values) / scale:.3g} {unit}, {values[0] / scale:.3g} at the start, "
         f"{np.median(values) / scale:.3g} in the middle.",
-        numbers=_over_time("Memory of the fullest rank over time", unit, values, scale),
+        numbers=_numbers_over_time("Memory of the fullest rank over time", unit, values, scale),
     )
 
 
 def _traffic(drawn: PlanFigures) -> Figure:
     values = drawn.node_bytes_per_second.tolist()
-    unit, scale = _unit(max(values))
-    lines = [Line("read", _middles(values), values, "data", has_area=True)]
-    shown = list(values)
-    limit, limit_scale = _unit(drawn.node_limit)
+    (unit, scale), (limit, limit_scale) = _unit(max(values)), _unit(drawn.node_limit)
+    lines, shown = [_over_time("read", values)], list(values)
     if drawn.node_limit < 3 * max(values):
         lines.append(Line("limit of a node", [0.0, 1.0], [drawn.node_limit] * 2, "bad"))
         shown.append(drawn.node_limit)
     can_take = f"{drawn.node_limit / limit_scale:.3g} {limit}"
-    says = f"Traffic over time: {max(values) / scale:.3g} {unit} a second at most, {np.mean(values) / scale:.3g} on "
     return curve_figure(
         "Traffic of a node",
         f"Bytes a second, in {unit}; a node can take {can_take}.",
         lines,
         x=_time(drawn),
         y=plain_axis(f"{unit}/s", shown, unit=scale),
-        says=says + f"average; the limit of a node is {can_take}.",
-        numbers=_over_time("Traffic of a node over time", f"{unit}/s", values, scale),
+        says=f"Traffic over time: {max(values) / scale:.3g} {unit} a second at most, {np.mean(values) / scale:.3g} on "
+        f"average; the limit of a node is {can_take}.",
+        numbers=_numbers_over_time("Traffic of a node over time", f"{unit}/s", values, scale),
     )
 
 
@@ -146,11 +144,13 @@ def _time(drawn: PlanFigures) -> Axis:
     return Axis(label, 0.0, 1.0, [(0.0, "start"), (1.0, "end")])
 
 
-def _middles(values: Sequence[float]) -> list[float]:
-    return [(part + 0.5) / len(values) for part in range(len(values))]
+def _over_time(name: str, values: Sequence[float]) -> Line:
+    """Return a curve with each value in the middle of its part of the time."""
+    middles = [(part + 0.5) / len(values) for part in range(len(values))]
+    return Line(name, middles, values, "data", has_area=True)
 
 
-def _over_time(caption: str, unit: str, values: Sequence[float], scale: float) -> Numbers:
+def _numbers_over_time(caption: str, unit: str, values: Sequence[float], scale: float) -> Numbers:
     step = max(1, len(values) // 10)
     rows = [
         [f"{100 * part / len(values):.0f} %", f"{values[part] / scale:.3g}"] for part in range(0, len(values), step)

@@ -16,7 +16,7 @@ from shoal.cli import output
 from shoal.cli.audit.sample_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples, source_of
-from shoal.cli.options.stream_options import add_order_arguments, asked_order, given_order_options
+from shoal.cli.options.stream_options import add_order_arguments, given_order_options, requested_order
 from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.errors import UsageError
 from shoal.index.table import Index
@@ -128,7 +128,7 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
         if given:
             msg = f"--{name} is about ids that a loader emitted, and {printed(source_of(arguments))} is a dataset"
             raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
-    request = asked_order(arguments)
+    request = requested_order(arguments)
     opened = open_with_samples(arguments)
     resolved = ResolvedOrder(opened.index, request, stored=opened.stored)
     labels = _labels(arguments, opened.index)

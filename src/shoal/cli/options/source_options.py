@@ -52,7 +52,7 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
         f"format of the shards, if their suffixes do not tell: {plain}, or folder, where each file is a sample; .gz, "
         ".zst and so on after the name means compressed; module:Class is a format of your own"
     )
-    parser.add_argument("--format", metavar="NAME", type=_asked_format, help=text)
+    parser.add_argument("--format", metavar="NAME", type=_requested_format, help=text)
 
 
 def add_json_argument(parser: argparse.ArgumentParser, text: str = "print one JSON object") -> None:
@@ -91,7 +91,7 @@ def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def open_asked(arguments: argparse.Namespace) -> tuple[Opened, bool]:
+def open_requested(arguments: argparse.Namespace) -> tuple[Opened, bool]:
     """Open the source, and return whether its index had to be built, which a progress bar shows."""
     with Progress(label="indexing", unit="bytes") as progress:
         opened = open_source(
@@ -107,14 +107,14 @@ def open_asked(arguments: argparse.Namespace) -> tuple[Opened, bool]:
 
 def open_with_samples(arguments: argparse.Namespace) -> Opened:
     """Open the source, which must hold samples."""
-    opened, _ = open_asked(arguments)
+    opened, _ = open_requested(arguments)
     if not opened.index.num_samples:
         msg = f"{printed(source_of(arguments))}: {counted(opened.index.num_shards, 'shard')} without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what the shards hold instead")
     return opened
 
 
-def _asked_format(text: str) -> str | Format:
+def _requested_format(text: str) -> str | Format:
     """Return the name, or the format object; a module of the working directory is found as by Python itself."""
     module, mark, name = text.partition(":")
     if not mark:

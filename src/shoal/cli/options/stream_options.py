@@ -40,7 +40,7 @@ def given_order_options(arguments: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in _OPTIONS if getattr(arguments, name) is not None]
 
 
-def asked_order(arguments: argparse.Namespace) -> OrderRequest:
+def requested_order(arguments: argparse.Namespace) -> OrderRequest:
     """Return the order that the options describe, or that of ``shuffle()``; refuse options of other orders."""
     name = arguments.order or "window"
     for option, owners in (("chunks", ("window", "block")), ("samples", ("buffer",))):

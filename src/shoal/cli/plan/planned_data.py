@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli.options.source_options import open_with_samples
-from shoal.cli.options.stream_options import asked_order, given_order_options
+from shoal.cli.options.stream_options import given_order_options, requested_order
 from shoal.errors import UsageError
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import own_bytes
@@ -96,7 +96,7 @@ def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData
 
 
 def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
-    request = asked_order(arguments)
+    request = requested_order(arguments)
     opened = open_with_samples(arguments)
     index = opened.index
     num_bytes = int(own_bytes(index).sum())
@@ -147,7 +147,7 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         alive = min(max(2, parse_bytes(arguments.window, "--window") // chunk_bytes), max(2, num_chunks))
         order = Window(alive, arguments.num_canonical_nodes)
     elif arguments.order is not None or arguments.chunks is not None:
-        order = _windowed(asked_order(arguments).order)
+        order = _windowed(requested_order(arguments).order)
     alive, exact = order.chunks, each * sample_bytes
     laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
     chunk = bytes_text(exact, is_enough=lambda number: number // sample_bytes == each)

@@ -18,7 +18,7 @@ from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.pages import add_page_arguments, typed_command, write_page
 from shoal.cli.preview import printable
 from shoal.cli.trace.trace_page import TracedSamples, trace_page
-from shoal.cli.trace.traced_run import Row, TracedRun, asked_run
+from shoal.cli.trace.traced_run import Row, TracedRun, traced_run
 from shoal.order.partition import REMAINDERS
 from shoal.storage.sources.source import printed
 
@@ -66,34 +66,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer the question that the arguments ask."""
-    asked = asked_run(arguments)
-    record, rows = _answer(asked, arguments)
+    traced = traced_run(arguments)
+    record, rows = _answer(traced, arguments)
     num_rows = len(rows)
     rows = _first_of(rows, arguments)
     if "num_shown" not in record:
         record |= {"num_rows": num_rows, "num_shown": len(rows)}
-    asked.add_locations(rows, keys=arguments.keys)
+    traced.add_locations(rows, keys=arguments.keys)
     epochs = arguments.epochs
     if epochs is None and arguments.html is not None:
-        epochs = [epoch for epoch in (asked.epoch - 1, asked.epoch + 1) if epoch >= 0]
+        epochs = [epoch for epoch in (traced.epoch - 1, traced.epoch + 1) if epoch >= 0]
     if epochs is not None:
-        asked.add_other_epochs(rows, epochs)
+        traced.add_other_epochs(rows, epochs)
     about = {
-        "order": str(asked.resolved),
-        "epoch": asked.epoch,
-        "global_batch": asked.partition.global_batch,
-        "world_size": asked.partition.world_size,
-        "counted_from": asked.counted_from,
+        "order": str(traced.resolved),
+        "epoch": traced.epoch,
+        "global_batch": traced.partition.global_batch,
+        "world_size": traced.partition.world_size,
+        "counted_from": traced.counted_from,
         **record,
     }
-    samples = TracedSamples(asked.opened, arguments.limit or _FEW)
+    samples = TracedSamples(traced.opened, arguments.limit or _FEW)
     if arguments.html is not None:
         source, made_by = printed(source_of(arguments)), typed_command(arguments.words)
         write_page(arguments.html, trace_page(about, rows, samples, source=source, made_by=made_by))
     if arguments.json:
         if arguments.show:
             samples.add_fields(rows)
-        output.emit({"fingerprint": asked.opened.index.fingerprint, **about, "samples": rows}, as_json=True)
+        output.emit({"fingerprint": traced.opened.index.fingerprint, **about, "samples": rows}, as_json=True)
         return 0
     _show(about, rows)
     if (num_left := record.get("num_samples", num_rows) - record["num_shown"]) > 0:
@@ -103,24 +103,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(asked: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[Row]]:
+def _answer(traced: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list[Row]]:
     """Return facts about the question as a whole, and a row for each delivery."""
     if arguments.step is not None:
-        asked.check_step(arguments.step)
-        first, end = asked.positions(arguments.step)
-        record = {"step": arguments.step, "num_steps": asked.end_step, "first_position": first, "end_position": end}
-        start = max(asked.first_step, arguments.step - arguments.context)
-        stop = min(asked.end_step, arguments.step + arguments.context + 1)
+        traced.check_step(arguments.step)
+        first, end = traced.positions(arguments.step)
+        record = {"step": arguments.step, "num_steps": traced.end_step, "first_position": first, "end_position": end}
+        start = max(traced.first_step, arguments.step - arguments.context)
+        stop = min(traced.end_step, arguments.step + arguments.context + 1)
         if arguments.context:
             record["steps"] = [start, stop - 1]
-        return record, [row for step in range(start, stop) for row in asked.rows_of_step(step)]
+        return record, [row for step in range(start, stop) for row in traced.rows_of_step(step)]
     if arguments.shard is not None:
         limit = arguments.limit or _OF_SHARD
-        ids, num_samples = asked.ids_of_shard(arguments.shard, limit)
-        rows = sorted(asked.rows_of_samples(ids), key=lambda row: row["position"])
+        ids, num_samples = traced.ids_of_shard(arguments.shard, limit)
+        rows = sorted(traced.rows_of_samples(ids), key=lambda row: row["position"])
         return {"shard": arguments.shard, "num_samples": num_samples, "num_shown": len(ids)}, rows
-    ids = arguments.sample if arguments.key is None else [asked.id_of_key(arguments.key)]
-    return {}, asked.rows_of_samples(ids)
+    ids = arguments.sample if arguments.key is None else [traced.id_of_key(arguments.key)]
+    return {}, traced.rows_of_samples(ids)
 
 
 def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.cli.audit.sample_ids import KEY, keys_in_order
 from shoal.cli.options.source_options import open_with_samples
-from shoal.cli.options.stream_options import asked_order, given_order_options, read_state
+from shoal.cli.options.stream_options import given_order_options, read_state, requested_order
 from shoal.cli.preview import json_value, printable
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
@@ -163,7 +163,7 @@ class TracedRun:
             }
 
 
-def asked_run(arguments: argparse.Namespace) -> TracedRun:
+def traced_run(arguments: argparse.Namespace) -> TracedRun:
     """Return the run that the arguments describe; refuse those that contradict each other or the state."""
     state = None if arguments.state is None else read_state(arguments.state)
     if state is not None and (options := given_order_options(arguments)):
@@ -176,7 +176,7 @@ def asked_run(arguments: argparse.Namespace) -> TracedRun:
     if arguments.rank is not None:
         check_rank(arguments.rank, world_size)
     opened = open_with_samples(arguments)
-    request = asked_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
+    request = requested_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
     gaps = NO_GAPS if state is None else state.gaps
     resolved = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
     epoch, start = arguments.epoch or 0, 0
