@@ -249,7 +249,7 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
             head = bytes(read(position, end))
         try:
             if not fits:
-                _refuse(f"no message begins here: {head[:8]!r}")
+                _refuse(f"it would begin with {head[:8]!r}")
             kind, num_rows, body_bytes, buffers = _about(head[front_bytes : front_bytes + size])
             body_end = end + body_bytes
             if body_end > num_bytes:
@@ -257,9 +257,9 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
                 _refuse(f"{_NAMES[kind]} would end at byte {body_end}, and there are {num_bytes}")
             packed = [(end + first, length) for first, length in buffers if length]
             if any(not end <= first <= first + length <= body_end for first, length in packed):
-                _refuse("the buffers of this record batch extend beyond it")
+                _refuse("its buffers extend beyond it")
         except (struct.error, ValueError) as error:
-            msg = f"this message cannot be read: {error}"
+            msg = f"no message can be read here: {error}"
             raise ShardError(msg, shard=shard, byte=position, hint=hint) from None
         yield _Message(kind, position, body_end, num_rows, zlib.crc32(head[: front_bytes + size]), packed)
         position = body_end

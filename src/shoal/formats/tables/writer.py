@@ -142,7 +142,7 @@ class TableShard:
         if self._writer is None:
             self._begin(table.schema)
         self._sink.cut()
-        self._writer.write_table(table, max(1, table.num_rows))  # as one row group
+        self._writer.write_table(table, table.num_rows)  # as one row group
         self._sink.cut()
 
     def _table(self, rows: list[Sample]) -> Any:
