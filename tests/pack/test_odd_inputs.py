@@ -221,3 +221,11 @@ def test_a_link_to_a_device_is_refused_before_it_is_read(tmp_path: Path, monkeyp
     with pytest.raises(StorageError, match="it is a directory, a pipe, a socket or a device, not a file"):
         read_small(str(tmp_path / "zero.txt"), -1, 0)
     assert asked == []
+
+
+def test_a_column_named_data_does_not_replace_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("what the file says")
+    (tmp_path / "rows.csv").write_text("path,data\na.txt,what the row says\n")
+    packed(tmp_path / "rows.csv", tmp_path / "out", format="jsonl")
+    sample = shoal.open(tmp_path / "out")[0]
+    assert (sample["text"], sample["data"]) == ("what the file says", "what the row says")

@@ -219,14 +219,9 @@ def pack_inputs(
 ) -> Packed:
     """Pack inputs into shards with an index; shards that an earlier run of the same packing finished are kept.
 
-    Memory: the table of inputs, the order of one shard, and the needs of `pack_shard` in each process.
-
-    Raises
-    ------
-    UsageError
-        The output already holds something else, or an input cannot be packed as requested.
-    StorageError
-        An input cannot be read, or a shard cannot be written.
+    Memory: the table of inputs, the order of one shard, and the needs of `pack_shard` in each process. Raises
+    `UsageError` if the output already holds something else, or an input cannot be packed as requested, and
+    `StorageError` if an input cannot be read, or a shard cannot be written.
     """
     check_prefix(request.prefix)
     if repeats is not None:

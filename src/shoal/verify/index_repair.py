@@ -24,7 +24,7 @@ from shoal.verify.open_to_verify import Verification, has_manifest, write_manife
 from shoal.verify.shard_checks import check_shards
 from shoal.verify.verify_report import Damage, VerifyReport
 
-_OF_THESE_SHARDS = ("digests", "plan", "marks", FRAMES)  # metadata of a packing that describes exactly its shards
+_SHARD_METADATA = ("digests", "plan", "marks", FRAMES)  # metadata of a packing that describes exactly its shards
 
 
 def repair_index(
@@ -84,7 +84,7 @@ def repair_index(
         checksums = extent_checksums(repaired, shards.paths, store=asked.store, check=check.check, progress=progress)
         repaired = replace(repaired, extent_checksum=checksums)
     as_written = all(damage.kind != "changed" for damage in found.damages)
-    repaired = _with_what_was_known(repaired, old, shards.paths, asked.store, as_written=as_written)
+    repaired = _with_known_columns(repaired, old, shards.paths, asked.store, as_written=as_written)
     if (
         RECORD_CRCS in lost_columns
         and (crcs := record_checksums(repaired, shards.paths, store=asked.store)) is not None
@@ -112,13 +112,13 @@ def _columns_of(path: str, store: Store) -> set[str]:
         return set()
 
 
-def _with_what_was_known(
+def _with_known_columns(
     repaired: Index, old: Index | None, paths: Sequence[str], store: Store, *, as_written: bool
 ) -> Index:
     """Return the new index with those columns and metadata of the old one that are still true of the shards."""
     if old is None:
         return repaired
-    metadata = {name: value for name, value in old.metadata.items() if name not in _OF_THESE_SHARDS}
+    metadata = {name: value for name, value in old.metadata.items() if name not in _SHARD_METADATA}
     known = set(_samples_of_shards(old))
     now = _samples_of_shards(repaired)
     if _samples_of_shards(old) == now:

@@ -215,14 +215,8 @@ def schema_of_all(
 
     ``cuts``, from 0 to the number of samples, are the borders of jobs; with ``skips``, samples that are damaged or do
     not fit the columns of earlier ones are ignored. Memory: 1 MiB of samples for each of the ``workers``, and the
-    names.
-
-    Raises
-    ------
-    UsageError
-        No columns hold all samples; the error tells from which sample on they do not fit the earlier ones.
-    ShardError
-        A sample is damaged.
+    names. Raises `UsageError` if no columns hold all samples, which tells from which sample on they do not fit the
+    earlier ones, and `ShardError` if a sample is damaged.
     """
     pa = arrow_library(format_name)
     known = out.noted(_NOTE)
