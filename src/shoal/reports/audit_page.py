@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from shoal.quality.auditing import Audit
-from shoal.quality.findings import as_sentence
+from shoal.quality.findings import Finding, as_sentence
 from shoal.reports.curve_figures import (
     Axis,
     Figure,
@@ -100,18 +100,25 @@ def _notes(result: Audit) -> list[tuple[str, bool, str]]:
     return [*notes, *([("also found", False, as_sentence(names))] if others else [])]
 
 
-def _explained(result: Audit) -> list[tuple[str, bool, list[tuple[str, str]]]]:
-    """Return name, seriousness and labelled texts of each finding; a cause is given only at the heaviest."""
-    advised: set[str] = set()
-    items = []
+def with_advice(result: Audit) -> Iterator[tuple[Finding, list[tuple[str, str]]]]:
+    """Yield each finding with its usual cause and cure by label; only the heaviest of several with one cause has it."""
+    given: set[str] = set()
     for each in result.findings:
-        advice = [("Usual cause", each.cause), ("Cure", each.cure)]
-        texts = [("", each.text), *((label, text) for label, text in advice if text not in advised)]
-        advised |= {each.cause, each.cure}
-        weight = "serious" if each.is_serious else "mild"
-        said = [(label, as_sentence(text)) for label, text in texts]
-        items.append((f"{each.name} ({weight}, {each.where})", each.is_serious, said))
-    return items
+        advice = [("usual cause", each.cause), ("cure", each.cure)]
+        yield each, [(label, text) for label, text in advice if text not in given]
+        given |= {each.cause, each.cure}
+
+
+def _explained(result: Audit) -> list[tuple[str, bool, list[tuple[str, str]]]]:
+    """Return name, seriousness and labelled texts of each finding."""
+    return [
+        (
+            f"{each.name} ({'serious' if each.is_serious else 'mild'}, {each.where})",
+            each.is_serious,
+            [("", as_sentence(each.text)), *((label.capitalize(), as_sentence(text)) for label, text in advice)],
+        )
+        for each, advice in with_advice(result)
+    ]
 
 
 def _facts(result: Audit) -> dict[str, str]:

@@ -25,7 +25,7 @@ from shoal.order.seeds import MAX_SEED
 from shoal.order.sequential_and_full import Sequential
 from shoal.quality.auditing import Audit, audit
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reports.audit_page import audit_page, audit_picture
+from shoal.reports.audit_page import audit_page, audit_picture, with_advice
 from shoal.storage.sources.source import printed
 from shoal.stream.index_columns import key_column
 from shoal.stream.shuffle_quality import quality_of
@@ -195,15 +195,12 @@ def _show(about: Mapping[str, Any], result: Audit) -> None:
         ]
         output.say()
         output.say(output.format_table(rows))
-    advised: set[str] = set()
-    for finding in result.findings:
+    for finding, advice in with_advice(result):
         output.say()
         sign = "!" if finding.is_serious else "-"
         _say_indented(f"{sign} {finding.name} ({finding.where}): {finding.text}")
-        for name, text in (("usual cause", finding.cause), ("cure", finding.cure)):
-            if text not in advised:  # several findings of one cause: only the heaviest names it
-                advised.add(text)
-                _say_indented(f"  {name}: {text}")
+        for label, text in advice:
+            _say_indented(f"  {label}: {text}")
 
 
 def _say_indented(text: str) -> None:
