@@ -162,7 +162,7 @@ def test_nothing_is_packed_over_http(tmp_path: Path) -> None:
     """Refused before anybody is asked, and with what can be done instead."""
     files, lines = make_files(tmp_path / "in"), write_jsonl(tmp_path / "in.jsonl")
     for make in (partial(pack, files), partial(repack, lines)):
-        with pytest.raises(UsageError, match="nothing is written over http") as refused:
+        with pytest.raises(UsageError, match="cannot be written over http") as refused:
             make("http://127.0.0.1:1/out?token=x")
         assert "s3://" in refused.value.hint
         assert "token" not in str(refused.value)
