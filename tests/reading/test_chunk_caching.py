@@ -135,7 +135,7 @@ def test_bytes_that_cannot_be_parsed_are_not_believed(tmp_path: Path, server: Ra
     assert cache is not None
     for read in ds.resolved.units.reads(np.arange(len(ds.resolved.chunks))):
         inside.check.check(read.shard)
-        key = cached_ranges.place_key(inside, (read.shard, read.first_byte, read.end_byte))
+        key = cached_ranges.range_key(inside, (read.shard, read.first_byte, read.end_byte))
         cache.read(key, read.num_bytes, partial(bytes, read.num_bytes))
     assert keys(ds) == expected
     assert ds.stats()["num_corrupt"] > 0

@@ -29,7 +29,7 @@ class Budget:
 
 
 def budget_of(
-    arrangement: ResolvedOrder, memory_limit_bytes: int | None, *, is_remote: bool, verifies: bool = False
+    resolved: ResolvedOrder, memory_limit_bytes: int | None, *, is_remote: bool, verifies: bool = False
 ) -> Budget:
     """Return the budget for reading in an order, from a local or (``is_remote``) remote store.
 
@@ -42,33 +42,33 @@ def budget_of(
     UsageError
         The limit is too small for what must be in memory at once.
     """
-    table, index = arrangement.chunks, arrangement.index
+    table, index = resolved.chunks, resolved.index
     chunk_bytes = table.decoded_bytes
-    window_bytes = int(arrangement.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
-    units, is_sliced = arrangement.units, too_large(arrangement, memory_limit_bytes)
+    window_bytes = int(resolved.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
+    units, is_sliced = resolved.units, too_large(resolved, memory_limit_bytes)
     alone = replace(index, sample_bytes=None) if verifies and index.extent_checksum is not None else index
     largest_bytes = int(chunk_bytes.max(initial=1))
     if isinstance(units, RecordUnits):
         is_sliced[:] = True
         units = units if alone is index else RecordUnits(alone)
-    elif not is_sliced.any() or arrangement.by_singles:
+    elif not is_sliced.any() or resolved.by_singles:
         is_sliced[:] = False
     elif index.sample_bytes is not None:
         units = SlicedUnits(RecordUnits(alone), table, is_sliced)
-    elif arrangement.spills:
+    elif resolved.spills:
         units = SlicedUnits(SpilledRecords(index), table, is_sliced)
-        window_bytes = min(window_bytes, arrangement.window_bytes or window_bytes)  # two chunks may be much larger
+        window_bytes = min(window_bytes, resolved.window_bytes or window_bytes)  # two chunks may be much larger
     else:
         is_sliced[:] = False
     if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
         spills = isinstance(units, SlicedUnits) and units.spills
-        largest_bytes = _largest(arrangement, is_sliced, alone, spills=spills)
+        largest_bytes = _largest(resolved, is_sliced, alone, spills=spills)
     ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_remote=is_remote), None
     if memory_limit_bytes is not None:
         try:
             ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)
         except UsageError as error:
-            if index.sample_bytes is None and not arrangement.spills:
+            if index.sample_bytes is None and not resolved.spills:
                 error.hint = (
                     f"{error.hint}; or cache= in shoal.open(), where chunks that are too large are kept decoded"
                 )
@@ -81,9 +81,9 @@ def budget_of(
     return Budget(units, ahead_bytes, keeping)
 
 
-def _largest(arrangement: ResolvedOrder, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
+def _largest(resolved: ResolvedOrder, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
     """Return the bytes of the largest unit; samples count as whole extents if ``index`` lacks their sizes."""
-    table = arrangement.chunks
+    table = resolved.chunks
     largest = int(table.decoded_bytes[~is_sliced].max(initial=1))
     if spills:
         samples = table.decoded_bytes[is_sliced] // np.maximum(1, table.num_samples[is_sliced])

@@ -74,9 +74,9 @@ def _given(asked: Any) -> Mapping[str, Any]:
 
 
 def read_cached(
-    opened: Opened, place: tuple[int, int, int], fetch: Callable[[], bytes], *, again: bool = False
+    opened: Opened, byte_range: tuple[int, int, int], fetch: Callable[[], bytes], *, again: bool = False
 ) -> bytes:
-    """Return the bytes at ``place`` (shard, first byte, end byte) from the cache, else from ``fetch``.
+    """Return the bytes at ``byte_range`` (shard, first byte, end byte) from the cache, else from ``fetch``.
 
     With ``again`` they are fetched anew and replace those in the cache. The shard must have been checked: bytes are
     cached for the version of the shard that this process saw. Bytes of shards without a version are never cached, since
@@ -85,29 +85,29 @@ def read_cached(
     cache = opened.cache
     if cache is None:
         return fetch()
-    shard, first_byte, end_byte = place
+    shard, first_byte, end_byte = byte_range
     if not opened.check.version(shard):
         cache.counts.num_bypasses += 1
         return fetch()
     read = cache.read_again if again else cache.read
-    return read(place_key(opened, place), end_byte - first_byte, fetch)
+    return read(range_key(opened, byte_range), end_byte - first_byte, fetch)
 
 
 def is_cached(opened: Opened, read: UnitRead) -> bool:
     """True if the cache has a file for these bytes."""
-    place = (read.shard, read.first_byte, read.end_byte)
-    return opened.cache is not None and opened.cache.has(place_key(opened, place))
+    byte_range = (read.shard, read.first_byte, read.end_byte)
+    return opened.cache is not None and opened.cache.has(range_key(opened, byte_range))
 
 
-def place_key(opened: Opened, place: tuple[int, int, int]) -> str:
+def range_key(opened: Opened, byte_range: tuple[int, int, int]) -> str:
     """Return the cache key of these bytes of a shard, in the version that this process saw."""
-    shard, first_byte, end_byte = place
+    shard, first_byte, end_byte = byte_range
     size = int(opened.index.shard_bytes[shard])
     return "\n".join(map(str, (opened.paths[shard], opened.check.version(shard), size, first_byte, end_byte)))
 
 
 def expect_windows(
-    opened: Opened, arrangement: ResolvedOrder, world_size: int, memory_limit_bytes: int | None = None
+    opened: Opened, resolved: ResolvedOrder, world_size: int, memory_limit_bytes: int | None = None
 ) -> None:
     """Tell the cache how many bytes the windows of this machine's ranks hold at a time.
 
@@ -120,12 +120,12 @@ def expect_windows(
         return
     local = os.environ.get("LOCAL_WORLD_SIZE", "")
     ranks_here = min(world_size, int(local)) if local.isdecimal() and int(local) else 1
-    table = arrangement.chunks
-    chunks = min(arrangement.order.parameters.get("chunks", 0), len(table))
-    window_bytes = chunks * arrangement.index.num_bytes / max(1, len(table))
+    table = resolved.chunks
+    chunks = min(resolved.order.parameters.get("chunks", 0), len(table))
+    window_bytes = chunks * resolved.index.num_bytes / max(1, len(table))
     largest_bytes = 0.0
-    if arrangement.spills:  # spilled chunks are in the cache decoded
-        stored, is_spilled = table.end_byte - table.first_byte, too_large(arrangement, memory_limit_bytes)
+    if resolved.spills:  # spilled chunks are in the cache decoded
+        stored, is_spilled = table.end_byte - table.first_byte, too_large(resolved, memory_limit_bytes)
         if opened.store.reads_ahead:  # those of a remote store are there as stored, too; local ones are not
             stored = np.zeros_like(stored)
         decoded = np.where(is_spilled, table.decoded_bytes * _SPILLED_BY_DECODED + stored, 0)

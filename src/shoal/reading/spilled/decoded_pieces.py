@@ -17,7 +17,7 @@ from zlib import crc32
 from shoal.errors import ShardError
 from shoal.formats.shard_format import ReadBytes, Records, Span, Spilled, SpillingFormat
 from shoal.indexing.open_source import Opened
-from shoal.reading.cached_ranges import place_key
+from shoal.reading.cached_ranges import range_key
 from shoal.reading.checks.checked_reads import MOST_PARSES, check_shard, parse_again, parse_unit, read_unit
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
@@ -115,7 +115,7 @@ class DecodedPieces:
         return opened.cache.read_spilled(self._key(piece), number, spill, expected_bytes=expected_bytes)
 
     def _key(self, piece: UnitRead) -> str:
-        place = place_key(self._opened, (piece.shard, piece.first_byte, piece.end_byte))
+        place = range_key(self._opened, (piece.shard, piece.first_byte, piece.end_byte))
         return f"{place}\n{self._format.spilled_as}"
 
     def _comes_in_turn(self, piece: UnitRead) -> bool:
