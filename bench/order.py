@@ -32,7 +32,9 @@ def main() -> None:
         return
     print_window_costs()
     print_other_costs()
+    print_seeks()
     print_quality()
+    print_ends()
     print_reads()
 
 
@@ -103,18 +105,29 @@ def print_other_costs() -> None:
     print()
 
 
+def print_seeks() -> None:
+    print("16 million samples at ten seek points (CPU time, best and median of 5)")
+    giant = np.full(200_000, 3)
+    giant[70_000] = 10**8
+    cases = [
+        ("100,000 chunks of 1000", 256, np.full(100_000, 1000)),
+        ("100,000 chunks of 1000", 16_384, np.full(100_000, 1000)),
+        ("100,000 chunks of 500 to 1500", 1024, np.random.default_rng(0).integers(500, 1501, 100_000)),
+        ("200,000 chunks of 3, one of 10^8", 256, giant),
+    ]
+    for name, chunks, samples in cases:
+        bound, times = Window(chunks=chunks).bind(samples, seed=2), []
+        for _ in range(5):
+            begin = time.process_time()
+            for start in np.linspace(0, bound.num_samples - 1_600_000, 10).astype(int).tolist():
+                for at in range(start, start + 1_600_000, 200_000):
+                    bound.ids(at, at + 200_000)
+            times.append(time.process_time() - begin)
+        print(f"  {name:33} window of {chunks:6}  {min(times):.2f} s  {np.median(times):.2f} s")
+    print()
+
+
 # ---- how well they mix
-
-
-def variance_ratio(classes: NDArray[np.int64], batch: int) -> float:
-    """VR of a random label for each class of equal size: an expectation over labels, without their noise."""
-    num_classes, size = int(classes.max()) + 1, len(classes)
-    num_batches = size // batch
-    words = np.repeat(np.arange(num_batches), batch) * num_classes + classes[: num_batches * batch]
-    counts = np.unique(words, return_counts=True)[1].astype(float)
-    squares = (counts**2).sum() / num_batches
-    variance = (squares * num_classes - batch**2) / (num_classes - 1)
-    return float(variance / (batch * (size - batch) / (size - 1)))
 
 
 def print_quality() -> None:
@@ -134,9 +147,47 @@ def print_quality() -> None:
     for name, order, each in cases:
         bounds = [order.bind(np.full(SORTED_SAMPLES // each, each), seed=seed) for seed in range(3)]
         ids = [bound.ids(0, SORTED_SAMPLES) for bound in bounds]
-        ratios = [np.mean([variance_ratio(i // 8192, batch) for i in ids]) for batch in (64, 256, 1024)]
+        num_classes = SORTED_SAMPLES // 8192
+        ratios = [
+            np.mean([variance_ratio(i // 8192, num_classes, SORTED_SAMPLES, batch) for i in ids])
+            for batch in (64, 256, 1024)
+        ]
         print(f"  {name:38} {ratios[0]:8.2f} {ratios[1]:8.2f} {ratios[2]:8.2f}")
     print()
+
+
+def print_ends() -> None:
+    print("VR over max(1, b / K) on chunks of one class, the worst b from K / 4 to 4 K (mean of 12 seeds):")
+    print("an eighth, a quarter, a half and all of the first window, first and last twentieth, middle of an epoch")
+    cases = [(16, 1, 200, 600), (64, 1, 16, 4000), (64, 4, 64, 2000), (256, 16, 64, 4096), (256, 1, 64, 4096)]
+    for chunks, nodes, each, num_chunks in cases:
+        order, samples = Window(chunks=chunks, num_canonical_nodes=nodes), np.full(num_chunks, each)
+        bounds = [order.bind(samples, seed=seed) for seed in range(12)]
+        epochs = [bound.locate(0, bound.num_samples)[1] for bound in bounds]
+        size, window = num_chunks * each, chunks * each
+        spans = [(0, window // part) for part in (8, 4, 2, 1)]
+        spans += [(0, size // 20), (size - size // 20, size), (size // 4, size - size // 4)]
+        worst = []
+        for begin, end in spans:
+            batches = [int(chunks * times) for times in (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 4)]
+            ratios = [
+                np.mean([variance_ratio(epoch[begin:end], num_chunks, size, batch) for epoch in epochs])
+                / max(1, batch / chunks)
+                for batch in batches
+                if 2 * batch <= end - begin
+            ]
+            worst.append(f"{max(ratios):.2f}")
+        print(f"  {chunks:5} chunks, {nodes:2} nodes, {num_chunks:5} of {each:3}:  {'  '.join(worst)}")
+    print()
+
+
+def variance_ratio(classes: NDArray[np.int64], num_classes: int, num_samples: int, batch: int) -> float:
+    """VR of a random label for each class of equal size over a span of an epoch: without their noise."""
+    num_batches = len(classes) // batch
+    words = np.repeat(np.arange(num_batches), batch) * num_classes + classes[: num_batches * batch]
+    counts = np.unique(words, return_counts=True)[1].astype(float)
+    variance = ((counts**2).sum() / num_batches * num_classes - batch**2) / (num_classes - 1)
+    return float(variance / (batch * (num_samples - batch) / (num_samples - 1)))
 
 
 def print_reads() -> None:

@@ -157,14 +157,14 @@ def test_a_chunk_has_one_reader_where_ranks_divide_the_nodes(world_size: int) ->
 
 @pytest.mark.parametrize("world_size", [3, 5, 7, 11, 12, 14, 15])
 def test_a_chunk_has_few_readers_up_to_as_many_ranks_as_nodes(world_size: int) -> None:
-    assert 1.0 < reads_per_chunk(world_size) <= 1.12  # 1.09 for 15 ranks; a hash instead of lanes has 1.20
+    assert 1.0 < reads_per_chunk(world_size) <= 1.12  # 1.07 for 15 ranks; a hash instead of lanes has 1.20
 
 
 def test_reads_per_chunk_beyond_the_nodes_are_as_designed() -> None:
     reads = {world_size: round(reads_per_chunk(world_size), 2) for world_size in (17, 32, 64)}
     print(f"reads per chunk by world size at 16 canonical nodes: {reads}")
     assert max(reads[17], reads[32]) <= 1.15
-    assert reads[64] <= 1.25  # 1.10 with twice the chunks: lanes are not full at the ends of an epoch
+    assert reads[64] <= 1.15  # 1.06 with twice the chunks: lanes are not equally fast at the ends of an epoch
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
@@ -181,13 +181,14 @@ def test_a_chunk_has_the_same_rank_in_every_epoch_where_ranks_divide_the_nodes(w
 
 def test_lanes_are_equally_full_at_any_time() -> None:
     bound = Window(chunks=64, num_canonical_nodes=4).bind(np.full(512, 40), seed=3)
-    half = 64 * 40 // 2  # samples of half a window: at both ends, times are folded
-    for start in range(half, bound.num_samples - half - 4 * 160, 4 * 160):
+    for start in range(0, bound.num_samples - 4 * 160, 4 * 160):
         _, chunks = bound.locate(start, start + 4 * 160)
         for node in range(4):
             lanes = bound.lanes(chunks[node::4]) >> 12  # of 16
             counts = np.bincount(lanes, minlength=16)
-            assert abs(counts - 10).max() <= 3, counts
+            assert abs(np.cumsum(counts) - 10 * np.arange(1, 17)).max() <= 12, counts  # also at both ends
+            if 64 * 40 <= start <= bound.num_samples - 2 * 64 * 40:
+                assert abs(counts - 10).max() <= 3, counts
 
 
 @pytest.mark.parametrize(

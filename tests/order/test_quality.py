@@ -26,6 +26,7 @@ EQUAL = [
     (1024, 1, 16, 16_384),
 ]
 SEEDS = (0, 1, 2)
+_FEWEST_BATCHES = 12  # whose mean variance says something
 
 
 @functools.lru_cache(maxsize=4)
@@ -51,12 +52,15 @@ def test_batches_vary_as_predicted(case: tuple[int, int, int, int]) -> None:
 
 @pytest.mark.parametrize("case", EQUAL, ids=str)
 def test_the_ends_of_an_epoch_are_mixed(case: tuple[int, int, int, int]) -> None:
-    """Over the first and the last twentieth the variance is at most twice that of the prediction."""
-    for batch in batches_for(case[0]):
-        each = [batch_variances(chunks, batch) for chunks in order_of(*case)]
-        twentieth = max(1, len(each[0]) // 20)
-        for end in (slice(0, twentieth), slice(-twentieth, None)):
-            assert np.mean([variances[end] for variances in each]) <= 2 * max(1, batch / case[0]), (batch, end)
+    """Over the first and the last window, quarter of a window and twentieth, nearly as well as in the middle."""
+    chunks, _, each, num_chunks = case
+    for batch in batches_for(chunks):
+        found = [batch_variances(order, batch) for order in order_of(*case)]
+        for samples in (chunks * each, chunks * each // 4, num_chunks * each // 20):
+            size = samples // batch
+            if size * len(SEEDS) >= _FEWEST_BATCHES:
+                for end in (slice(0, size), slice(-size, None)):
+                    assert np.mean([vr[end] for vr in found]) <= 1.35 * max(1, batch / chunks), (batch, samples, end)
 
 
 @pytest.mark.parametrize("case", EQUAL, ids=str)
@@ -84,6 +88,48 @@ def test_uneven_chunks_count_for_fewer(case: tuple[int, int, int, int]) -> None:
         found = bound.locate(0, bound.num_samples)[1]
         for batch in batches_for(chunks):
             assert variance_ratio(found, batch) <= 1.3 * max(1, batch / weighted), batch
+
+
+def alikes(orders: list[NDArray[np.int64]], batch: int, end: slice) -> list[float]:
+    """For each order, how often two samples of some batches together are of one chunk."""
+    found = []
+    for order in orders:
+        part = order[: len(order) // batch * batch].reshape(-1, batch)[end]
+        found.append(float(((np.bincount(part.reshape(-1)) / part.size) ** 2).sum()))
+    return found
+
+
+ODD = {  # chunks of the window, canonical nodes, samples of each chunk
+    "uneven": (64, 4, np.random.default_rng(1).integers(20, 180, 2000)),
+    "files of a crawl": (64, 4, np.random.default_rng(2).lognormal(4, 0.7, 3000).astype(np.int64) + 1),
+    "one giant": (64, 1, np.where(np.arange(2000) == 77, 5000, 64)),
+    "hardly more than the window": (64, 1, np.full(65, 100)),
+    "one and a half windows": (64, 1, np.full(96, 100)),
+    "as many as the window": (64, 4, np.full(64, 100)),
+    "fewer than the window": (64, 4, np.full(40, 100)),
+    "one": (64, 4, np.array([5000])),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_ends_are_mixed_on_any_geometry(name: str) -> None:
+    """Against K weighted by the sizes of all chunks, or of those that come there."""
+    chunks, nodes, samples = ODD[name]
+    total = int(samples.sum())
+    bounds = [Window(chunks=chunks, num_canonical_nodes=nodes).bind(samples, seed=seed) for seed in range(6)]
+    orders = [bound.locate(0, total)[1] for bound in bounds]
+    if len(samples) == 1:
+        assert all(np.array_equal(order, np.zeros(total)) for order in orders)
+        return
+    weighted = chunks * samples.mean() ** 2 / (samples.astype(float) ** 2).mean()
+    for batch in (chunks // 4, chunks // 2, chunks, 2 * chunks):
+        found = [batch_variances(order, batch) for order in orders]
+        for span in (int(chunks * samples.mean()), total // 20):
+            size = max(1, min(span, total) // batch)
+            if size * len(orders) >= _FEWEST_BATCHES:
+                for end in (slice(0, size), slice(-size, None)):
+                    bound = np.mean([max(1, batch / weighted, batch * alike) for alike in alikes(orders, batch, end)])
+                    assert np.mean([variances[end] for variances in found]) <= 1.35 * bound, (batch, span, end)
 
 
 def test_classes_of_many_chunks_are_mixed_as_well() -> None:

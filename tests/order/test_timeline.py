@@ -62,18 +62,78 @@ def test_any_chunks_keep_the_window(samples: NDArray[np.int64], order: Window, s
         chunks = chunks_of_node(order, samples, node, seed)
         if len(chunks):
             num_chunks, num_samples = len(np.unique(chunks)), len(chunks)
-            slab = max(2, width // 4) * (num_chunks + 2) / num_samples  # in chunks; two are parts or folded
+            slab = max(2, width // 4) * (num_chunks + 2) / num_samples  # in chunks; two are parts
             assert alive(chunks).max() <= min(num_chunks, width + 2 * slab + 3)
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_the_window_is_full_from_the_start_to_the_end(at_the_end: bool) -> None:
-    """Folding at the ends: half a window of chunks is alive at once, and all soon after."""
+    """The first chunks begin together and end one after the other, the last ones the other way round."""
     chunks = chunks_of_node(Window(chunks=64, num_canonical_nodes=1), np.full(1000, 64), 0)
     if at_the_end:
         chunks = chunks[::-1]
-    assert len(np.unique(chunks[:200])) > 25
-    assert len(np.unique(chunks[: 64 * 32])) >= 60
+    assert len(np.unique(chunks[:64])) >= 40, "two thirds of the window in a batch as large as it"
+    assert len(np.unique(chunks[:200])) == 64, "all of it soon after"
+    assert len(np.unique(chunks[: 64 * 32])) <= 66, "and no other for half a window"
+
+
+@pytest.mark.parametrize("case", [*CASES, (64, 1, 40, 65), (64, 1, 40, 100)], ids=str)
+def test_a_lane_has_one_chunk_at_any_time(case: tuple[int, int, int, int]) -> None:
+    """From the first slab to the last: as one chunk of a lane ends, the next begins."""
+    chunks, nodes, each, num_chunks = case
+    bound = Window(chunks=chunks, num_canonical_nodes=nodes).bind(np.full(num_chunks, each), seed=1)
+    timeline, width = bound._timeline, chunks // nodes
+    for node in range(0, nodes, 3):
+        count, unit = int(timeline._count[node]), 1 << timeline._bits
+        slots = np.arange(count)
+        born, lives = timeline._lives(np.full(count, node), slots)
+        died = born + lives * unit // 2
+        for lane in range(min(width, count)):
+            mine = slots % width == lane
+            assert born[mine][0] == 0
+            assert died[mine][-1] == count * unit
+            assert np.array_equal(died[mine][:-1], born[mine][1:])
+        assert lives.min() >= min(width, 2 * (count - width) + 1)
+        assert lives.max() <= max(3 * width, min(4 * width, 2 * count))
+
+
+@given(samples=datasets(max_samples=50_000), order=windows(max_chunks=60), seed=st.integers(0, 2**64 - 1))
+def test_slabs_are_small_whatever_the_chunks(samples: NDArray[np.int64], order: Window, seed: int) -> None:
+    """No chunk gives a slab more than a few times what it should have, besides a sample of each."""
+    bound = order.bind(samples, seed=seed)
+    timeline, width = bound._timeline, order.chunks // order.resolved_nodes
+    for node in bound._windowed[:4]:
+        slabs = np.arange(timeline.num_slabs[node] + 1)
+        delivered = timeline.delivered(np.full(len(slabs), node), slabs)
+        assert delivered[0] == 0
+        assert delivered[-1] == timeline._node_samples[node]
+        assert np.diff(delivered).max() <= 6 * max(2, width // 4) + 2 * width
+        assert len(slabs) <= delivered[-1] + 2
+
+
+def test_a_chunk_that_outnumbers_all_others_costs_no_more() -> None:
+    """Slabs that were even in time made up to three times what a span gives, and 3,000 samples for each id."""
+    samples = np.full(200_000, 3)
+    samples[70_000] = 10**8
+    bound = Window(chunks=256).bind(samples, seed=3)
+    timeline, made = bound._timeline, 0
+    emit = timeline.emit
+
+    def counted(*arguments: NDArray[np.int64]) -> object:
+        nonlocal made
+        counts = timeline.delivered(arguments[0], arguments[2]) - timeline.delivered(arguments[0], arguments[1])
+        made += int(counts.sum())
+        return emit(*arguments)
+
+    timeline.emit = counted  # type: ignore[assignment]  # counts what the window asks for
+    spans = [*range(3), *range(300, 303), bound.num_samples // bound.span - 2]
+    for number in spans:
+        bound.ids(number * bound.span, (number + 1) * bound.span)
+    assert made < 1.1 * len(spans) * bound.span
+    made, ids = 0, bound.ids(bound.num_samples // 2, bound.num_samples // 2 + 50)
+    made = 0
+    bound.positions(ids)
+    assert made < 50 * 60
 
 
 def test_a_chunk_lives_for_the_window() -> None:

@@ -122,8 +122,12 @@ def naive_window(
     for node in range(num_nodes):
         first, count = int(nodes.node_first_part[node]), int(nodes.node_end_part[node] - nodes.node_first_part[node])
         slot_key, chunk_key = (np.uint64(key(seed, epoch, what, node)) for what in ("place", "chunk"))
-        end, found = count << bits, []
-        slab = max(1, max(2, width // 4) * end // int(np.diff(nodes.node_first_sample)[node]))
+        sizes = [
+            int(nodes.part_samples[first + int(permute(np.array([slot]), count, int(slot_key))[0])])
+            for slot in range(count)
+        ]
+        first_slab, found = naive_slabs(sizes, width), []
+        block = 1 << ((max(2, width // 4) - 1).bit_length() + bits)
         for slot in range(count):
             part = first + int(permute(np.array([slot]), count, int(slot_key))[0])
             size = int(nodes.part_samples[part])
@@ -132,18 +136,47 @@ def naive_window(
             inside = permute_each(np.arange(size), np.full(size, size), draws(its_key.repeat(size), np.full(size, 1)))
             begin = int(nodes.part_first_id(np.array([node]), np.array([part]))[0])
             for rank in range(size):
-                time = slot * 2**bits - width * 2 ** (bits - 1) + width * (rank * 2**bits + phase) // size
-                folded = -1 - time if time < 0 else 2 * end - 1 - time if time >= end else time
+                born = 0 if slot < width else slot * 2**bits - width * 2 ** (bits - 1)
+                died = count * 2**bits if slot >= count - width else slot * 2**bits + width * 2 ** (bits - 1)
+                time = born + (died - born) * (rank * 2**bits + phase) // (size * 2**bits)
+                before, after = first_slab[time // block], first_slab[time // block + 1]
+                slab = before + time % block * (after - before) // block
                 random = int(draws(its_key, np.array([rank + 2]))[0]) >> 40
-                found.append((folded // slab, random, slot, rank, begin + int(inside[rank])))
+                found.append((slab, random, slot, rank, begin + int(inside[rank])))
         lines.append([row[-1] for row in sorted(found)])
     return [lines[position % num_nodes][position // num_nodes] for position in range(int(samples.sum()))]
+
+
+def naive_slabs(sizes: list[int], width: int) -> list[int]:
+    """How many slabs come before each block of a node, given the samples of the chunk at each slot."""
+    slab = max(2, width // 4)
+    units = 1 << (slab - 1).bit_length()
+    num_blocks = -(-len(sizes) // units)
+    if len(sizes) <= width:
+        return list(range(num_blocks + 1))
+    reach, alive = -(-width // (2 * units)), []
+    for block in range(num_blocks):  # the blocks whose chunks may be alive in it
+        begin = min(max(block - reach, 0), (len(sizes) - width) // units)
+        alive.append(range(begin, min(max(block + reach + 1, -(-width // units)), num_blocks)))
+    shares = []
+    for block in range(num_blocks):
+        life = sum(min(units, len(sizes) - other * units) for other, others in enumerate(alive) if block in others)
+        shares.append((sum(sizes[block * units : (block + 1) * units]) << 8) // life * units)
+    first, samples = [0], [0]
+    for others in alive:
+        samples.append(samples[-1] + sum(shares[other] for other in others))
+        wanted = samples[-1] // (slab << 8) - samples[-2] // (slab << 8)
+        first.append(first[-1] + max(1, wanted))
+    return first
 
 
 @pytest.mark.parametrize(
     ("samples", "chunks", "num_nodes"),
     [
         (np.full(40, 9), 8, 1),
+        (np.array([3, 1, 400, 2, 7, 5] * 5), 11, 1),
+        (np.full(12, 9), 7, 1),
+        (np.full(9, 30), 8, 1),
         (np.full(60, 7), 9, 3),
         (np.array([5, 0, 30, 1, 1, 0, 12, 3, 9, 44, 2, 2, 6] * 2), 4, 2),
         (np.arange(30), 6, 1),

@@ -95,7 +95,8 @@ def test_thinned_chunks_are_read_about_as_often(case: tuple[int, int, int, int, 
     assert thinned.thinned > 1.5
     assert exact.error == exact.held_error == 0.0
     assert thinned.num_reads == pytest.approx(exact.num_reads, rel=max(0.05, 2 * thinned.error))
-    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=max(0.05, 2 * thinned.held_error), abs=1)
+    # A rank with chunks of two nodes, of which one is simulated, may hold two more.
+    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=max(0.05, 2 * thinned.held_error), abs=2)
 
 
 @pytest.mark.parametrize("case", THIN, ids=str)
@@ -103,7 +104,7 @@ def test_all_samples_of_a_node_tell_what_ranks_hold(case: tuple[int, int, int, i
     """Thinned, these had 14 chunks where there are 19: ranks that hardly need a chunk are missed, or hold it less."""
     chunks, nodes, each, num_chunks, world_size, batch, _ = case
     arguments = (np.full(num_chunks, each), np.full(num_chunks, 1000), Partition(world_size * batch, world_size))
-    window, seeds = Window(chunks, nodes), range(4)  # a single one of the first may be 5 % off, by chance
+    window, seeds = Window(chunks, nodes), range(8)  # a single one of the first may be 5 % off, by chance
     exact = [simulate_reads(window, *arguments, seed=seed) for seed in seeds]
     some = [simulate_reads(window, *arguments, seed=seed, most_positions=chunks // nodes * each) for seed in seeds]
     assert all(found.is_exact for found in exact)
@@ -131,4 +132,4 @@ def test_what_is_simulated_over_time_adds_up() -> None:
     assert found.heat.shape == (50, 64)
     assert set(found.heat.sum(axis=1).tolist()) == {999, 1000}
     assert int(found.held_over_time.max()) == found.held_chunks
-    assert found.held_over_time[0] < found.held_chunks / 1.2  # at the ends fewer chunks are alive
+    assert found.held_over_time[[0, -1]].min() > found.held_chunks / 1.2  # as many chunks at the ends

@@ -6,8 +6,8 @@ cut into ``world_size`` slices whose sizes differ by at most one; the sort decid
 its slice a rank has its samples in the order of positions. So the samples of a global batch never depend on the number
 of ranks, and a chunk stays with one rank except near a cut.
 
-Lanes are equally full at any time, so a cut stays in place while chunks come and go: 15 ranks over 16 nodes of 16
-chunks read each chunk 1.09 times, 64 ranks 1.10 times. With a fixed hash of the chunk as its lane, as in orders without
+Each lane holds one chunk at any time, so a cut stays in place while chunks come and go: 15 ranks over 16 nodes of 16
+chunks read each chunk 1.07 times, 64 ranks 1.06 times. With a fixed hash of the chunk as its lane, as in orders without
 lanes, it is 1.20 and 1.58; with the position alone, 1.5 to 4.
 
 ``remainder`` decides about the samples left at the end of an epoch:

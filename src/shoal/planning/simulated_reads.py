@@ -23,7 +23,7 @@ from shoal.planning.chunk_uses import TIMES, ChunkUses, chunk_uses
 
 _MOST_POSITIONS = 1 << 21  # simulated
 _MOST_OF_A_NODE = 8  # times as many for one node before its samples are thinned: 3 seconds
-_WINDOWS = 3  # windows simulated of a longer dataset; chunks of the middle one stand for those in between
+_WINDOWS = 4  # windows simulated of a longer dataset; chunks of the middle ones stand for those in between
 _NEARLY = 0.98  # share of the samples of the fullest rank
 
 
@@ -187,8 +187,8 @@ def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: in
 def _mean_readers(readers: NDArray[np.int64], uses: ChunkUses, num_chunks: float) -> tuple[float, float]:
     """Return the mean number of ranks that read each of ``num_chunks`` chunks, and its relative standard error.
 
-    Chunks alive in the middle third stand for all that are missing; both ends are counted as they are, since fewer
-    chunks are alive there.
+    Chunks alive in the middle third stand for all that are missing; both ends are counted as they are, since
+    chunks live shorter or longer there.
     """
     used = np.flatnonzero(readers)
     first, last = np.full(len(readers), uses.num_positions), np.zeros(len(readers), dtype=np.int64)

@@ -18,6 +18,7 @@ W. G. Cochran, "Sampling Techniques", 3rd edition, 1977, section 8.3, for system
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ _MOST_BORDERS = 1 << 20
 _MOST_SIZES = 64  # of chunks: more distinct sizes are grouped
 _MOST_SORTED = 1 << 16
 _SLAB_POINTS = 32
+_END_POINTS = 4  # lives of chunks at the ends of an epoch
 _QUADRATURE = 512
 
 
@@ -237,7 +239,8 @@ def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int)
 def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     """Return the companions for a window: a chunk's samples, evenly spaced, jittered by the random order in a slab.
 
-    `shoal.order.window.timeline_slabs` describes spacing, slabs and the fold at both ends.
+    `shoal.order.window.timeline_slabs` describes lives, spacing and slabs. At both ends of an epoch lives differ from
+    half a window to one and a half, so a batch gets more samples of some chunks than of others.
     """
     total, num_chunks, nodes = layout.num_samples, len(layout.samples), order.resolved_nodes
     inside = layout.num_pairs / total
@@ -248,9 +251,16 @@ def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     points = np.arange(1 - slab, slab) if slab <= _SLAB_POINTS else np.linspace(-slab, slab, 2 * _SLAB_POINTS + 1)
     weight = slab - np.abs(points)
     weight /= weight.sum()
-    found = 0.0
-    for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
-        gap = width * total / num_chunks / size  # the node's samples between two of a chunk
+    of_node, found = (num_chunks + nodes - 1) / nodes, 0.0  # a chunk on the border of two nodes is in both
+    at_end = min(width, of_node - width)
+    # How long chunks live, how many of them, and how many of their ends come inside of a batch; at 0 a batch begins.
+    is_long = of_node >= 2 * width
+    lives = [(width if is_long else of_node, of_node - 2 * at_end, 2 if is_long else 0)]
+    ends = width / 2 + at_end * (np.arange(_END_POINTS) + 0.5) / _END_POINTS
+    lives += [(life, 2 * at_end / _END_POINTS, 1) for life in ends.tolist()]
+    sizes = zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True)
+    for (size, count), (life, chunks, num_cut) in itertools.product(sizes, lives):
+        gap = life * total / (of_node * nodes) / size  # the node's samples between two of a chunk
         steps = np.arange(1.0, min(size - 1.0, (node_batch + 2 * slab) / gap + 2.0) + 1.0)
         whole = np.floor(steps * gap / slab)
         part = steps * gap / slab - whole
@@ -258,11 +268,8 @@ def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
             np.maximum(0.0, 1.0 - np.abs((whole + more)[:, None] * slab + points) / node_batch) @ weight
             for more in (0.0, 1.0)
         )
-        found += count * 2 * float((size - steps) @ ((1 - part) * near + part * far))
-    found /= total
-    # Both ends are folded: half a window of chunks delivers at twice the rate, and the two halves are not in step.
-    folded = batch / (2.0 * num_chunks) * max(0.0, 1.0 - found / max(inside, 1e-9))
-    return min(inside, found + folded)
+        found += count * chunks / of_node * 2 * float((size - steps * num_cut / 2) @ ((1 - part) * near + part * far))
+    return min(inside, found / total)
 
 
 def _chunk_borders(chunk_samples: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,18 +1,25 @@
 """The time lines of a window: the time of each sample of each chunk, and the number of samples before any time.
 
-Every canonical node has a time line with its chunks (parts, see `shoal.order.window.canonical_nodes`) at slots
-0, 1, 2, ... one unit of time apart, in an order drawn anew for each epoch. A chunk of ``m`` samples at slot ``j``
-lives for ``width`` units around its slot and delivers its ``r``-th sample at::
+Every canonical node has a time line with its ``n`` chunks (parts, see `shoal.order.window.canonical_nodes`) at slots
+0, 1, 2, ... one unit of time apart, in an order drawn anew for each epoch. The chunk at slot ``j`` is alive from
+``birth`` to ``death``::
 
-    time(j, r) = j - width / 2 + width * (r + phase) / m
+    birth = 0 if j < width else j - width / 2        death = n if j >= n - width else j + width / 2
 
-with one random phase in [0, 1) for each chunk. Even spacing makes every span of time a fair sample of the live
-chunks; without the phases all chunks would deliver in step. The time line is folded back at both ends, so that at most
-``width`` chunks are alive there too. A random permutation inside each chunk turns ranks into samples.
+and delivers the ``r``-th of its ``m`` samples at::
+
+    time(j, r) = birth + (death - birth) * (r + phase) / m
+
+with one random phase in [0, 1) for each chunk. So each *lane*, the slots that are equal modulo ``width``, holds exactly
+one chunk at any time from 0 to ``n``: the first chunks begin together and end one after the other, the last ones begin
+one after the other and end together. Even spacing makes every span of time a fair sample of the live chunks; without
+the phases all chunks would deliver in step. A random permutation inside each chunk turns ranks into samples.
 
 Time is cut into *slabs* that hold about ``width / 4`` samples; inside a slab the samples come in random order. Slabs of
 a whole chunk raise the variance of batches by three quarters; slabs of a fixed 16 samples raise it by a third for
-narrow windows, and leave a visible echo at the period of the window for wide ones.
+narrow windows, and leave a visible echo at the period of the window for wide ones. A *block* of time, of about
+``width / 4`` units, has slabs of equal length, as many as the chunks alive around it predict; so slabs stay small where
+the samples of one chunk outnumber all others.
 
 All times are int64 in fixed point with ``bits`` fractional bits, so that results are equal on every machine. Nearly
 every method takes one node, one time or one slab per row and works on all rows at once, since a call for one row costs
@@ -21,8 +28,9 @@ as much as for hundreds.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +38,13 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, permute_each, unpermute_each
 from shoal.order.arrays.vectorized import expand, order_by, segment_sums
+from shoal.order.protocol import chunk_starts
 from shoal.order.seeds import draws, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 
 _TILE = 1 << 16
 _RANDOM_BITS = 24  # for the order inside a slab; ties are ordered by chunk slot and rank
+_DENSITY_BITS = 8
 _PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _RANKS on, one per rank
 
 
@@ -60,7 +70,7 @@ class Emission:
 
 
 class Timeline:
-    """The time lines of all nodes for one epoch; 8 bytes and about 70 ns per chunk.
+    """The time lines of all nodes for one epoch; 8 bytes per chunk and 32 per window, about 70 ns per chunk.
 
     Attributes
     ----------
@@ -83,68 +93,106 @@ class Timeline:
         if largest >= 2**32:
             msg = f"a chunk of {largest} samples is too large to be permuted as a whole; at most 2**32 - 1 are"
             raise UsageError(msg, hint="smaller chunks")
-        self._bits = _fixed_point_bits(width, largest, int(self._count.max(initial=1)))
+        self._node_samples = np.diff(nodes.node_first_sample)
+        self._units = 1 << (slab_samples(width) - 1).bit_length()  # of time in a block
+        self._first_block = chunk_starts(-(-self._count // self._units))
+        self._first_slab = self._lay_slabs()
+        self.num_slabs = np.diff(self._first_slab[self._first_block])
+        most_slabs = int(np.diff(self._first_slab).max(initial=1))
+        num_units = int(self._first_block[-1]) * self._units
+        self._bits = _fixed_point_bits(width, max(largest, most_slabs), num_units)
         self._half = width << (self._bits - 1)
         self._end = self._count << self._bits
-        self._node_samples = np.diff(nodes.node_first_sample)
-        wanted = slab_samples(width)
-        nodes_of = zip(self._end.tolist(), self._node_samples.tolist(), strict=True)  # Python's ints don't overflow
-        self._slab = np.array([max(1, wanted * end // max(1, samples)) for end, samples in nodes_of], dtype=np.int64)
-        self.num_slabs = -(-self._end // self._slab)
-        # About `wanted`, or more if that few samples take less than the smallest step of time.
-        self._slab_samples = -(-self._node_samples // np.maximum(1, self.num_slabs))
+        self._block_bits = self._bits + self._units.bit_length() - 1
 
     def _lay_out(self) -> NDArray[np.int64]:
         """Return the number of samples before each slot, over all nodes; shape (num_slots + 1,)."""
         line = np.zeros(len(self._nodes.part_samples) + 1, dtype=np.int64)
-        for node, (first, count) in enumerate(zip(self._first, self._count, strict=True)):
-            for begin in range(0, int(count), _TILE):
-                slots = np.arange(begin, min(begin + _TILE, int(count)))
-                parts = permute(slots, int(count), int(self._slot_key[node])) + first
-                line[first + begin + 1 : first + begin + 1 + len(slots)] = self._nodes.part_samples[parts]
+        for first, slots, parts in self._tiles():
+            line[first + slots[0] + 1 : first + slots[-1] + 2] = self._nodes.part_samples[parts]
         for begin in range(1, len(line), _TILE):  # by tiles: an in-place sum over the whole array needs a second copy
             line[begin] += line[begin - 1]
             np.cumsum(line[begin : begin + _TILE], out=line[begin : begin + _TILE])
         return line
 
-    def lanes(self) -> NDArray[np.uint16]:
-        """Return each chunk's lane, its slot modulo the window, as a fraction of 2**16; shape (num_chunks,).
+    def _tiles(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield some consecutive slots of a node at a time, after its first part, with the part at each."""
+        for first, count, slot_key in zip(self._first.tolist(), self._count.tolist(), self._slot_key, strict=True):
+            for begin in range(0, count, _TILE):
+                slots = np.arange(begin, min(begin + _TILE, count))
+                yield first, slots, permute(slots, count, int(slot_key)) + first
 
-        At any time a node's window has one chunk in each lane, or one that ends and one that begins. O(num_chunks),
-        0.05 us each. A chunk cut by the border of two nodes has the lane of one of the two.
+    def _lay_slabs(self) -> NDArray[np.int64]:
+        """Return the number of slabs before each block, over all nodes; shape (num_blocks + 1,).
+
+        Each block's samples are spread evenly over all blocks that they may come in.
+        No chunk delivers more than four times that density, so no slab has many more samples than it should.
         """
+        reach = -(-self.width // (2 * self._units))  # half a life, in blocks
+        slabs = np.ones(int(self._first_block[-1]), dtype=np.int64)
+        for node, (first, count) in enumerate(zip(self._first.tolist(), self._count.tolist(), strict=True)):
+            if count > self.width:
+                blocks = np.arange(-(-count // self._units))
+                samples = np.diff(self._line[first + np.minimum(np.arange(len(blocks) + 1) * self._units, count)])
+                # As for chunks: the blocks alive in a block are those around it, and at least a window's at both ends.
+                born, ends = -(-self.width // self._units), (count - self.width) // self._units
+                begin, end = np.clip(blocks - reach, 0, ends), np.clip(blocks + reach + 1, born, len(blocks))
+                life = np.where(blocks < ends, np.minimum((blocks + reach + 1) * self._units, count), count)
+                life -= np.where(blocks < born, 0, np.maximum(blocks - reach, 0)) * self._units
+                density = chunk_starts((samples << _DENSITY_BITS) // life * self._units)
+                wanted = chunk_starts(density[end] - density[begin]) // (slab_samples(self.width) << _DENSITY_BITS)
+                slabs[self._first_block[node] : self._first_block[node + 1]] = np.maximum(1, np.diff(wanted))
+        return chunk_starts(slabs)
+
+    def lanes(self) -> NDArray[np.uint16]:
+        """Return each chunk's lane as a fraction of 2**16; shape (num_chunks,).
+
+        Lanes are the slots modulo the window, numbered so that the lower half of them is about as full as the upper one
+        also at the ends of an epoch, where a lane's chunk delivers faster the sooner it ends. At any time a node's
+        window has exactly one chunk in each lane. O(num_chunks), 0.05 us each. A chunk cut by the border of two nodes
+        has the lane of one of the two.
+        """
+        stride = max(1, 21 * self.width // 34)
+        while math.gcd(stride, self.width) > 1:
+            stride += 1
         found = np.empty(len(self._nodes.chunk_first_id) - 1, dtype=np.uint16)
-        for node, (first, count) in enumerate(zip(self._first, self._count, strict=True)):
-            for begin in range(0, int(count), _TILE):
-                slots = np.arange(begin, min(begin + _TILE, int(count)))
-                parts = permute(slots, int(count), int(self._slot_key[node])) + first
-                found[self._nodes.part_chunk[parts]] = ((slots % self.width) << 16) // self.width
+        for _, slots, parts in self._tiles():
+            found[self._nodes.part_chunk[parts]] = ((slots * stride % self.width) << 16) // self.width
         return found
 
     # ---- counts of samples before a time
 
     def delivered(self, rows: NDArray[np.int64], slabs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the samples of node ``rows[i]`` before slab ``slabs[i]``; O(width) each."""
-        time = np.minimum(slabs * self._slab[rows], self._end[rows])
-        total = self._before(rows, time)
-        if (time < self._half).any():  # times before 0 are folded to after it
-            total -= self._before(rows, -time)
-        late = self._end[rows] - time
-        if (late < self._half).any():  # and times after the end to before it
-            total += self._node_samples[rows] - self._before(rows, self._end[rows] + late)
-        return total
-
-    def _before(self, rows: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count the samples with an unfolded time before ``time``."""
-        first = self._first[rows]
+        time, first = self._slab_time(rows, slabs), self._first[rows]
         begin, end = self._alive(rows, time, time)
         done: NDArray[np.int64] = self._line[first + begin] - self._line[first]  # fully delivered
         slots, lengths = expand(begin, end)
-        if len(slots):
-            nodes, times = np.repeat(rows, lengths), np.repeat(time, lengths)
-            samples, keys = self._samples(nodes, slots), self._chunk_keys(nodes, slots)
-            done += segment_sums(self._ranks_before(times, slots, samples, self._phases(keys)), lengths)
+        nodes, times = np.repeat(rows, lengths), np.repeat(time, lengths)
+        samples, phases = self._samples(nodes, slots), self._phases(self._chunk_keys(nodes, slots))
+        done += segment_sums(self._ranks_before(times, *self._lives(nodes, slots), samples, phases), lengths)
         return done
+
+    def _slab_time(self, rows: NDArray[np.int64], slabs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the time at which slab ``slabs[i]`` of node ``rows[i]`` begins."""
+        first = self._first_block[rows]
+        slab = self._first_slab[first] + slabs
+        block = np.searchsorted(self._first_slab[:-1], slab, side="right") - 1
+        inside = slab - self._first_slab[block]
+        share = -((-inside << self._block_bits) // (self._first_slab[block + 1] - self._first_slab[block]))
+        time: NDArray[np.int64] = np.minimum(((block - first) << self._block_bits) + share, self._end[rows])
+        return time
+
+    def _slab_at(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the slab at each time, in place; with times and slabs counted over all nodes, block by block."""
+        block = time >> self._block_bits
+        first = self._first_slab.take(block)
+        block += 1
+        time &= (1 << self._block_bits) - 1
+        time *= self._first_slab.take(block) - first
+        time >>= self._block_bits
+        time += first
+        return time
 
     def _alive(
         self, rows: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
@@ -153,55 +201,60 @@ class Timeline:
         count = self._count[rows]
         begin = ((start - self._half) >> self._bits) + 1
         end = -(-(stop + self._half) >> self._bits)
-        return np.minimum(np.maximum(begin, 0), count), np.minimum(np.maximum(end, 0), count)
+        return (
+            np.minimum(np.maximum(begin, 0), np.maximum(count - self.width, 0)),
+            np.minimum(np.maximum(end, self.width), count),
+        )
+
+    def _lives(self, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the time at which the chunk of each slot is born, and how long it lives, in half units."""
+        count = self._count[rows]
+        born = np.where(slots < self.width, 0, 2 * slots - self.width)
+        died = np.where(slots >= count - self.width, 2 * count, 2 * slots + self.width)
+        return born << (self._bits - 1), died - born
 
     def _ranks_before(
-        self, time: NDArray[np.int64], slots: NDArray[np.int64], samples: NDArray[np.int64], phases: NDArray[np.int64]
+        self,
+        time: NDArray[np.int64],
+        born: NDArray[np.int64],
+        lives: NDArray[np.int64],
+        samples: NDArray[np.int64],
+        phases: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Count the samples of each slot's chunk with an unfolded time before ``time``."""
-        # rank r comes before time  <=>  width * (r + phase) // m < age  <=>  r + phase < age * m / width, rounded up
-        age = time - (slots << self._bits) + self._half
-        age = np.minimum(np.maximum(age, 0), self.width << self._bits)
-        reached = -(-age * samples // self.width) - 1 - phases
+        """Count the samples of each chunk that come before ``time``."""
+        # rank r comes before time  <=>  life * (r + phase) // m < age  <=>  r + phase < age * m / life, rounded up
+        age = np.minimum(np.maximum(time - born, 0), lives << (self._bits - 1))
+        reached = -(-2 * age * samples // lives) - 1 - phases
         ranks: NDArray[np.int64] = np.minimum(np.maximum((reached >> self._bits) + 1, 0), samples)
         return ranks
-
-    def _guess(self, rows: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Estimate the slab of each offset as if chunks came one after the other; O(log num_slots) each."""
-        first = self._first[rows]
-        line = self._line[first] + offsets
-        slot = np.searchsorted(self._line, line, side="right") - 1
-        slot = np.minimum(slot, self._nodes.node_end_part[rows] - 1)
-        samples = self._line[slot + 1] - self._line[slot]
-        time = ((slot - first) << self._bits) + ((line - self._line[slot]) << self._bits) // samples
-        slabs: NDArray[np.int64] = time // self._slab[rows]
-        return slabs
 
     def _slab_beside(
         self, rows: NDArray[np.int64], offsets: NDArray[np.int64], *, after: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find a slab that begins close to each offset, at or before it (or ``after`` it), and the samples before it.
 
-        Starts from an estimate, then alternates between stepping by the surplus or deficit and bisecting, so that it
-        ends in O(log num_slabs) steps for any chunks; for even ones, mostly in one or two. A slab is close if the
+        Starts from an estimate, then steps by the surplus or deficit, and bisects at every fourth step, so that it ends
+        in O(log num_slabs) steps for any chunks; for even ones, mostly in one or two. A slab is close if the
         samples in between cost no more to deliver than another step, or if it is the exact one.
         """
         sign = 1 if after else -1
         low, high = np.zeros_like(rows), self.num_slabs[rows]
         delivered = self._node_samples[rows] if after else np.zeros_like(rows)  # before the end of that side
-        probe = np.minimum(np.maximum(self._guess(rows, offsets) + sign, low), high)
+        # Blocks have slabs by their samples, and chunks come half a unit before the middle of their slot.
+        mean, half_chunk = slab_samples(self.width), self._node_samples[rows] // np.maximum(1, 2 * self._count[rows])
+        probe = np.minimum(np.maximum((offsets - half_chunk) // mean + sign, low), high)
         searched = np.arange(len(rows))
         number_of_steps = 0
         while searched.size:
-            mine, at, mean = rows[searched], probe[searched], self._slab_samples[rows[searched]]
-            found = self.delivered(mine, at)
+            at = probe[searched]
+            found = self.delivered(rows[searched], at)
             too_much = found - offsets[searched]
             fits = too_much * sign >= 0
             delivered[searched[fits]] = found[fits]
             low[searched] = np.where(fits == after, low[searched], at)
             high[searched] = np.where(fits == after, at, high[searched])
             aimed, middle = at - too_much // mean + sign, (low[searched] + high[searched]) // 2
-            inside = (aimed > low[searched]) & (aimed < high[searched]) & (number_of_steps % 2 == 0)
+            inside = (aimed > low[searched]) & (aimed < high[searched]) & (number_of_steps % 4 < 3)
             probe[searched] = np.where(inside, aimed, middle)
             close = fits & (np.abs(too_much) <= 2 * (self.width + mean))
             searched = searched[~close & (high[searched] - low[searched] > 1)]
@@ -229,57 +282,27 @@ class Timeline:
         If ``skip`` and ``upto`` are given, only samples ``[skip[i], upto[i])`` of each row. O(width) per row and about
         60 ns per sample.
         """
-        slab = self._slab[rows]
-        start, stop = begin * slab, np.minimum(end * slab, self._end[rows])
-        fold = 2 * self._end[rows]
-        slab_shift = np.cumsum(end - begin) - end  # slabs are numbered over all rows
-        columns = [self._gathered(rows, start, stop, slab_shift)]
-        if (start < self._half).any():
-            columns.append(self._gathered(rows, -stop, -start, slab_shift, mirror=np.full_like(fold, -1)))
-        if (stop > self._end[rows] - self._half).any():
-            columns.append(self._gathered(rows, fold - stop, fold - start, slab_shift, mirror=fold - 1))
-        lengths = np.sum([column[0] for column in columns], axis=0)
-        ids, chunks, slabs, random = (np.concatenate(column) for column in list(zip(*columns, strict=True))[1:])
-        order = order_by((slabs, int((end - begin).sum()).bit_length()), (random, _RANDOM_BITS))
-        if skip is not None and upto is not None:
-            row_first = np.cumsum(lengths) - lengths
-            at, lengths = expand(row_first + skip, row_first + upto)
-            order = order[at]
-        return Emission(ids[order], chunks[order], np.concatenate([[0], np.cumsum(lengths)]))
-
-    def _gathered(
-        self,
-        rows: NDArray[np.int64],
-        start: NDArray[np.int64],
-        stop: NDArray[np.int64],
-        slab_shift: NDArray[np.int64],
-        mirror: NDArray[np.int64] | None = None,
-    ) -> tuple[NDArray[Any], ...]:
-        """Return the samples with an unfolded time in ``[start, stop)``, by row, slot and rank.
-
-        Returns the number of samples of each row, and for each sample its id, its chunk, its slab (numbered over all
-        rows) and its draw for the order inside the slab. With a mirror, the folded time is ``mirror - time``.
-        """
+        start, stop = self._slab_time(rows, begin), self._slab_time(rows, end)
         slots, row_lengths = expand(*self._alive(rows, start, stop))
         nodes = np.repeat(rows, row_lengths)
         samples, keys = self._samples(nodes, slots), self._chunk_keys(nodes, slots)
         phases = self._phases(keys)
-        first_rank = self._ranks_before(np.repeat(start, row_lengths), slots, samples, phases)
-        end_rank = self._ranks_before(np.repeat(stop, row_lengths), slots, samples, phases)
-        parts = self._parts(nodes, slots)
+        born, lives = self._lives(nodes, slots)
+        first_rank = self._ranks_before(np.repeat(start, row_lengths), born, lives, samples, phases)
+        end_rank = self._ranks_before(np.repeat(stop, row_lengths), born, lives, samples, phases)
         ranks, lengths = expand(first_rank, end_rank)
 
-        time = (ranks << self._bits) + np.repeat(phases, lengths)
-        time *= self.width
-        time //= np.repeat(samples, lengths)
-        born = (slots << self._bits) - self._half
-        if mirror is None:
-            time += np.repeat(born, lengths)
-        else:
-            time = np.repeat(np.repeat(mirror, row_lengths) - born, lengths) - time
-        time //= np.repeat(self._slab[nodes], lengths)
-        time += np.repeat(np.repeat(slab_shift, row_lengths), lengths)
+        time = ranks << self._bits
+        time += np.repeat(phases, lengths)
+        time *= np.repeat(lives, lengths) if (lives != 2 * self.width).any() else 2 * self.width
+        time //= np.repeat(2 * samples, lengths)
+        time += np.repeat(born + (self._first_block[nodes] << self._block_bits), lengths)
+        slabs = self._slab_at(time)
+        # Slabs are numbered over all rows.
+        shift = np.cumsum(end - begin) - end - self._first_slab[self._first_block[rows]]
+        slabs += np.repeat(np.repeat(shift, row_lengths), lengths)
 
+        parts = self._parts(nodes, slots)
         inside_keys = draws(keys, np.full_like(slots, _INSIDE))
         ids = np.repeat(self._nodes.part_first_id(nodes, parts), lengths)
         ids += permute_each(ranks, samples, inside_keys, lengths)
@@ -287,7 +310,13 @@ class Timeline:
         ranks += _RANKS
         random = draws(np.repeat(keys, lengths), ranks)
         random >>= np.uint64(64 - _RANDOM_BITS)
-        return segment_sums(lengths, row_lengths), ids, chunks, time, random
+        order = order_by((slabs, int((end - begin).sum()).bit_length()), (random, _RANDOM_BITS))
+        row_samples = segment_sums(lengths, row_lengths)
+        if skip is not None and upto is not None:
+            row_first = np.cumsum(row_samples) - row_samples
+            at, row_samples = expand(row_first + skip, row_first + upto)
+            order = order[at]
+        return Emission(ids[order], chunks[order], chunk_starts(row_samples))
 
     def slab_of_ids(
         self, rows: NDArray[np.int64], parts: NDArray[np.int64], ids: NDArray[np.int64]
@@ -297,12 +326,11 @@ class Timeline:
         samples, keys = self._samples(rows, slots), self._chunk_keys(rows, slots)
         inside = ids - self._nodes.part_first_id(rows, parts)
         ranks = unpermute_each(inside, samples, draws(keys, np.full_like(slots, _INSIDE))).astype(np.int64)
-        time = self.width * ((ranks << self._bits) + self._phases(keys)) // samples
-        time += (slots << self._bits) - self._half
-        end = self._end[rows]
-        time = np.where(time < 0, -1 - time, np.where(time >= end, 2 * end - 1 - time, time))
-        slabs: NDArray[np.int64] = time // self._slab[rows]
-        return slabs
+        born, lives = self._lives(rows, slots)
+        first = self._first_block[rows]
+        time: NDArray[np.int64] = lives * ((ranks << self._bits) + self._phases(keys)) // (2 * samples)
+        time += born + (first << self._block_bits)
+        return self._slab_at(time) - self._first_slab[first]
 
     # ---- properties of the chunk at a slot of a node
 
@@ -324,10 +352,10 @@ class Timeline:
         return phases.astype(np.int64)
 
 
-def _fixed_point_bits(width: int, largest: int, num_slots: int) -> int:
+def _fixed_point_bits(width: int, largest: int, num_units: int) -> int:
     """Return the most fractional bits that keep all products of this module below 2**62; at most 20."""
-    bits = min(20, 62 - width.bit_length() - max(largest, num_slots).bit_length() - 1)
+    bits = min(20, 62 - max(4 * width * largest, num_units).bit_length())
     if bits < 1:
-        msg = f"a window of {width} chunks over {num_slots} chunks of up to {largest} samples leaves no room for time"
+        msg = f"a window of {width} chunks over {num_units} slots of up to {largest} samples leaves no room for time"
         raise UsageError(msg, hint="use fewer chunks in the window, or smaller chunks")
     return bits
