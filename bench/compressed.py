@@ -89,7 +89,7 @@ def row(directory: Path, inside: int, own_bytes: int | None) -> str:
 SCAN = """
 import re, sys, time
 from pathlib import Path
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 path = Path(sys.argv[1])
 file = path.open("rb")
 def read(first, end, /):

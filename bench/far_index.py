@@ -15,13 +15,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import ScanReads, scan_in_threads
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.source import expand
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
 from shoal.testing import RangeServer
 
 LATENCY_SECONDS, BYTES_PER_SECOND = 0.02, 60e6

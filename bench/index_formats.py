@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 import shoal
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.metadata.third_party_index import scan_by_index
 from shoal.formats.shard_format import Format
 from shoal.index.cutting import cut_extents

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.metadata.third_party_index import scan_by_index
 from shoal.formats.shard_format import Span
 from shoal.storage.files.local_store import LocalStore

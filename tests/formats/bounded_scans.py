@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.formats.writers import COMPRESS, framed, recordio_record, tar_of
 
 from shoal.errors import ShardError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 
 ALLOWED_BYTES = 64 << 20
 CONTENT_BYTES = 80 << 20

@@ -37,7 +37,7 @@ from shoal.errors import ShardError, SourceError, UsageError
 from shoal.formats.compressed.codecs import CODECS, CodecError, decompress
 from shoal.formats.decoding.decoders import decoder_for, decoders_of
 from shoal.formats.folder.reader import metadata_rows
-from shoal.formats.known_formats import FORMATS
+from shoal.formats.format_registry import FORMATS
 from shoal.formats.litdata.reader import LitData
 from shoal.formats.litdata.tokens import LitDataTokens
 from shoal.formats.metadata.manifests import read_manifest

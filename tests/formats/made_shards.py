@@ -14,7 +14,7 @@ import numpy as np
 from tests.formats import writers
 
 from shoal.formats.folder.reader import Folder
-from shoal.formats.known_formats import FORMATS, format_named
+from shoal.formats.format_registry import FORMATS, format_named
 from shoal.formats.lines.delimited import Delimited
 from shoal.formats.lines.reader import JsonLines, Text
 from shoal.formats.mds.reader import Mds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.shard_format import Sample
 from shoal.storage.memory_store import MemoryStore
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.formats.writers import COMPRESS
 
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.shard_format import Span
 from shoal.testing.known_shards import measured
 

@@ -24,7 +24,7 @@ from shoal.formats.compressed import pieces as compressed_pieces
 from shoal.formats.compressed.codecs import decompress
 from shoal.formats.compressed.decompressed import DecompressedContent
 from shoal.formats.compressed.reader import Compressed
-from shoal.formats.known_formats import format_named, format_of
+from shoal.formats.format_registry import format_named, format_of
 from shoal.formats.shard_format import Span
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.consistency import validate

@@ -9,7 +9,7 @@ import pytest
 from tests.formats.made_shards import Made, made
 
 import shoal
-from shoal.formats.known_formats import FORMATS
+from shoal.formats.format_registry import FORMATS
 from shoal.testing import check_format
 from shoal.testing.known_shards import same
 

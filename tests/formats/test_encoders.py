@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.formats.read_back import read_back
 
 from shoal.errors import UsageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import WrittenShard
 from shoal.formats.writing.written_formats import encoder_named

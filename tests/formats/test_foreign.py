@@ -20,7 +20,7 @@ from tests.stream.faraway import far_away, local_store
 
 import shoal
 from shoal.errors import IndexFileError, ShardError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import checked_scan, scan_again
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index

@@ -13,7 +13,7 @@ import pytest
 from tests.formats import writers
 
 from shoal.errors import ShardError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.litdata.reader import LitData
 from shoal.formats.shard_format import Format, Span
 from shoal.testing.known_shards import measured

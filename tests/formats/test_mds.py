@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.formats.writers import mds_of
 
 from shoal.errors import ShardError, UsageError
-from shoal.formats.known_formats import format_of
+from shoal.formats.format_registry import format_of
 from shoal.formats.mds.encodings import ENCODINGS, decoder_of, fixed_bytes_of
 from shoal.formats.mds.reader import Mds
 from shoal.formats.mds.writer import mds_index_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.formats.writers import COMPRESS, tar_of
 
 from shoal.errors import ShardError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.shard_format import Span, SpillingFormat
 from shoal.formats.tables import table_rows
 from shoal.index.shard_scan import Buffer

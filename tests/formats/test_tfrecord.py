@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.formats.writers import COMPRESS, example, feature, field, framed
 
 from shoal.errors import ShardError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import Span
 from shoal.formats.tfrecord import reader

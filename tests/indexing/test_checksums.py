@@ -10,7 +10,7 @@ import pytest
 from tests.samples import write_tar_shards
 
 from shoal.errors import ShardError, StorageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.index.table import Index
 from shoal.indexing import checksums
 from shoal.indexing.build import build_index

@@ -19,7 +19,7 @@ from tests.stream.far import Contents, FarStore, LargeTar, known_costs
 from tests.stream.made import reading_threads, write_lines, write_tars
 
 from shoal.errors import ShardError, StorageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
@@ -30,7 +30,7 @@ from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.sources.source import Source, expand
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
 from shoal.testing import Fault, RangeServer
 
 MIB = 1 << 20

@@ -22,7 +22,7 @@ from shoal.indexing.build import build_index
 from shoal.indexing.index_files import load_index, save_index, was_left_by_opening
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
-from shoal.storage.store import ObjectInfo
+from shoal.storage.store_protocol import ObjectInfo
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset as open_unpublished
 from shoal.testing import RangeServer

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import ShardError, ShoalError, UsageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.scan import processes
@@ -158,7 +158,7 @@ def test_a_users_own_format_is_scanned_in_this_process(lines: Path, monkeypatch:
 
 BUILD = """
 import os, sys, time
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import expand
 from shoal.indexing.build import build_index

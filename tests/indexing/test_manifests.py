@@ -17,7 +17,7 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.formats.compressed.codecs import decompress
-from shoal.formats.known_formats import format_named, options_of
+from shoal.formats.format_registry import format_named, options_of
 from shoal.formats.metadata.manifests import Expected, read_manifest
 from shoal.formats.metadata.scanning import checked_scan
 from shoal.indexing.manifests_beside import compare_hashes

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.indexing import open_source as opening
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import load_index, save_index

@@ -15,7 +15,7 @@ from tests.stream.far import FarStore, LargeTar
 from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError, StorageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.shard_format import Format, ReadBytes
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index

@@ -24,7 +24,7 @@ from tests.stream.interrupting import alarms_interrupt, epoch_of_interrupts
 import shoal
 import shoal.jax
 from shoal.errors import StateError, UsageError
-from shoal.order.state import State
+from shoal.order.state_dict import State
 from shoal.stream import progress_line
 
 ROWS = PartitionSpec("data")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shoal.errors import StateError
 from shoal.order.position_subsets import Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.state import MAX_POSITION, STATE_VERSION, State, sealed
+from shoal.order.state_dict import MAX_POSITION, STATE_VERSION, State, sealed
 
 ORDER = {"name": "window", "version": 1, "chunks": 256, "num_canonical_nodes": 16, "extents_per_chunk": 4}
 STATE = State(epoch=3, position=70, seed=5, order=ORDER, index="a1b2c3d4e5f60718")

@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.index.index_file import decode
 from shoal.index.table import Index
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
 from shoal.storage.urls import relative
 
 

@@ -24,7 +24,7 @@ from shoal.pack.destination import Output
 from shoal.pack.writer import Writer
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
 
 COLUMNS = ["label", "lang=meta.lang", "length"]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.reading.schedule.memory_budget import ahead_limit_bytes, divide
+from shoal.reading.schedule.memory_ledger import ahead_limit_bytes, divide
 
 SIZES = st.integers(1, 1 << 40)
 

@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.reading.schedule.memory_budget import MemoryBudget
+from shoal.reading.schedule.memory_ledger import MemoryBudget
 
 
 @given(

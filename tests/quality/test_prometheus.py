@@ -85,7 +85,7 @@ def test_numbers_and_labels_come_back(values: dict[str, float], labels: dict[str
 
 @pytest.mark.parametrize("name", ["", "7th", "a-b", "a b", 'a"', "__name__", "é"])
 def test_labels_that_prometheus_would_refuse(name: str) -> None:
-    with pytest.raises(UsageError, match="is no name of a label"):
+    with pytest.raises(UsageError, match="is not a valid name of a label"):
         shoal.prometheus.text({"num_samples": 1}, labels={name: "x"})
 
 

@@ -17,7 +17,7 @@ from tests.stream.made import described
 
 import shoal
 from shoal.errors import IndexFileError, ShardError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.index.assembly import ScannedShard, assemble, fingerprint
 from shoal.index.consistency import validate
 from shoal.index.table import Index, own_bytes

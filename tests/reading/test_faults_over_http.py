@@ -13,7 +13,7 @@ from tests.stream.faraway import SOON
 from tests.stream.made import ids_of, reading_threads, write_tars
 
 from shoal.errors import StorageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import save_index

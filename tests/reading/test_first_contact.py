@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import time
@@ -20,18 +21,19 @@ from shoal.storage.fsspec_store import FileSystemStore
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.objects.object_store import ObjectStore
 from shoal.storage.retry import RetryControl, RetryingStore, retry_control, with_retries
-from shoal.storage.store import Store
+from shoal.storage.store_protocol import Store
 from shoal.testing import RangeServer
 
 S3 = {"access_key_id": "a", "secret_access_key": "b", "region": "x"}
 
 
 class Clock:
-    """Time that passes only in pauses."""
+    """Time that passes only in pauses, each of which takes half of what it may."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(os, "urandom", lambda count: b"\x80" * count)
 
     def pause(self, seconds: float) -> bool:
         self.now += seconds

@@ -21,7 +21,7 @@ from shoal.storage.retry import (
     retry_control,
     unwrap_retries,
 )
-from shoal.storage.store import Buffer, ObjectInfo, Reader
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Reader
 
 SECRET = "http://user:pass@host:81/a/b.tar?key=secret"
 

@@ -19,7 +19,7 @@ from shoal.reading.remote import remote_readers
 from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule import read_requests
-from shoal.reading.schedule.memory_budget import MemoryBudget
+from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.read_requests import Request
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters

@@ -29,8 +29,8 @@ from tests.stream.made import described
 import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.indexing.index_files import save_index
-from shoal.reading.schedule import memory_budget, read_requests
-from shoal.reading.schedule.memory_budget import MemoryBudget
+from shoal.reading.schedule import memory_ledger, read_requests
+from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.spilled import decoded_pieces
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER
@@ -337,7 +337,7 @@ class Watching(Distant):
 def test_parts_of_a_piece_come_at_a_time_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though what comes after it would fill the room."""
     monkeypatch.setattr(decoded_pieces, "_WHOLE_BYTES", 4096)
-    monkeypatch.setattr(memory_budget, "_LEAST_BYTES", 1 << 12)
+    monkeypatch.setattr(memory_ledger, "_LEAST_BYTES", 1 << 12)
     monkeypatch.setattr(read_requests, "_LEAST_REQUEST_BYTES", 1 << 10)
     monkeypatch.setattr(read_requests, "_MOST_REQUEST_BYTES", 1 << 10)
     source = write(tmp_path / "data", "arrow", (10,) * 20 + (1000,) + (10,) * 20)

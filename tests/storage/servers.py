@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.storage.memory_store import MemoryStore
-from shoal.storage.store import Store
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
+from shoal.storage.store_protocol import Store
 from shoal.testing import RangeServer
 
 KEY, SECRET = "AKIAOFTHETESTS", "secret-of-the-tests"

@@ -23,8 +23,8 @@ from shoal.storage.http.http_store import HttpStore
 from shoal.storage.http.responses import Response
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.storage_errors import retry_after_seconds, status_failure, trimmed
-from shoal.storage.store import ObjectInfo
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
+from shoal.storage.store_protocol import ObjectInfo
 from shoal.storage.urls import object_path
 from shoal.testing import Fault, RangeServer
 

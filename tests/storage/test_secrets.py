@@ -21,7 +21,7 @@ from tests.storage.test_http import answering, send
 import shoal
 from shoal.cli.main import main
 from shoal.errors import ShoalError
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
 from shoal.storage.urls import has_unescaped_password, redacted, without_secrets
 from shoal.testing import Fault, RangeServer
 

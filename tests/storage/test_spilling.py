@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from tests.storage.test_chunk_cache_processes import used_bytes
 
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
-from shoal.storage.chunk_cache.chunk_files import SpilledPart, SpillFile
 from shoal.storage.chunk_cache.directory import FOLDER
+from shoal.storage.chunk_cache.spill_files import SpilledPart, SpillFile
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from shoal.errors import ForkError, SourceError, StorageError, UsageError
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
 from shoal.storage.sources.source import expand
-from shoal.storage.stores import in_store, open_store
+from shoal.storage.store_of_url import in_store, open_store
 
 SUFFIXES = (".tar", ".jsonl")
 DATA = bytes(range(256)) * 40

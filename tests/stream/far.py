@@ -10,7 +10,7 @@ from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.indexing.scan.costs import ReadCosts
-from shoal.storage.store import ObjectInfo
+from shoal.storage.store_protocol import ObjectInfo
 
 
 class Contents(Protocol):

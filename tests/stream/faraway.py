@@ -16,7 +16,7 @@ from shoal.indexing.shard_check import ShardCheck
 from shoal.reading.options import ReadingOptions
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore, RetryRule
-from shoal.storage.store import Store
+from shoal.storage.store_protocol import Store
 from shoal.stream.dataset import Dataset
 from shoal.testing import Fault, FaultyStore
 

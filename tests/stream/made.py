@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tests.samples import write_tar
 
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore

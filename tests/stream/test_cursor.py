@@ -12,7 +12,7 @@ import pytest
 from tests.stream.made import at, batches_of, check_batch, check_sample, flat, open_finely, write_tars
 
 from shoal.errors import StateError, UsageError
-from shoal.order.state import sealed
+from shoal.order.state_dict import sealed
 from shoal.orders import Block, Window
 from shoal.stream.dataset import Dataset
 

@@ -12,7 +12,7 @@ from tests.formats.made_shards import made
 
 import shoal
 from shoal.errors import ShardError, ShoalError, SourceError
-from shoal.formats.known_formats import FORMATS
+from shoal.formats.format_registry import FORMATS
 from shoal.testing.known_shards import same
 
 PLAIN = [name for name in FORMATS if "." not in name]

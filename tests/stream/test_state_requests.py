@@ -11,7 +11,7 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import StateError
-from shoal.order.state import State
+from shoal.order.state_dict import State
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import request_of_state
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import ShoalError, StateError
-from shoal.order.state import State, sealed
+from shoal.order.state_dict import State, sealed
 from shoal.orders import Block, Buffer, Window
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import request_of_state

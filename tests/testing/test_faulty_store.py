@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import StorageError
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.store import Store
+from shoal.storage.store_protocol import Store
 from shoal.testing import FAULT_KINDS, Fault, FaultKind, FaultyStore
 
 DATA = bytes(range(256))

@@ -35,8 +35,8 @@ from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, expand
-from shoal.storage.store import Store
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
+from shoal.storage.store_protocol import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import check_apart
 from shoal.pack.from_shards.mixing_gain import mixedness
 from shoal.pack.from_shards.repacking import MIX_MEMORY_BYTES, RepackRequest, repack_opened
-from shoal.storage.stores import options_of_sides
+from shoal.storage.store_of_url import options_of_sides
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ from shoal.cli.preview import clipped, printable
 from shoal.cli.progress import Progress
 from shoal.errors import StateError, UsageError
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.storage.store import Store
+from shoal.storage.store_protocol import Store
 from shoal.stream.certificate import Certificate, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
 from shoal.verify.index_repair import repair_index

@@ -24,7 +24,7 @@ import numpy as np
 from shoal.errors import ShoalError, UsageError
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import Folder, index_of_files
-from shoal.formats.known_formats import format_named, options_of
+from shoal.formats.format_registry import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import STALE_INDEXES
 from shoal.formats.shard_format import Format, VersionedFormat
@@ -42,7 +42,7 @@ from shoal.storage.cache_directory import Scratch, cache_directory
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import stat_all
-from shoal.storage.store import Advise, Find, ReadRange, Stat
+from shoal.storage.store_protocol import Advise, Find, ReadRange, Stat
 
 _log = logging.getLogger("shoal")
 

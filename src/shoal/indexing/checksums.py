@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.index.table import Index, own_bytes
-from shoal.storage.store import Advise, ReadRange
+from shoal.storage.store_protocol import Advise, ReadRange
 
 # A read of several extents, or a part of a large one. Small, so that many reads at once take little beside any window.
 _READ_BYTES = 4 << 20

@@ -26,7 +26,7 @@ from shoal.storage.machine_locks import machine_lock
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source
-from shoal.storage.store import MapRange, ObjectInfo, Put, PutIf, Stat
+from shoal.storage.store_protocol import MapRange, ObjectInfo, Put, PutIf, Stat
 from shoal.storage.urls import join, scheme_of
 
 # The index of 10^8 samples takes 0.4 GB, that of most datasets a few MB.

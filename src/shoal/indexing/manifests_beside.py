@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from shoal.errors import SourceError, StorageError
 from shoal.figures import counted
 from shoal.formats.folder.reader import METADATA_NAMES, Folder, metadata_rows
-from shoal.formats.known_formats import options_of
+from shoal.formats.format_registry import options_of
 from shoal.formats.metadata.manifests import (
     MANIFEST_NAME,
     Expected,
@@ -29,7 +29,7 @@ from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, forei
 from shoal.formats.shard_format import Format
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
-from shoal.storage.store import Advise, Find, ObjectInfo, ReadRange, Stat
+from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat
 from shoal.storage.urls import join, relative
 
 _log = logging.getLogger("shoal")

@@ -10,7 +10,7 @@ from shoal.errors import IndexFileError
 from shoal.index.table import Index
 from shoal.indexing.shard_check import looks_indexed
 from shoal.storage.sources.source import Source
-from shoal.storage.store import ObjectInfo
+from shoal.storage.store_protocol import ObjectInfo
 
 _OTHER_DIRECTORY = "name the directory that the index was made for"
 

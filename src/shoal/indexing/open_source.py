@@ -21,7 +21,7 @@ from typing import Any
 from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import METADATA_NAMES, Folder
-from shoal.formats.known_formats import format_given, format_named, format_of, options_of, suffixes_in_directories
+from shoal.formats.format_registry import format_given, format_named, format_of, options_of, suffixes_in_directories
 from shoal.formats.shard_format import Format
 from shoal.index.assembly import subset
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
@@ -43,8 +43,8 @@ from shoal.storage.sources.named_files import INDEX_NAME, PACKING_PLAN
 from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stat_many import find_all, stat_all
 from shoal.storage.storage_errors import is_forbidden
-from shoal.storage.store import ObjectInfo, Store
-from shoal.storage.stores import in_store, open_store
+from shoal.storage.store_of_url import in_store, open_store
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _log = logging.getLogger("shoal")

@@ -34,7 +34,7 @@ from shoal.indexing.scan.remote_scans import reading_one
 from shoal.storage.cache_directory import Scratch
 from shoal.storage.remote_objects import nanoseconds_of, same_time
 from shoal.storage.retry import CountedReads, Counting
-from shoal.storage.store import Advise, ObjectInfo, ReadRange, Stat, StatAgain
+from shoal.storage.store_protocol import Advise, ObjectInfo, ReadRange, Stat, StatAgain
 
 _log = logging.getLogger("shoal")
 

@@ -26,7 +26,7 @@ from shoal.indexing.manifests_beside import read_whole
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.sources.patterns import expand_braces
 from shoal.storage.sources.source import Source, expand
-from shoal.storage.store import Store
+from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join
 
 _log = logging.getLogger("shoal")

@@ -21,7 +21,7 @@ from typing import Any
 
 from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.figures import counted
-from shoal.formats.known_formats import suffixes_in_directories
+from shoal.formats.format_registry import suffixes_in_directories
 from shoal.formats.metadata.manifests import MANIFEST_NAME
 from shoal.index.index_file import decode, encode
 from shoal.index.shard_scan import Buffer
@@ -34,8 +34,8 @@ from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.sources.source import SourceLike, texts_of
-from shoal.storage.store import PutIf, Store
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
+from shoal.storage.store_protocol import PutIf, Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _PLAN, _LOCK, _PART, _NOTE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note"

@@ -95,7 +95,7 @@ def rank_memory(
     ...     global_batch=64, world_size=1, computes_ids=True, is_remote=True,
     ... )
     >>> round(found.total / 2**20)
-    314
+    313
     """
     sample_bytes = chunk_bytes * num_chunks / num_samples
     span = min(num_samples, max(global_batch, span_positions(order.parameters, world_size)))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.planning.chunk_uses import ChunkUses
-from shoal.reading.schedule.memory_budget import MemoryBudget, groups_with_room
+from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.read_requests import LARGE_BYTES, PART_BYTES, Request, RequestSizes, coalesce, split_large
 from shoal.reading.schedule.units import UnitRead, Units
 

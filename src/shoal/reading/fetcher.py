@@ -23,7 +23,7 @@ from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
-from shoal.reading.schedule.memory_budget import MemoryBudget, groups_with_room
+from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders, Units
 from shoal.reading.spilled.spilled_readers import SpillingReaders
 from shoal.stats.counters import Counters

@@ -18,7 +18,7 @@ from shoal.order.block_and_buffer import Buffer
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, WithoutGaps
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sequential_and_full import Full, Sequential
-from shoal.order.state import State
+from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, Units

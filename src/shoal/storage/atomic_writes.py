@@ -12,7 +12,7 @@ from typing import IO, Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import os_failure
-from shoal.storage.store import Buffer, Put
+from shoal.storage.store_protocol import Buffer, Put
 from shoal.storage.urls import scheme_of
 
 _FLUSH_BYTES = 1 << 20

@@ -20,7 +20,7 @@ from functools import cache
 
 from shoal.errors import UsageError
 from shoal.storage.atomic_writes import write_atomically
-from shoal.storage.store import Buffer
+from shoal.storage.store_protocol import Buffer
 
 _log = logging.getLogger("shoal")
 

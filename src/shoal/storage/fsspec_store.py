@@ -19,7 +19,7 @@ from shoal.storage.remote_objects import (
     read_whole,
 )
 from shoal.storage.storage_errors import check_range, status_failure, trimmed
-from shoal.storage.store import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo
 from shoal.storage.urls import scheme_of, without_secrets
 
 # Keys under which filesystems give the version of an object; the first one present is used.

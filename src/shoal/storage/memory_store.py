@@ -18,7 +18,7 @@ from shoal.storage.remote_objects import (
     range_reader,
 )
 from shoal.storage.storage_errors import check_range
-from shoal.storage.store import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo
 
 
 @dataclass(frozen=True, slots=True)

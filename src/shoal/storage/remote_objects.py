@@ -13,7 +13,7 @@ from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import CHANGED_HINT, CUT_SHORT_HINT, is_missing, timestamp
-from shoal.storage.store import Buffer, ObjectInfo, ReadRange, Stat
+from shoal.storage.store_protocol import Buffer, ObjectInfo, ReadRange, Stat
 
 _PART_BYTES = 8 << 20
 _MOST_BYTES = 1 << 40  # limit for an object that is read as a whole

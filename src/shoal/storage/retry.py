@@ -27,8 +27,8 @@ from typing import Any, Protocol, TypeVar
 from shoal.errors import StorageError
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.remote_objects import as_one_buffer, range_reader, read_whole
-from shoal.storage.store import Advise, Buffer, ObjectInfo, PutIf, ReadRange, StatAgain, Store
-from shoal.storage.stores import DEADLINE, deadline_of
+from shoal.storage.store_of_url import DEADLINE, deadline_of
+from shoal.storage.store_protocol import Advise, Buffer, ObjectInfo, PutIf, ReadRange, StatAgain, Store
 from shoal.storage.urls import without_secrets
 
 _log = logging.getLogger("shoal")

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import is_missing
-from shoal.storage.store import Advise, Find, ObjectInfo, Stat
+from shoal.storage.store_protocol import Advise, Find, ObjectInfo, Stat
 
 _NUM_THREADS = 32
 

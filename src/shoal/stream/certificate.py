@@ -13,7 +13,7 @@ import numpy as np
 from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.state import MAX_POSITION, State, count_in, order_in, shown
+from shoal.order.state_dict import MAX_POSITION, State, count_in, order_in, shown
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.delivery_sums import DeliveredPart, Proof, RecordHashes
 

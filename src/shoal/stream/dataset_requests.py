@@ -17,7 +17,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.registry import ORDERS
 from shoal.order.seeds import check_seed
-from shoal.order.state import MAX_POSITION, State
+from shoal.order.state_dict import MAX_POSITION, State
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.resolved_order import OrderRequest
 from shoal.stream.index_columns import column_of, words_of_column

@@ -16,7 +16,7 @@ from shoal.indexing.open_source import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
-from shoal.order.state import State
+from shoal.order.state_dict import State
 from shoal.pipeline.collate import collate
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
@@ -28,8 +28,8 @@ from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.delivery_sums import RecordHashes
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
+from shoal.stream.iterator_position import Cursor
 from shoal.stream.map_view import MapView
-from shoal.stream.position import Cursor
 from shoal.stream.shuffle_quality import quality_of, warning_about
 
 

@@ -11,7 +11,7 @@ from shoal.reading.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
 from shoal.stream.iterating.iterator_specs import WorkerSpec
-from shoal.stream.position import Position
+from shoal.stream.iterator_position import Position
 
 _LOG_EVERY_SECONDS = 60.0
 

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from shoal.errors import StorageError
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.store import Buffer
+from shoal.storage.store_protocol import Buffer
 from shoal.testing.faults import Mishap
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shoal.errors import StorageError
-from shoal.storage.store import Buffer, ObjectInfo, Reader, Store
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Reader, Store
 from shoal.testing.faults import Fault, FaultKind, FaultPlan, Mishap
 
 _MAY_SUCCEED_LATER = {429, 500, 502, 503, 504}

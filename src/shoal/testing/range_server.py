@@ -12,7 +12,7 @@ from typing import Self
 from urllib.parse import quote
 
 from shoal.errors import UsageError
-from shoal.storage.store import Buffer
+from shoal.storage.store_protocol import Buffer
 from shoal.testing.answers import Request, answer, resolve_range, served
 from shoal.testing.delivery import Delivery, Exchange, receive
 from shoal.testing.faults import Fault, FaultKind, FaultPlan

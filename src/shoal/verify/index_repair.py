@@ -18,7 +18,7 @@ from shoal.indexing.open_source import Opened
 from shoal.indexing.shard_check import ShardCheck, rows_of
 from shoal.reading.checks.record_checksums import FRAMES, RECORD_CRCS
 from shoal.storage.stat_many import stat_all
-from shoal.storage.store import Store
+from shoal.storage.store_protocol import Store
 from shoal.storage.urls import scheme_of
 from shoal.verify.open_to_verify import Verification, has_manifest, write_manifest
 from shoal.verify.shard_checks import check_shards

@@ -36,8 +36,8 @@ from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, SourceLike, expand
 from shoal.storage.storage_errors import is_broken, is_missing
-from shoal.storage.store import Store
-from shoal.storage.stores import in_store, open_store
+from shoal.storage.store_of_url import in_store, open_store
+from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of
 from shoal.verify.shard_checks import check_shards
 from shoal.verify.verify_report import Damage, VerifyReport, words_of

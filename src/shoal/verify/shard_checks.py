@@ -30,7 +30,7 @@ from shoal.reading.checks.salvage import Damaged, SalvagedRecords
 from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
-from shoal.storage.store import ObjectInfo
+from shoal.storage.store_protocol import ObjectInfo
 from shoal.verify.verify_report import Damage, VerifyReport, words_of
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone

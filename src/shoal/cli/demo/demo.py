@@ -24,7 +24,7 @@ from shoal.cli.options.source_options import add_json_argument
 from shoal.cli.pages import check_picture, write_picture
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import save_index

@@ -20,8 +20,8 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.named_files import INDEX_NAME
 from shoal.storage.sources.source import Source, schemes_of
-from shoal.storage.store import Store
-from shoal.storage.stores import open_store
+from shoal.storage.store_of_url import open_store
+from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, parent, scheme_of
 
 _NOT_WRITEABLE = ("http", "https")

@@ -11,12 +11,12 @@ from typing import Any, cast
 from shoal.cli.progress import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.formats.known_formats import FORMATS
+from shoal.formats.format_registry import FORMATS
 from shoal.formats.shard_format import Format
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened, open_source
 from shoal.storage.sources.source import SourceLike, printed
-from shoal.storage.stores import DEADLINE, deadline_of
+from shoal.storage.store_of_url import DEADLINE, deadline_of
 
 _FORMAT_MEMBERS = ("name", "suffixes", "scan", "parse")
 

@@ -12,7 +12,7 @@ from shoal.formats.decoding.images import IMAGE_SPECS
 from shoal.hints import did_you_mean
 from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.registry import ORDERS
-from shoal.order.state import State
+from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.reading.resolved_order import OrderRequest
 from shoal.stream.dataset import Dataset

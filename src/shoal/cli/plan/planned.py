@@ -19,7 +19,7 @@ from shoal.planning.simulated_reads import ClusterReads, simulate_reads
 from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.schedule.lifetimes import span_positions
-from shoal.reading.schedule.memory_budget import ahead_limit_bytes
+from shoal.reading.schedule.memory_ledger import ahead_limit_bytes
 from shoal.reading.schedule.read_requests import RequestSizes, request_sizes
 from shoal.reading.schedule.units import ChunkUnits
 from shoal.reports.plan_page import PlanFigures

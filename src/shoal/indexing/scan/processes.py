@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from shoal.formats.known_formats import options_of
+from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import ShardScan
 from shoal.indexing.scan.scan_frames import error_of, read_frame, write_frame

@@ -25,7 +25,7 @@ from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
 from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
-from shoal.storage.store import Advise, ReadRange
+from shoal.storage.store_protocol import Advise, ReadRange
 from shoal.storage.urls import without_secrets
 
 # Size of a request of a stream: large enough that latency costs little, and 32 of them stay below 100 MB.

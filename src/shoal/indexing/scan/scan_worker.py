@@ -13,7 +13,7 @@ import traceback
 from functools import partial
 from typing import IO, Any
 
-from shoal.formats.known_formats import format_named
+from shoal.formats.format_registry import format_named
 from shoal.formats.metadata.manifests import Expected
 from shoal.indexing.scan.scan_frames import header_of_error, read_frame, write_frame
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard

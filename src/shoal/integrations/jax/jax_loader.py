@@ -18,7 +18,7 @@ from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.ranks import check_agreement
-from shoal.stream.workers.prefetcher import Prefetcher
+from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _SETTINGS_BYTES = 4096
 

@@ -16,13 +16,13 @@ from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.collate import collate
 from shoal.pipeline.tensors import tensors
-from shoal.processes.forks import start_context
 from shoal.processes.interrupts import InterruptsHeld
+from shoal.processes.start_methods import start_context
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec
-from shoal.stream.workers.prefetcher import Prefetcher
+from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2

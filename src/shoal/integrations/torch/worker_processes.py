@@ -23,9 +23,9 @@ import torch.utils.data
 from shoal.errors import WorkerError
 from shoal.integrations.torch.batch_transfer import SHARED_MEMORY_HINT, sendable
 from shoal.processes.feeders import UNSENT_EXIT_CODE, end_where_unsent
-from shoal.processes.forks import wait_for_end, wait_for_feeders
 from shoal.processes.interrupts import begin_elsewhere, interrupts_wait
 from shoal.processes.process_ends import end_with_parent
+from shoal.processes.start_methods import wait_for_end, wait_for_feeders
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.snapshot import Snapshot

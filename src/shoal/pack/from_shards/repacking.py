@@ -59,7 +59,7 @@ from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.storage.sources.source import SourceLike
-from shoal.storage.stores import options_of_sides
+from shoal.storage.store_of_url import options_of_sides
 from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
 
 _log = logging.getLogger("shoal")

@@ -17,16 +17,13 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.hints import did_you_mean
+from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
     FileSamples,
-    class_codes,
-    class_field,
     columns_of_files,
     fields_beside,
     grouped_name,
-    is_tar,
-    labels_of,
     name_of,
     refuse_collisions,
     refuse_taken,

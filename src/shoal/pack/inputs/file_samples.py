@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema_of_kinds
 from shoal.formats.tar.names import key_and_suffix
 from shoal.formats.writing.written_formats import TABLE_FORMATS
+from shoal.pack.inputs.class_labels import is_tar
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Unreadable
 from shoal.storage.files.small_files import read_small
@@ -146,16 +144,6 @@ def _shown(name: str) -> str:
     return name.rpartition("/")[2] if name[:1] == "/" else name
 
 
-def is_tar(format_name: str) -> bool:
-    """Return True for tar shards, compressed or not."""
-    return format_name.partition(".")[0] == "tar"
-
-
-def class_field(format_name: str) -> str:
-    """Return the field of a sample that holds its class."""
-    return "cls" if is_tar(format_name) else "label"
-
-
 def name_of(name: str) -> tuple[str, str]:
     """Return key and field of a file that is a sample: the field follows the last dot; other dots become "_"."""
     directory, slash, last = name.rpartition("/")
@@ -168,36 +156,6 @@ def name_of(name: str) -> tuple[str, str]:
 def grouped_name(name: str) -> tuple[str, str]:
     """Return key and field of a file that is part of a sample: the field follows the first dot of its name."""
     return key_and_suffix(name) or name_of(name)
-
-
-def class_codes(
-    directories: Sequence[str], *, labelled: bool | None, key_in: Callable[[int], str]
-) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
-    """Return the class of each directory, the first part of its path, as a code; and the names of the classes.
-
-    None if ``labelled`` is False, or None and a directory is "". Raises `UsageError` if it is True then, with the key
-    that ``key_in`` returns for the number of such a directory.
-    """
-    found = [directory.partition("/")[0] for directory in directories]
-    if labelled is False or (labelled is None and "" in found):
-        return None, ()
-    if "" in found:
-        msg = f"the sample {key_in(found.index(''))!r} lies in no directory that could be its class"
-        raise UsageError(msg, hint="leave out labels with --no-label, or move it into a directory")
-    classes = tuple(sorted(set(found)))
-    codes = {name: code for code, name in enumerate(classes)}
-    return np.array([codes[name] for name in found], dtype=np.int32), classes
-
-
-def labels_of(
-    key: str, codes: NDArray[np.int32] | None, classes: Sequence[str], others: Iterable[str] = ()
-) -> list[str]:
-    """Return the class of each input; `UsageError` if ``key`` means another value, or there are no classes."""
-    if codes is not None and key in ("label", "class", "cls"):
-        return [classes[code] for code in codes.tolist()]
-    known = ", ".join([*others, *(["label"] if codes is not None else [])]) or "nothing but their names"
-    msg = f"the inputs have no {key!r}; they have {known}"
-    raise UsageError(msg, hint="classes are the directories in which files lie, or columns of a manifest")
 
 
 def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequence[str] | None) -> None:

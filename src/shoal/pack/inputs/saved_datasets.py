@@ -17,7 +17,7 @@ from shoal.formats.tables.arrow_types import arrow_library
 from shoal.hints import did_you_mean
 from shoal.pack.destination import plan_of
 from shoal.pack.from_shards.new_schemas import options_like
-from shoal.pack.inputs.file_samples import is_tar
+from shoal.pack.inputs.class_labels import is_tar
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Unreadable
 from shoal.storage.cache_directory import expand_home

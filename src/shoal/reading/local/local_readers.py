@@ -18,10 +18,10 @@ from shoal.reading.cached_ranges import is_cached
 from shoal.reading.checks.checked_reads import read_unit, span_of
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
-from shoal.reading.schedule.memory_budget import MemoryBudget
+from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
-from shoal.storage.store import Reader
+from shoal.storage.store_protocol import Reader
 
 _MOST_AT_HAND = 64
 

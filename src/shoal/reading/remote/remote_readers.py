@@ -17,7 +17,7 @@ from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES, ReadBuffer
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, PendingRequest, RequestPool
 from shoal.reading.remote.request_stats import RequestStats
-from shoal.reading.schedule.memory_budget import MemoryBudget
+from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.read_requests import Request, coalesce, request_sizes, split_large
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters

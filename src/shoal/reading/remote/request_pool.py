@@ -1,8 +1,7 @@
 """Pool of threads for requests to a remote store, several at a time, each completed on its own.
 
 Requests wait in one queue, in the order in which their bytes are needed, and threads take them from its head; the limit
-on requests in flight adapts as they run (`shoal.reading.schedule.concurrency`). A consumer waits only for the request
-that it needs.
+on requests in flight adapts as they run (`request_concurrency.py`). A consumer waits for its own alone.
 
 The threads refer to the queue and not to the stream, so that dropping a stream ends them. They are daemons: closing a
 stream or ending a process does not wait for a server that does not respond.
@@ -25,8 +24,8 @@ from functools import partial
 from shoal.errors import StorageError
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.reading.remote.read_buffer import ReadBuffer
+from shoal.reading.remote.request_concurrency import ConcurrencyControl
 from shoal.reading.remote.request_stats import RequestStats, is_throttling
-from shoal.reading.schedule.concurrency import ConcurrencyControl
 from shoal.reading.schedule.read_requests import Request
 from shoal.storage.retry import RetryControl, StoppedError, retry_control
 

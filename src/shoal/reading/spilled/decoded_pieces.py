@@ -23,7 +23,7 @@ from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, extent_of, extent_read
 from shoal.stats.counters import Counters
-from shoal.storage.chunk_cache.chunk_files import SpilledPart, SpillFile
+from shoal.storage.chunk_cache.spill_files import SpilledPart, SpillFile
 from shoal.storage.retry import RetryControl, current_retry_control, retry_control
 
 # Stored bytes up to which a piece is read as a whole; a larger one is read in ranges, as its format asks for them.

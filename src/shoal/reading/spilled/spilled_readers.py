@@ -15,7 +15,7 @@ from shoal.formats.shard_format import ColumnRecords, Records, Sample
 from shoal.indexing.open_source import Opened
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
-from shoal.reading.schedule.memory_budget import MemoryBudget
+from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders
 from shoal.reading.spilled.decoded_pieces import DecodedPieces
 from shoal.stats.counters import Counters

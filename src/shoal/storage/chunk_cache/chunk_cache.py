@@ -20,21 +20,13 @@ from functools import partial
 from typing import Any
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.chunk_cache.chunk_files import (
-    FOOTER_BYTES,
-    NoRoomError,
-    Spill,
-    SpilledPart,
-    SpillFile,
-    read_checked,
-    read_part,
-    write_checked,
-)
+from shoal.storage.chunk_cache.chunk_files import FOOTER_BYTES, read_checked, write_checked
 from shoal.storage.chunk_cache.directory import SUBFOLDERS, is_shared_directory, open_folder
 from shoal.storage.chunk_cache.eviction import VICTIMS, Evictions, chunks_in, sweep
 from shoal.storage.chunk_cache.file_locks import lock_now, open_for_lock, release
 from shoal.storage.chunk_cache.fill_locks import Claim, Claims
 from shoal.storage.chunk_cache.ledger import LEDGER
+from shoal.storage.chunk_cache.spill_files import NoRoomError, Spill, SpilledPart, SpillFile, read_part
 
 _log = logging.getLogger("shoal")
 

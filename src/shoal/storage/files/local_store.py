@@ -21,7 +21,7 @@ from operator import itemgetter
 from shoal.errors import StorageError, UsageError
 from shoal.storage.atomic_writes import write_atomically
 from shoal.storage.storage_errors import CHANGED_HINT, CUT_SHORT_HINT, check_range, os_failure
-from shoal.storage.store import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo
 
 _MAX_OPEN = 256
 _MOST_READERS = 64

@@ -25,7 +25,7 @@ from shoal.storage.remote_objects import (
     version_of,
 )
 from shoal.storage.storage_errors import check_range, status_failure
-from shoal.storage.store import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo
 from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, without_secrets
 
 _SERVER_HINT = "the server, or a proxy before it, is at fault"

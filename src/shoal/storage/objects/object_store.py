@@ -27,7 +27,7 @@ from shoal.storage.remote_objects import (
     version_of,
 )
 from shoal.storage.storage_errors import check_range, is_missing
-from shoal.storage.store import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo
 
 _LISTED_AT_A_TIME = 1000
 _using_pid: int | None = None  # of the process that has used obstore: this one, or the parent it was forked from

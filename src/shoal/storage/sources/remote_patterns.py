@@ -23,7 +23,7 @@ from shoal.storage.sources.named_files import (
     select_shards,
 )
 from shoal.storage.sources.patterns import expand_braces, has_braces, has_magic, matcher
-from shoal.storage.store import ObjectInfo, Store
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import is_top, join, object_path, parent, relative, scheme_of, tagged_path, without_secrets
 
 # Checking this many objects one by one takes longer than listing the directory that they should be in.

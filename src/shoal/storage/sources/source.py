@@ -13,7 +13,7 @@ from shoal.errors import SourceError, UsageError
 from shoal.storage.sources.local_patterns import local_files
 from shoal.storage.sources.named_files import NamedFiles, SourceKind
 from shoal.storage.sources.remote_patterns import remote_files
-from shoal.storage.store import ObjectInfo, Stat, Store
+from shoal.storage.store_protocol import ObjectInfo, Stat, Store
 from shoal.storage.urls import relative, scheme_of, without_secrets
 
 # Shell commands that other tools take for sources (``pipe:aws s3 cp URL -``), and their options that change no bytes.

@@ -16,9 +16,9 @@ from shoal.pipeline.stages import in_epoch
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
-from shoal.reading.budgets import Budget, budget_of
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
+from shoal.reading.memory_budget import Budget, budget_of
 from shoal.reading.options import ReadingOptions
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.stats.counters import Counters, Pins

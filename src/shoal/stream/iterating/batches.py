@@ -23,7 +23,7 @@ from shoal.storage.retry import StoppedError
 from shoal.stream.delivery_sums import DeliverySums
 from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
-from shoal.stream.position import Position
+from shoal.stream.iterator_position import Position
 
 
 @dataclass(frozen=True, slots=True)

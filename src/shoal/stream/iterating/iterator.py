@@ -6,13 +6,13 @@ from time import perf_counter
 from typing import Any, Protocol, Self
 
 from shoal.errors import ForkError, UsageError
-from shoal.processes import forks
+from shoal.processes import start_methods
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stats.counters import Throughput
 from shoal.stream.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.position import Position
+from shoal.stream.iterator_position import Position
 from shoal.stream.progress_line import progress_line
 
 _NOTHING: list[Any] = []
@@ -60,7 +60,7 @@ class Iteration:
             self._resolved, self._counters, self._cursor = spec.work.resolved, spec.counters, spec.cursor
             self._failure: BaseException | None = None
             self._closed = self._is_stopped = False
-            self._generation = forks.generation
+            self._generation = start_methods.generation
             self._throughput = spec.counters.throughput = Throughput(spec.counters)
             self._line = progress_line(spec.work, position, spec.counters)
             if spec.cursor is not None:
@@ -75,7 +75,7 @@ class Iteration:
 
     def __next__(self) -> Any:
         # One function, since it is called for every sample.
-        if forks.generation != self._generation:
+        if start_methods.generation != self._generation:
             msg = "this iterator belongs to the parent of this process, which made it"
             raise ForkError(msg, hint="call iter() in the child: the dataset itself can be used there")
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere

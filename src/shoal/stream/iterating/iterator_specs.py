@@ -20,7 +20,7 @@ from shoal.pipeline.stages import Filter, Stage
 from shoal.reading.options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
-from shoal.stream.position import Cursor, Position
+from shoal.stream.iterator_position import Cursor, Position
 
 
 @dataclass(frozen=True, slots=True)

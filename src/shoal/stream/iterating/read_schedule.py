@@ -14,15 +14,15 @@ from shoal.order.partition import Share
 from shoal.order.protocol import BoundOrder
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
-from shoal.reading.budgets import Budget
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
+from shoal.reading.memory_budget import Budget
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
 from shoal.reading.schedule.units import ChunkUnits, Units
 from shoal.stream.iterating.iterator_specs import PipelineSpec
-from shoal.stream.position import Position
+from shoal.stream.iterator_position import Position
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 

@@ -12,7 +12,7 @@ from shoal.index.table import Index
 from shoal.reading.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import Keeping
-from shoal.reading.schedule.memory_budget import ahead_limit_bytes, divide
+from shoal.reading.schedule.memory_ledger import ahead_limit_bytes, divide
 from shoal.reading.schedule.units import RecordUnits, SlicedUnits, SpilledRecords, Units
 
 

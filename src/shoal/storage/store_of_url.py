@@ -15,7 +15,7 @@ from shoal.storage.objects.object_options import OBJECT_SCHEMES
 from shoal.storage.objects.object_store import ObjectStore
 from shoal.storage.sources.remote_patterns import members_of
 from shoal.storage.sources.source import SourceLike, schemes_of, texts_of
-from shoal.storage.store import Store
+from shoal.storage.store_protocol import Store
 from shoal.storage.urls import has_unescaped_password, without_secrets
 
 DEADLINE = "deadline_seconds"
