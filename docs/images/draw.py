@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.measure import audit
 from shoal.orders import Block, Buffer, Window
-from shoal.quality.metrics import distinct_per_batch, expected_distinct, variance_ratio
+from shoal.quality.metrics import distinct_per_batch, expected_distinct, position_correlation, variance_ratio
 from shoal.quality.prediction import predicted_variance_ratio
 from shoal.reports.audit_page import audit_picture
 from shoal.reports.rendering import rendered
@@ -24,6 +24,8 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # of Okabe and Ito, told
 SORTED_SAMPLES, CLASS_SAMPLES, CHUNK_SAMPLES = 2**20, 8192, 64
 BATCHES = 2 ** np.arange(4, 13)
 MEMORY, MEMORY_BATCH, MEMORY_CLASS, SHARD_SAMPLES = 2 ** np.arange(8, 17), 64, 2048, 8192
+STREAM_SAMPLES, STREAM_CLASS, STREAM_CHUNK, STREAM_BATCH = 100_000, 1000, 10, 64
+BUFFERS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 IDS = HERE.parent.parent / "tests" / "quality" / "data"
 
 
@@ -34,6 +36,7 @@ def main() -> None:
     draw_window(HERE / "window.png")
     draw_variance(HERE / "variance.png")
     draw_memory(HERE / "memory.png")
+    draw_buffer_size(HERE / "buffer_size.png")
     with np.load(IDS / "streaming.npz") as file:
         result = audit(file["py1br"].astype(np.int64))
     audited = audit_picture(result, title="py1br of MosaicML Streaming 0.13.0, blocks of 8000, seed 2")
@@ -142,6 +145,42 @@ def draw_memory(path: Path) -> None:
     right.set(ylabel=f"different classes in a batch of {MEMORY_BATCH}", ylim=(0, None))
     right.set_title("What a batch holds", loc="left")
     left.legend(frameon=False)
+    save(figure, path)
+
+
+def draw_buffer_size(path: Path) -> None:
+    """The textbook's demonstration: what a buffer leaves of the order of a sorted stream, beside a window."""
+    size = STREAM_SAMPLES
+    labels = np.arange(size) // STREAM_CLASS
+    shards, chunks = np.full(size // STREAM_CLASS, STREAM_CLASS), np.full(size // STREAM_CHUNK, STREAM_CHUNK)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.7), layout="constrained")
+    kinds = [
+        ("buffer over the stream", np.array([size]), COLOURS[0], "o-"),
+        ("buffer over shards in random order", shards, COLOURS[1], "s--"),
+        ("window of chunks of 10", chunks, COLOURS[2], "o-"),
+    ]
+    for name, layout, colour, line in kinds:
+        window = name.startswith("window")
+        memory = [samples for samples in BUFFERS if not window or samples >= 2 * STREAM_CHUNK]
+        orders = [
+            Window(samples // STREAM_CHUNK, num_canonical_nodes=1) if window else Buffer(samples) for samples in memory
+        ]
+        epochs = [order.bind(layout, seed=0).ids(0, size) for order in orders]
+        style = {"color": colour, "markersize": 4, "linewidth": 1, "label": name}
+        left.plot(memory, [position_correlation(ids) for ids in epochs], line, **style)
+        right.plot(memory, [distinct_per_batch(labels[ids], STREAM_BATCH) for ids in epochs], line, **style)
+    perfect = expected_distinct(labels, STREAM_BATCH)
+    right.axhline(perfect, color="#5c5c5c", linewidth=1, linestyle=(0, (4, 2)))
+    right.text(BUFFERS[0], perfect, "perfect", va="bottom", color="#5c5c5c")
+    right.text(500, 2, "both buffers", color="#5c5c5c")
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set(xlabel=f"samples in memory, of {size:,}")
+    left.set(ylabel="correlation of position before and after")
+    left.set_title("What is left of the order", loc="left")
+    right.set(ylabel=f"classes in a batch of {STREAM_BATCH}", ylim=(0, None))
+    right.set_title("What a batch holds", loc="left")
+    left.legend(frameon=False, loc="center left")
     save(figure, path)
 
 
