@@ -128,19 +128,27 @@ class Timeline:
         Each block's samples are spread evenly over all blocks that they may come in.
         No chunk delivers more than four times that density, so no slab has many more samples than it should.
         """
-        reach = -(-self.width // (2 * self._units))  # half a life, in blocks
+        units, reach = self._units, -(-self.width // (2 * self._units))  # half a life, in blocks
         slabs = np.ones(int(self._first_block[-1]), dtype=np.int64)
         for node, (first, count) in enumerate(zip(self._first.tolist(), self._count.tolist(), strict=True)):
             if count > self.width:
-                blocks = np.arange(-(-count // self._units))
-                samples = np.diff(self._line[first + np.minimum(np.arange(len(blocks) + 1) * self._units, count)])
+                line = self._line[first : first + count + 1]
+                samples = np.diff(line[:-1:units], append=line[-1]) << _DENSITY_BITS
                 # As for chunks: the blocks alive in a block are those around it, and at least a window's at both ends.
-                born, ends = -(-self.width // self._units), (count - self.width) // self._units
-                begin, end = np.clip(blocks - reach, 0, ends), np.clip(blocks + reach + 1, born, len(blocks))
-                life = np.where(blocks < ends, np.minimum((blocks + reach + 1) * self._units, count), count)
-                life -= np.where(blocks < born, 0, np.maximum(blocks - reach, 0)) * self._units
-                density = chunk_starts((samples << _DENSITY_BITS) // life * self._units)
-                wanted = chunk_starts(density[end] - density[begin]) // (slab_samples(self.width) << _DENSITY_BITS)
+                born, ends = -(-self.width // units), (count - self.width) // units
+                # Between the edges all lives are equal: slices and one divisor take a third of the time.
+                high = max(born, min(ends, count // units - reach))
+                edges = np.concatenate([np.arange(born), np.arange(high, len(samples))])
+                life = np.where(edges < ends, np.minimum((edges + reach + 1) * units, count), count)
+                life -= np.where(edges < born, 0, np.maximum(edges - reach, 0)) * units
+                density = samples // ((2 * reach + 1) * units) * units
+                density[edges] = samples[edges] // life * units
+                before = chunk_starts(density)
+                alive = np.empty_like(density)
+                alive[born:high] = before[born + reach + 1 : high + reach + 1] - before[born - reach : high - reach]
+                begin, end = np.clip(edges - reach, 0, ends), np.clip(edges + reach + 1, born, len(samples))
+                alive[edges] = before[end] - before[begin]
+                wanted = chunk_starts(alive) // (slab_samples(self.width) << _DENSITY_BITS)
                 slabs[self._first_block[node] : self._first_block[node + 1]] = np.maximum(1, np.diff(wanted))
         return chunk_starts(slabs)
 
