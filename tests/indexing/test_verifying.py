@@ -20,9 +20,9 @@ from shoal.formats.shard_format import Format, ReadBytes
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
+from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES
-from shoal.indexing.shard_check import ShardCheck
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source, expand
 

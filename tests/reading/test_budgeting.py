@@ -18,7 +18,7 @@ from tests.stream.made import batches_of, described, flat, ids_of, open_finely
 
 from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating import read_schedule
 from shoal.stream.open_dataset import open_dataset

@@ -16,7 +16,7 @@ from tests.stream.made import check_sample, described, ids_of, open_finely, read
 from shoal.errors import ShardError, StorageError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import memory_budget
+from shoal.reading import memory_division
 from shoal.reading.remote import remote_readers
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES
 from shoal.reading.schedule import read_requests
@@ -204,7 +204,7 @@ def test_what_is_under_way_and_held_keeps_to_its_bytes(
 ) -> None:
     """In whatever order and however late answers come: never more than the chunks in use and what may be ahead."""
     ahead_bytes = 400_000
-    monkeypatch.setattr(memory_budget, "ahead_limit_bytes", lambda *_, **__: ahead_bytes)
+    monkeypatch.setattr(memory_division, "ahead_limit_bytes", lambda *_, **__: ahead_bytes)
     store = Distant(latencies=(0.0, 0.0, 0.001, 0.005))
     ds = far_away(large, store, hedge=True)
     ds = ds.shuffle(order, seed=3, chunk="64KiB" if order.name != "full" else None)

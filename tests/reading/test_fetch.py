@@ -15,7 +15,7 @@ from tests.stream.made import at, batches_of, check_sample, flat, ids_of, readin
 
 from shoal.errors import StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import memory_budget
+from shoal.reading import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating import read_schedule
@@ -95,7 +95,7 @@ def test_an_error_of_a_read_appears_at_the_first_sample_it_takes_away(
 def test_what_is_read_ahead_stays_in_its_bounds(large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that stops for a while finds no more in memory than may be read ahead."""
     monkeypatch.setattr(large.stream.opened.store, "reads_ahead", False)
-    monkeypatch.setattr(memory_budget, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
+    monkeypatch.setattr(memory_division, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
     index_bytes = large.stream.opened.index.num_bytes
     for ds in (large, large.shuffle("full"), large.shuffle(window="2MiB", chunk="128KiB")):
         iterator = iter(ds)
@@ -115,7 +115,7 @@ def test_a_choice_of_large_samples_is_not_read_all_at_once(tmp_path: Path, monke
     write_tar(tmp_path / "a.tar", samples)
     ds = open_dataset(tmp_path / "a.tar").select(np.arange(0, 1000, 50)).shuffle("full")
     vars(ds.stream.opened.store)["reads_ahead"] = False
-    monkeypatch.setattr(memory_budget, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
+    monkeypatch.setattr(memory_division, "ahead_limit_bytes", lambda *_, **__: 2 << 20)
     iterator = iter(ds)
     next(iterator)
     assert ds.stats()["read_bytes"] <= 5e6

@@ -15,7 +15,7 @@ from tests.stream.made import described, ids_of, open_finely, write_tars
 from shoal.errors import ShardError, StorageError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Full, Window
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule import read_requests

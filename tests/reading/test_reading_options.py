@@ -13,7 +13,7 @@ from tests.stream.made import at, ids_of
 
 from shoal.errors import UsageError
 from shoal.orders import Full, Window
-from shoal.reading.options import ReadingOptions, reading_options
+from shoal.reading.reading_options import ReadingOptions, reading_options
 from shoal.stream.dataset import Dataset
 
 

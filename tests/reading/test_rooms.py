@@ -14,7 +14,7 @@ import pytest
 from tests.stream.faraway import Distant, far_away
 
 from shoal.orders import Window
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote import remote_readers
 from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.remote_readers import RemoteReaders

@@ -12,8 +12,8 @@ from typing import Any
 from tests.stream.made import described
 
 from shoal.errors import StorageError
-from shoal.indexing.shard_check import ShardCheck
-from shoal.reading.options import ReadingOptions
+from shoal.indexing.changed_shards import ShardCheck
+from shoal.reading.reading_options import ReadingOptions
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.store_protocol import Store

@@ -7,6 +7,7 @@ import gc
 import random
 import signal
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,11 @@ _PACKAGE = str(Path(shoal.__file__).parent)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == weakref.__file__:  # a finalizer: Python drops what is raised in it
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            return
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 

@@ -17,7 +17,7 @@ from tests.stream.made import at, batches_of, check_batch, check_sample, flat, i
 
 from shoal.errors import ShardError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import memory_budget
+from shoal.reading import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 
@@ -305,7 +305,7 @@ def test_an_iterator_in_a_cycle_may_be_collected_by_a_thread_of_its_own(
 
 def test_close_waits_for_the_reads_in_progress_and_not_for_all(large: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large.stream.opened.store, "reads_ahead", False)
-    monkeypatch.setattr(memory_budget, "ahead_limit_bytes", lambda *_, **__: 1 << 20)
+    monkeypatch.setattr(memory_division, "ahead_limit_bytes", lambda *_, **__: 1 << 20)
     read, now_slow, slow_one = LocalStore.read_range, threading.Event(), threading.Event()
 
     def slow(self: LocalStore, path: str, first_byte: int, end_byte: int) -> bytes:

@@ -13,7 +13,7 @@ from tests.stream.made import check_sample, described, ids_of, open_finely, writ
 from shoal.errors import ShardError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Full, Sequential, Window
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")

@@ -16,7 +16,7 @@ from shoal.cli.options.source_options import (
     storage_options_of,
 )
 from shoal.cli.preview import printable
-from shoal.cli.progress import Progress
+from shoal.cli.progress_bar import Progress
 from shoal.errors import SourceError, UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
@@ -24,16 +24,16 @@ from shoal.hints import pip_install
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
+from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, wanted_suffixes
 from shoal.indexing.scan.remote_scans import ScanTraffic
-from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import select_split
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import with_retries
-from shoal.storage.sources.named_files import INDEX_NAME
+from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source, expand
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store

@@ -18,12 +18,12 @@ from shoal.cli.options.stream_options import add_order_arguments, requested_orde
 from shoal.cli.preview import field_counts_text, printable, without_usual_text
 from shoal.figures import format_bytes, format_count
 from shoal.index.table import Index, own_bytes
+from shoal.indexing.changed_shards import looks_indexed
 from shoal.indexing.open_source import Opened
-from shoal.indexing.shard_check import looks_indexed
 from shoal.order.window.order import Window
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.storage.sources.named_files import INDEX_NAME
+from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.stat_many import stat_all
 from shoal.storage.urls import parent, scheme_of
 from shoal.stream.index_columns import column_names, column_of, words_of_column

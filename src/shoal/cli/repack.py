@@ -16,7 +16,7 @@ from shoal.cli.options.source_options import (
     source_of,
     storage_options_of,
 )
-from shoal.cli.progress import Progress
+from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.seeds import check_seed

@@ -18,7 +18,7 @@ from shoal.cli.options.source_options import (
 )
 from shoal.cli.options.stream_options import read_saved
 from shoal.cli.preview import clipped, printable
-from shoal.cli.progress import Progress
+from shoal.cli.progress_bar import Progress
 from shoal.errors import StateError, UsageError
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.store_protocol import Store

@@ -24,7 +24,7 @@ from shoal.storage.cache_directory import keep_within, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.machine_locks import machine_lock
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
-from shoal.storage.sources.named_files import INDEX_NAME
+from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source
 from shoal.storage.store_protocol import MapRange, ObjectInfo, Put, PutIf, Stat
 from shoal.storage.urls import join, scheme_of

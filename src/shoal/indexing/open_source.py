@@ -27,10 +27,10 @@ from shoal.index.assembly import subset
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules
+from shoal.indexing.changed_shards import ShardCheck
+from shoal.indexing.index_covers_source import describes, match_all
 from shoal.indexing.index_files import bound_cache, load_index, publish_beside, save_index, was_left_by_opening
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
-from shoal.indexing.match_shards import describes, match_all
-from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.cache_directory import cache_directory, expand_home, mark_used
@@ -39,7 +39,7 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.machine_locks import machine_lock
 from shoal.storage.retry import retried, rule_of, with_retries
 from shoal.storage.sources.local_patterns import local_path
-from shoal.storage.sources.named_files import INDEX_NAME, PACKING_PLAN
+from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING_PLAN
 from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stat_many import find_all, stat_all
 from shoal.storage.storage_errors import is_forbidden

@@ -32,7 +32,7 @@ from shoal.storage.cache_directory import expand_home
 from shoal.storage.machine_locks import InheritedLock
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
-from shoal.storage.sources.named_files import INDEX_NAME, PACKING, PACKING_PLAN
+from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import PutIf, Store

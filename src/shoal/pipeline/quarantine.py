@@ -18,7 +18,7 @@ from shoal.errors import ShardError, UsageError
 from shoal.index.table import Index, locate
 from shoal.pipeline.stages import Stage, run_stages
 from shoal.reading.checks.salvage import Damaged
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.stats.counters import Counters
 from shoal.storage.atomic_writes import append_line, make_line_file, read_lines
 

@@ -21,7 +21,7 @@ from shoal.formats.shard_format import Records, Sample
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders, Units

@@ -17,7 +17,7 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.pipeline.stored_types import features_of
 from shoal.quality.prediction import ShuffleQuality
-from shoal.reading.options import reading_options
+from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import Batching, count_of, order_request
 from shoal.stream.dataset_spec import DatasetSpec

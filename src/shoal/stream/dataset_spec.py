@@ -17,7 +17,7 @@ from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage
 from shoal.reading.large_chunks import can_spill
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.ranks import Ranks

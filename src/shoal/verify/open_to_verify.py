@@ -18,6 +18,7 @@ from shoal.formats.shard_format import Format
 from shoal.index.assembly import joined, subset
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
+from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.index_files import load_index
 from shoal.indexing.open_source import (
     Opened,
@@ -28,12 +29,11 @@ from shoal.indexing.open_source import (
     open_source,
     wanted_suffixes,
 )
-from shoal.indexing.shard_check import ShardCheck
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries
-from shoal.storage.sources.named_files import INDEX_NAME
+from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source, SourceLike, expand
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store_of_url import in_store, open_store

@@ -20,10 +20,10 @@ from shoal.errors import IndexFileError, ShardError, StorageError
 from shoal.formats.metadata.scanning import scan_again
 from shoal.index.shard_scan import ShardScan, has_foreign_borders
 from shoal.index.table import Index, own_bytes
+from shoal.indexing.changed_shards import first_difference, looks_indexed, rows_of
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
-from shoal.indexing.shard_check import first_difference, looks_indexed, rows_of
 from shoal.reading.checks.checked_reads import parse_unit
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli.options.source_options import open_with_samples
-from shoal.cli.progress import Progress
+from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.formats.folder.reader import Folder
 from shoal.index.table import Index

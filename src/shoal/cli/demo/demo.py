@@ -22,7 +22,7 @@ from shoal.cli.demo.demo_report import closing_text, comparison_text, data_text,
 from shoal.cli.demo.demo_run import BATCH, measure_orders, resume_elsewhere
 from shoal.cli.options.source_options import add_json_argument
 from shoal.cli.pages import check_picture, write_picture
-from shoal.cli.progress import Progress
+from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.formats.format_registry import format_named
 from shoal.index.table import Index
@@ -31,7 +31,7 @@ from shoal.indexing.index_files import save_index
 from shoal.quality.metrics import expected_distinct
 from shoal.reports.rendering import has_matplotlib
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.sources.named_files import INDEX_NAME
+from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import expand
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -18,7 +18,7 @@ from shoal.indexing.index_files import load_index, save_index
 from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries
-from shoal.storage.sources.named_files import INDEX_NAME
+from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source, schemes_of
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store

@@ -14,7 +14,7 @@ from shoal.cli.audit.sample_ids import KEY, keys_in_order
 from shoal.cli.options.source_options import open_with_samples
 from shoal.cli.options.stream_options import given_order_options, read_state, requested_order
 from shoal.cli.preview import json_value, printable
-from shoal.cli.progress import Progress
+from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.table import locate

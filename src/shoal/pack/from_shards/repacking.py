@@ -56,7 +56,7 @@ from shoal.pack.shard_writer import Shard
 from shoal.pipeline.stages import Decode, Stage
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides

@@ -16,7 +16,7 @@ from shoal.formats.shard_format import Records
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import is_cached
 from shoal.reading.checks.checked_reads import read_unit, span_of
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead

@@ -19,7 +19,7 @@ from shoal.indexing.open_source import Opened
 from shoal.reading.checks.checked_reads import parse_unit, read_unit
 from shoal.reading.checks.salvage import Damaged, salvage_one
 from shoal.reading.local.local_readers import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, ReadAdvice, ShardReaders
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.stats.counters import Counters

@@ -13,7 +13,7 @@ from shoal.index.shard_scan import Buffer
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.checked_reads import can_fill, parse_again, read_request
 from shoal.reading.checks.record_checksums import wrong_extent
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES, ReadBuffer
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, PendingRequest, RequestPool
 from shoal.reading.remote.request_stats import RequestStats

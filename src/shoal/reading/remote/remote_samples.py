@@ -17,7 +17,7 @@ from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
 from shoal.indexing.open_source import Opened
 from shoal.reading.checks.salvage import Damaged, salvage_one
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import Promise, RemoteReaders
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units

@@ -19,7 +19,7 @@ from shoal.formats.shard_format import ReadBytes, Records, Span, Spilled, Spilli
 from shoal.indexing.open_source import Opened
 from shoal.reading.cached_ranges import range_key
 from shoal.reading.checks.checked_reads import MOST_PARSES, check_shard, parse_again, parse_unit, read_unit
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, extent_of, extent_read
 from shoal.stats.counters import Counters

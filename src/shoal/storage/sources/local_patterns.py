@@ -13,8 +13,8 @@ from itertools import islice
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import SourceError
-from shoal.storage.sources.named_files import INDEX_SUFFIX, NamedFiles, SourceKind, nearest_names, select_shards
 from shoal.storage.sources.patterns import expand_braces, has_braces
+from shoal.storage.sources.shard_selection import INDEX_SUFFIX, NamedFiles, SourceKind, nearest_names, select_shards
 from shoal.storage.urls import scheme_of
 
 _MAX_LISTED = 10_000

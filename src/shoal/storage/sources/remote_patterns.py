@@ -13,7 +13,8 @@ from itertools import islice
 
 from shoal.errors import SourceError, StorageError
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
-from shoal.storage.sources.named_files import (
+from shoal.storage.sources.patterns import expand_braces, has_braces, has_magic, matcher
+from shoal.storage.sources.shard_selection import (
     INDEX_NAME,
     INDEX_SUFFIX,
     NamedFiles,
@@ -22,7 +23,6 @@ from shoal.storage.sources.named_files import (
     nearest_names,
     select_shards,
 )
-from shoal.storage.sources.patterns import expand_braces, has_braces, has_magic, matcher
 from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import is_top, join, object_path, parent, relative, scheme_of, tagged_path, without_secrets
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from shoal.errors import SourceError, UsageError
 from shoal.storage.sources.local_patterns import local_files
-from shoal.storage.sources.named_files import NamedFiles, SourceKind
 from shoal.storage.sources.remote_patterns import remote_files
+from shoal.storage.sources.shard_selection import NamedFiles, SourceKind
 from shoal.storage.store_protocol import ObjectInfo, Stat, Store
 from shoal.storage.urls import relative, scheme_of, without_secrets
 

@@ -18,8 +18,8 @@ from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
-from shoal.reading.memory_budget import Budget, budget_of
-from shoal.reading.options import ReadingOptions
+from shoal.reading.memory_division import Budget, budget_of
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.stats.counters import Counters, Pins
 from shoal.stream.delivery_sums import DeliverySums, RecordHashes

@@ -17,7 +17,7 @@ from shoal.pipeline.columns.column_gathering import gathers
 from shoal.pipeline.decode_pool import Threaded, threaded
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage
-from shoal.reading.options import ReadingOptions
+from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.iterator_position import Cursor, Position

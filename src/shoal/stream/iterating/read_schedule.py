@@ -16,7 +16,7 @@ from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
-from shoal.reading.memory_budget import Budget
+from shoal.reading.memory_division import Budget
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions

@@ -8,7 +8,7 @@ from posixpath import basename
 
 from shoal.errors import IndexFileError
 from shoal.index.table import Index
-from shoal.indexing.shard_check import looks_indexed
+from shoal.indexing.changed_shards import looks_indexed
 from shoal.storage.sources.source import Source
 from shoal.storage.store_protocol import ObjectInfo
 
