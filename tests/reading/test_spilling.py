@@ -352,7 +352,7 @@ def test_parts_of_a_piece_come_at_a_time_within_the_budget(tmp_path: Path, monke
     assert sorted(sample["id"] for sample in ds) == list(range(1400))
     assert ds.stats()["num_spills"] == 1
     assert max(over_bytes) == 0
-    assert statistics.median(store.at_a_time) >= 6, "of 16 that may be under way to begin with"
+    assert statistics.median(store.at_a_time) >= 6, "of 8 that may be under way to begin with"
 
 
 class Lossy(Distant):
