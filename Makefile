@@ -6,6 +6,7 @@ TORCH := 2.13.0
 
 # Tests run side by side, a process for each core; "make test JOBS=0" runs them one after the other.
 JOBS ?= auto
+MEASURED := tests/memory tests/reading/test_memory.py # the memory of processes, with nothing beside them
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -35,7 +36,8 @@ demo: .venv/demo ## make data, stream it shuffled, stop, resume elsewhere, and s
 
 test: .venv/stamp ## every test and every example in a docstring
 	$(BIN)/python -m compileall -q src # many tests start interpreters, which may not be allowed to keep what they compile
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules tests src/shoal
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules $(addprefix --ignore=,$(MEASURED)) tests src/shoal
+	$(BIN)/python -m pytest $(MEASURED)
 
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show
 	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000
