@@ -10,7 +10,7 @@ from tests.order.datasets import chunk_of, datasets, orders, scan
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
-from shoal.order.position_subsets import ChosenPositions
+from shoal.order.position_subsets import ChosenPositions, OverStored
 from shoal.orders import Order, Window
 
 
@@ -59,3 +59,24 @@ def test_positions_outside_of_the_choice() -> None:
     chosen = ChosenPositions(Window(chunks=2).bind([5, 5, 5]), Runs.span(0, 7))
     with pytest.raises(UsageError, match=r"an epoch has positions \[0, 7\)"):
         chosen.ids(0, 8)
+
+
+@given(order=orders(), seed=st.integers(0, 99), data=st.data())
+def test_an_order_over_stored_samples_gives_their_ids_and_deals_them_as_their_numbers(
+    order: Order, seed: int, data: st.DataObject
+) -> None:
+    chunk = np.repeat(np.arange(40), 15)
+    stored = data.draw(st.lists(st.integers(0, 599), min_size=1, max_size=600, unique=True))
+    runs = Runs.of(stored, 600)
+    bound = order.bind(np.bincount(chunk[stored], minlength=40), seed=seed)
+    over = OverStored(bound, runs)
+    ids = over.ids(0, len(stored))
+    assert sorted(ids.tolist()) == sorted(stored)
+    assert np.array_equal(over.locate(0, len(stored))[1], chunk[ids])
+    positions = np.full(600, -1)
+    positions[ids] = np.arange(len(ids))
+    assert np.array_equal(over.positions(np.arange(600)), positions)
+    part = Partition(14, 7)
+    for rank in range(7):
+        by_number, by_id = (part.share(each, rank, 0, part.num_batches(len(ids))) for each in (bound, over))
+        assert np.array_equal(runs.members(by_number.ids), by_id.ids)

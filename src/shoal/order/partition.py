@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
-from shoal.order.position_subsets import WithoutGaps
+from shoal.order.position_subsets import OverStored, WithoutGaps
 from shoal.order.protocol import BoundOrder, Laned
 from shoal.order.seeds import draws, key
 
@@ -194,6 +194,7 @@ def dealing_order(
 ) -> NDArray[np.int64]:
     """Return the indices that sort samples for dealing: by batch, canonical node, lane of the chunk, position."""
     order = order.untouched if isinstance(order, WithoutGaps) else order
+    order = order.numbered if isinstance(order, OverStored) else order
     if isinstance(order, Laned):
         lanes = order.lanes(chunks).astype(np.uint64)
     else:

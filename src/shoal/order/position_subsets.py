@@ -1,4 +1,6 @@
-"""Orders of which only some positions are delivered: `take`, `skip` and `select` after a shuffle, and skipped gaps.
+"""Orders of only some samples, and orders of which only some positions are delivered.
+
+`take`, `skip` and `select` choose stored samples before a shuffle, and positions of its order after it.
 
 A gap is a range of positions of one epoch's order that a run leaves out, such as bad batches to resume past. The
 positions that are left are renumbered 0, 1, 2, ..., and batches are cut from these numbers; states, certificates and
@@ -100,6 +102,34 @@ class Gaps:
 
 
 NO_GAPS = Gaps()
+
+
+class OverStored:
+    """An order over the numbers of the stored samples that take part, which gives their ids."""
+
+    def __init__(self, numbered: BoundOrder, stored: Runs) -> None:
+        self.numbered, self._stored = numbered, stored
+        self.num_samples = numbered.num_samples
+        self.span = numbered.span
+        self.version = numbered.version
+        self.parameters = numbered.parameters
+        self.num_canonical_nodes = numbered.num_canonical_nodes
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the ids of the samples at positions ``[start, stop)``."""
+        return self._stored.members(self.numbered.ids(start, stop))
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of the samples at positions ``[start, stop)`` and the chunk of each."""
+        numbers, chunks = self.numbered.locate(start, stop)
+        return self._stored.members(numbers), chunks
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """Return the position of each id, -1 if the sample does not take part."""
+        numbers = self._stored.numbers(np.atleast_1d(np.asarray(ids)))
+        positions = np.full(len(numbers), -1, dtype=np.int64)
+        positions[numbers >= 0] = self.numbered.positions(numbers[numbers >= 0])
+        return positions
 
 
 class WithoutGaps:

@@ -22,7 +22,7 @@ def plain_bytes_per_second(
     Each unit is read once, in the order of its first use, by one thread, until ``most_seconds`` are over.
     """
     share = partition.share(resolved.epoch(0), rank, 0, num_steps)
-    units = resolved.units_of(resolved.stored_ids(share.ids), share.chunks)
+    units = resolved.units_of(share.ids, share.chunks)
     wanted = first_uses(units, np.zeros(0, dtype=np.int64))
     num_bytes, began = 0, time.perf_counter()
     for first in range(0, len(wanted), _READS_AT_ONCE):

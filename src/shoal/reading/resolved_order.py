@@ -15,7 +15,7 @@ from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.block_and_buffer import Buffer
-from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, WithoutGaps
+from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored, WithoutGaps
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.state_dict import State
@@ -181,21 +181,18 @@ class ResolvedOrder:
         return order if left is None else WithoutGaps(order, left)
 
     def untouched(self, epoch: int) -> BoundOrder:
-        """Return the order of one epoch over the stored samples that take part, numbered from 0; two are cached."""
+        """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
         found = self._epochs.get(epoch)
         if found is None:
             borders = self.order_borders
             counts = np.diff(borders) if self.stored is None else self.stored.count_between(borders)
-            bound = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
-            found = bound if self.delivered is None else ChosenPositions(bound, self.delivered)
+            found = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
+            found = found if self.stored is None else OverStored(found, self.stored)
+            found = found if self.delivered is None else ChosenPositions(found, self.delivered)
             for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
                 self._epochs.pop(earlier, None)
             self._epochs[epoch] = found
         return found
-
-    def stored_ids(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample ids of samples that are numbered among those that take part."""
-        return numbers if self.stored is None else self.stored.members(numbers)
 
     @cached_property
     def units(self) -> Units:
@@ -214,7 +211,7 @@ class ResolvedOrder:
         num_samples = self.num_samples
         if num_samples >= _SPARSE * self.index.num_samples:
             return False
-        ids = self.stored_ids(self.epoch(0).ids(0, min(num_samples, _MOST_LOOKED_AT, self.num_samples_of(0))))
+        ids = self.epoch(0).ids(0, min(num_samples, _MOST_LOOKED_AT, self.num_samples_of(0)))
         chunks = self.chunks
         counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1, minlength=len(chunks))
         chunk_bytes = chunks.end_byte - chunks.first_byte

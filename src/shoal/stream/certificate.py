@@ -185,7 +185,7 @@ def _difference(part: DeliveredPart, resolved: ResolvedOrder, hashes: RecordHash
     order = resolved.untouched(epoch)
     for start in range(part.start, part.end, _BLOCK_POSITIONS):
         positions = np.arange(start, min(start + _BLOCK_POSITIONS, part.end))
-        ids = resolved.stored_ids(order.ids(start, start + len(positions)))
+        ids = order.ids(start, start + len(positions))
         left = gaps.left(epoch, resolved.num_samples)
         kept = slice(None) if left is None else left.numbers(positions) >= 0
         expected += int(hashes.of(epoch, positions[kept], ids[kept]).sum(dtype=np.uint64))

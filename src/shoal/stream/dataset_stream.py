@@ -112,7 +112,7 @@ class Stream:
     def ids(self, epoch: int, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
         order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
-        return self.resolved.stored_ids(order.ids(start, order.num_samples if stop is None else stop))
+        return order.ids(start, order.num_samples if stop is None else stop)
 
     def batch_ids(self, step: int, epoch: int, rank: int | None, world_size: int | None) -> NDArray[np.int64]:
         """Return the sample ids of a rank's batch; see `Dataset.batch_ids`."""
@@ -126,7 +126,7 @@ class Stream:
         if step >= num_batches:
             msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
             raise UsageError(msg)
-        return self.resolved.stored_ids(partition.share(order, here, step, step + 1).ids)
+        return partition.share(order, here, step, step + 1).ids
 
     def gaps(self, steps: Any, positions: Any, epoch: int) -> Gaps:
         """Return the positions left out already, and those that `Dataset.without` is to leave out.

@@ -121,7 +121,7 @@ def _different(resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64]) 
     firsts = sorted({number * max(0, num_batches - each) // 3 for number in range(4)})
     found = []
     for first in firsts:
-        ids = resolved.stored_ids(order.ids(first * batch, min(num_batches, first + each) * batch))
+        ids = order.ids(first * batch, min(num_batches, first + each) * batch)
         parts = np.searchsorted(borders, ids, side="right") - 1
         found.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
     counts = _counts(resolved, borders)

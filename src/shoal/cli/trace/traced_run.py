@@ -150,11 +150,10 @@ class TracedRun:
 
     def _rows_of_share(self, rank: int, step: int, *, only: NDArray[np.int64] | None = None) -> Iterator[Row]:
         share = self.partition.share(self.resolved.epoch(self.epoch), rank, step, step + 1, self.start)
-        ids = self.resolved.stored_ids(share.ids)
-        slots = np.arange(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only))
+        slots = np.arange(len(share.ids)) if only is None else np.flatnonzero(np.isin(share.ids, only))
         for slot in slots.tolist():
             yield {
-                "sample": int(ids[slot]),
+                "sample": int(share.ids[slot]),
                 "step": step,
                 "rank": rank,
                 "place": slot,

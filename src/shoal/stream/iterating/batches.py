@@ -181,7 +181,7 @@ def _nearest_kept(source: BatchContext) -> Any:
     begin = position.start + position.num_yielded * position.partition.global_batch
     for step in range(1, position.num_samples + 1):
         before = (begin - step) % position.num_samples
-        sample = _alone(source, int(resolved.stored_ids(order.ids(before, before + 1))[0]))
+        sample = _alone(source, int(order.ids(before, before + 1)[0]))
         if sample is not DROPPED and sample is not SKIPPED:
             return sample
     if source.quarantine is None:

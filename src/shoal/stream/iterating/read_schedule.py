@@ -60,8 +60,8 @@ def shares_of(
 ) -> Iterator[tuple[Share, range]]:
     """Yield the shares of a rank, or of one of its workers, span by span, and their steps.
 
-    They have stored ids, and for chunks the ``units`` that hold these; None for the chunks of the order. Each is noted
-    for the certificate.
+    Their chunks are the ``units`` that hold the samples; None for the chunks of the order. Each is noted for the
+    certificate.
     """
     by_chunks = units is None or (isinstance(units, ChunkUnits) and not resolved.by_shards)
     partition, num_workers, num_steps = pipeline.partition, pipeline.num_workers, position.num_steps
@@ -73,8 +73,6 @@ def shares_of(
         if num_workers > 1:
             steps = range(first + (pipeline.worker - first) % num_workers, stop, num_workers)
             share = _some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
-        if resolved.stored is not None:
-            share = replace(share, ids=resolved.stored.members(share.ids))
         if units is not None and not by_chunks:
             share = replace(share, chunks=units.of(share.ids))
         if position.sums is not None:
