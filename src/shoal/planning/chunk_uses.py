@@ -44,6 +44,24 @@ class ChunkUses:
         in_use = self.ranks[(self.first < position) & (self.last >= position)]
         return int(np.bincount(in_use).max(initial=0))
 
+    def of_nodes(self, ranks_per_node: int) -> ChunkUses:
+        """Return the uses as if the ranks of each node were one, which has its number as rank; O(n log n)."""
+        num_chunks = int(self.chunks.max(initial=0)) + 1
+        keys = self.ranks // ranks_per_node * num_chunks + self.chunks
+        by_key = np.argsort(keys, kind="stable")
+        starts, _ = _groups(keys[by_key])
+        pairs = keys[by_key[starts]]
+        nodes = np.arange(len(self.samples_of_rank)) // ranks_per_node
+        return ChunkUses(
+            pairs // num_chunks,
+            pairs % num_chunks,
+            np.minimum.reduceat(self.first[by_key], starts) if len(starts) else self.first,
+            np.maximum.reduceat(self.last[by_key], starts) if len(starts) else self.last,
+            np.bincount(nodes, weights=self.samples_of_rank).astype(np.int64),
+            self.heat,
+            self.num_positions,
+        )
+
 
 def chunk_uses(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: int) -> ChunkUses:
     """Deal an order that stands for some of ``nodes`` canonical nodes; about 0.2 us per sample.

@@ -86,7 +86,7 @@ def requests_for_each_read(uses: ChunkUses, units: Units, sizes: RequestSizes, *
     """
     borders = np.searchsorted(uses.ranks, np.arange(len(uses.samples_of_rank) + 1))
     num_reads = num_requests = 0
-    for rank in _from_all_over(len(uses.samples_of_rank)):
+    for rank in from_all_over(len(uses.samples_of_rank)):
         mine = slice(borders[rank], borders[rank + 1])
         in_turn = np.argsort(uses.first[mine])
         chunks, span = uses.chunks[mine][in_turn], uses.first[mine][in_turn] // span_positions
@@ -99,10 +99,10 @@ def requests_for_each_read(uses: ChunkUses, units: Units, sizes: RequestSizes, *
     return num_requests / max(1, num_reads)
 
 
-def _from_all_over(num_ranks: int) -> list[int]:
+def from_all_over(num_ranks: int) -> list[int]:
     """Return all ranks in an order that keeps neighbours far apart.
 
-    >>> _from_all_over(8)
+    >>> from_all_over(8)
     [0, 5, 2, 7, 4, 1, 6, 3]
     """
     step = next(step for step in range(int(num_ranks * 0.618) + 1, 2 * num_ranks + 1) if math.gcd(step, num_ranks) == 1)
@@ -120,8 +120,16 @@ def likely_requests_for_each_read(chunk_bytes: NDArray[np.int64], num_chunks: in
     [0.969, 1.0, 3.0]
     """
     mean_bytes = float(chunk_bytes.mean())
-    parts = np.where(chunk_bytes <= LARGE_BYTES, 1, -(-chunk_bytes // PART_BYTES))
     shared = 0.0
     if 2 * mean_bytes <= sizes.most_bytes:
         shared = min(1.0, (-(-sizes.group_bytes // mean_bytes) - 1) / max(1, num_chunks))
-    return float(parts.mean()) - shared
+    return parts_of_each_read(chunk_bytes) - shared
+
+
+def parts_of_each_read(chunk_bytes: NDArray[np.int64]) -> float:
+    """Return the requests per chunk if none is shared, as with a chunk cache: those of more than 8 MiB take several.
+
+    >>> parts_of_each_read(np.array([1 << 20, 9 << 20]))
+    2.0
+    """
+    return float(np.where(chunk_bytes <= LARGE_BYTES, 1, -(-chunk_bytes // PART_BYTES)).mean())

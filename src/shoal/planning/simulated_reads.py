@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,24 @@ _NEARLY = 0.98  # share of the samples of the fullest rank
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReads:
+    """The reads of an epoch if the ranks of a node share what one of them has read, over all nodes.
+
+    ``amplification`` is the mean number of nodes that read a chunk, ``first_chunks`` the mean number that a node needs
+    for its first batch, per rank. ``reads_over_time`` and ``uses`` are as in `ClusterReads`, with nodes as ranks, but
+    ``uses`` are always known, of the simulated part; those with several ranks are ``shared`` of all (0 to 1).
+    """
+
+    num_reads: float
+    num_bytes: float
+    amplification: float
+    first_chunks: float
+    shared: float
+    reads_over_time: NDArray[np.int64] = field(repr=False, compare=False)
+    uses: ChunkUses = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterReads:
     """The reads of an epoch, over all ranks.
 
@@ -41,7 +60,8 @@ class ClusterReads:
 
     ``held_over_time``, ``reads_over_time`` and ``heat`` divide the simulated span into 50 equal parts: the most chunks
     in use on a rank, the chunks first read by a rank, both of shape (50,), and the samples from each 64th of the
-    chunks, shape (50, 64). ``uses`` are known if the whole epoch was simulated.
+    chunks, shape (50, 64). ``uses`` are known if the whole epoch was simulated. ``by_node`` are the reads if the ranks
+    of a node share them.
     """
 
     num_reads: float
@@ -58,6 +78,7 @@ class ClusterReads:
     reads_over_time: NDArray[np.int64] = field(repr=False, compare=False)
     heat: NDArray[np.int64] = field(repr=False, compare=False)
     uses: ChunkUses | None = field(repr=False, compare=False)
+    by_node: NodeReads = field(repr=False)
 
 
 def simulate_reads(
@@ -66,7 +87,9 @@ def simulate_reads(
     chunk_bytes: ArrayLike,
     partition: Partition,
     *,
+    ranks_per_node: int = 1,
     seed: int = 0,
+    epoch: int = 0,
     most_positions: int = _MOST_POSITIONS,
 ) -> ClusterReads:
     """Compute the reads of an epoch: exactly if it is short, else from three windows of some of its canonical nodes.
@@ -79,15 +102,18 @@ def simulate_reads(
     >>> found = simulate_reads(Window(chunks=32), [50] * 200, [6000] * 200, Partition(64, world_size=2))
     >>> found.thinned, found.amplification
     (1.0, 1.0)
+    >>> found = simulate_reads(Window(32, 1), [50] * 200, [6000] * 200, Partition(64, world_size=8), ranks_per_node=4)
+    >>> round(found.amplification, 1), round(found.by_node.amplification, 1)
+    (1.5, 1.1)
     """
     samples, sizes = np.asarray(chunk_samples, dtype=np.int64), np.asarray(chunk_bytes, dtype=np.int64)
-    found = _simulated(order, samples, sizes, partition, seed=seed, most_positions=most_positions)
+    simulated = partial(
+        _simulated, order, samples, sizes, partition, ranks_per_node=ranks_per_node, seed=seed, epoch=epoch
+    )
+    found = simulated(most_positions=most_positions)
     if found.thinned == 1.0:
         return found
-    coarser = [
-        _simulated(order, samples, sizes, partition, seed=seed, most_positions=most_positions // part)
-        for part in (2, 4)
-    ]
+    coarser = [simulated(most_positions=most_positions // part) for part in (2, 4)]
     reads = _by_thinning([each.num_reads for each in (found, *coarser)], found.thinned)
     held = _by_thinning([each.held_chunks for each in (found, *coarser)], found.thinned)
     return replace(found, error=math.hypot(found.error, reads), held_error=held)
@@ -109,41 +135,86 @@ def _simulated(
     sizes: NDArray[np.int64],
     partition: Partition,
     *,
+    ranks_per_node: int,
     seed: int,
+    epoch: int,
     most_positions: int,
 ) -> ClusterReads:
-    holds = samples > 0  # empty chunks are never read, but have positions in the order
     model = _model(order, samples, most_positions)
-    bound = model.order.bind(model.chunk_samples, seed=seed, epoch=0)
-    num_chunks, exact = len(model.chunk_samples), model.is_exact
-    uses = chunk_uses(bound, model.nodes, partition, num_chunks)
-    readers = np.bincount(uses.chunks, minlength=num_chunks)
-    if exact and uses.num_positions < bound.num_samples and partition.remainder != "drop":
-        num_steps = uses.num_positions // partition.global_batch
-        readers = readers + _readers_of_rest(bound, partition, num_steps, uses, num_chunks)
-    total = int(np.count_nonzero(holds))
-    if exact:
-        mean, error = float(readers[holds].mean()), 0.0
-    else:
-        mean, error = _mean_readers(readers, uses, total * model.share_of_nodes)
-    in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
+    bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
+    uses = chunk_uses(bound, model.nodes, partition, len(model.chunk_samples))
+    rest = np.zeros(0, dtype=np.int64)
+    if model.is_exact and uses.num_positions < bound.num_samples and partition.remainder != "drop":
+        rest = _uses_of_rest(bound, partition, uses.num_positions // partition.global_batch, len(model.chunk_samples))
+    of_nodes = uses if ranks_per_node == 1 else uses.of_nodes(ranks_per_node)
+    count = partial(_counted, model=model, samples=samples, sizes=sizes, rest=rest)
+    num_reads, num_bytes, amplification, error = count(uses, ranks=1)
     held = _held(uses, partition, model.share_of_nodes)
+    in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
+
+    def first_chunks(uses: ChunkUses) -> float:
+        return np.count_nonzero(uses.first < in_first) / in_first * partition.global_batch / partition.world_size
+
+    def over_time(uses: ChunkUses) -> NDArray[np.int64]:
+        return np.bincount(uses.first * TIMES // uses.num_positions, minlength=TIMES)
+
     return ClusterReads(
-        num_reads=float(readers.sum()) if exact else mean * total,
-        num_bytes=float(readers @ sizes) if exact else mean * float(sizes[holds].sum()),
-        amplification=mean,
+        num_reads=num_reads,
+        num_bytes=num_bytes,
+        amplification=amplification,
         held_chunks=int(held.max(initial=0)),
-        first_chunks=np.count_nonzero(uses.first < in_first) / in_first * partition.global_batch / partition.world_size,
+        first_chunks=first_chunks(uses),
         num_positions=uses.num_positions,
-        is_exact=exact,
+        is_exact=model.is_exact,
         thinned=model.thinned,
         error=error,
         held_error=0.0,
         held_over_time=held,
-        reads_over_time=np.bincount(uses.first * TIMES // uses.num_positions, minlength=TIMES),
+        reads_over_time=over_time(uses),
         heat=uses.heat,
-        uses=uses if exact else None,
+        uses=uses if model.is_exact else None,
+        by_node=NodeReads(
+            *count(of_nodes, ranks=ranks_per_node)[:3],
+            first_chunks=first_chunks(of_nodes),
+            shared=_shared(uses, of_nodes, ranks_per_node),
+            reads_over_time=over_time(of_nodes),
+            uses=of_nodes,
+        ),
     )
+
+
+def _counted(
+    uses: ChunkUses,
+    *,
+    ranks: int,
+    model: _Model,
+    samples: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rest: NDArray[np.int64],
+) -> tuple[float, float, float, float]:
+    """Return number and bytes of the reads over an epoch, the mean number of readers of a chunk, and its error.
+
+    ``ranks`` in a row read as one; ``rest`` are the uses of the last, incomplete batch.
+    """
+    holds = samples > 0  # empty chunks are never read, but have positions in the order
+    num_chunks, total = len(model.chunk_samples), int(np.count_nonzero(holds))
+    readers = np.bincount(uses.chunks, minlength=num_chunks)
+    if not model.is_exact:
+        mean, error = _mean_readers(readers, uses, total * model.share_of_nodes)
+        return mean * total, mean * float(sizes[holds].sum()), mean, error
+    late = np.unique(rest // num_chunks // ranks * num_chunks + rest % num_chunks)
+    late = late[~np.isin(late, uses.ranks * num_chunks + uses.chunks)]
+    readers = readers + np.bincount(late % num_chunks, minlength=num_chunks)
+    return float(readers.sum()), float(readers @ sizes), float(readers[holds].mean()), 0.0
+
+
+def _shared(uses: ChunkUses, of_nodes: ChunkUses, ranks_per_node: int) -> float:
+    """Return the share of the uses of nodes that several of their ranks have."""
+    if ranks_per_node == 1:
+        return 0.0
+    num_chunks = int(uses.chunks.max(initial=0)) + 1
+    _, ranks = np.unique(uses.ranks // ranks_per_node * num_chunks + uses.chunks, return_counts=True)
+    return np.count_nonzero(ranks > 1) / max(1, len(of_nodes.ranks))
 
 
 class _Model(NamedTuple):
@@ -226,13 +297,10 @@ def _held(uses: ChunkUses, partition: Partition, share_of_nodes: float) -> NDArr
     return found
 
 
-def _readers_of_rest(
-    bound: BoundOrder, partition: Partition, num_steps: int, uses: ChunkUses, num_chunks: int
-) -> NDArray[np.int64]:
-    """Count the additional readers of each chunk in the last, incomplete batch."""
-    more = np.zeros(num_chunks, dtype=np.int64)
-    pairs = uses.ranks * num_chunks + uses.chunks
-    for rank in range(partition.world_size):
-        chunks = np.unique(partition.share(bound, rank, num_steps, num_steps + 1).chunks)
-        more[chunks[~np.isin(rank * num_chunks + chunks, pairs)]] += 1
-    return more
+def _uses_of_rest(bound: BoundOrder, partition: Partition, num_steps: int, num_chunks: int) -> NDArray[np.int64]:
+    """Return the pairs of a rank and a chunk that it uses in the last, incomplete batch: rank * num_chunks + chunk."""
+    shares = [partition.share(bound, rank, num_steps, num_steps + 1).chunks for rank in range(partition.world_size)]
+    pairs: NDArray[np.int64] = np.unique(
+        np.concatenate([rank * num_chunks + chunks for rank, chunks in enumerate(shares)])
+    )
+    return pairs

@@ -25,6 +25,7 @@ class Cluster:
     """The machines, their training, and the store that they read.
 
     ``global_batch`` counts samples over all ranks; ``memory_bytes`` limits the stream on each node.
+    ``cache_bytes`` is the budget of a chunk cache on each, if there is one (``cache=`` of `shoal.open`).
     ``latency_seconds`` is the time from a request to its first byte; bandwidths are those of one connection, and of all
     of a node's together. Without ``step_seconds``, steps are as fast as data arrive. Prices are in any currency.
     """
@@ -33,6 +34,7 @@ class Cluster:
     ranks_per_node: int = 1
     global_batch: int = 256
     memory_bytes: float = 8 * 2**30
+    cache_bytes: int | None = None
     latency_seconds: float = 0.03
     connection_bytes_per_second: float = 90e6
     node_bytes_per_second: float = 1.25e9

@@ -12,12 +12,14 @@ from shoal.cli.options.source_options import add_json_argument, add_source_argum
 from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.plan.planned import Planned, what_if
+from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.planned_data import planned_data
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.planning.sizing import Cluster
 from shoal.reports.plan_page import plan_page, plan_picture
+from shoal.storage.chunk_cache.chunk_cache import LEAST_BUDGET_BYTES
 from shoal.storage.sources.source import printed
 
 _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
@@ -25,6 +27,7 @@ _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
     ("--ranks-per-node", count, "R", 1, "processes on each"),
     ("--global-batch", count, "G", 256, "samples of a step"),
     ("--memory", str, "BYTES", "8GiB", "memory for the stream, on each node"),
+    ("--cache", str, "BYTES", "none", "chunk cache on each node: the budget that cache= of shoal.open() gives it"),
     ("--latency", float, "SECONDS", 0.03, "latency of a request"),
     ("--connection-bandwidth", str, "BYTES", "90MB", "bandwidth of a connection"),
     ("--node-bandwidth", str, "BYTES", "1.25GB", "bandwidth of a node"),
@@ -68,6 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     plan = Planned.of(data, cluster, rho=arguments.rho)
     record = plan.record()
     warnings = _warnings(record, cluster)
+    if plan.cached is not None:
+        warnings += plan.cached.warnings
+    elif advice := cache_advice(record, least_cache_bytes(data, cluster)):
+        warnings.append(advice)
     dataset = output.format_value("dataset_bytes", record["dataset_bytes"])
     ranks, nodes = counted(cluster.world_size, "rank"), counted(cluster.num_nodes, "node")
     samples = counted(record["num_samples"], "sample")
@@ -79,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None:
         write_picture(arguments.picture, plan_picture(plan.figures(), **head))
     if arguments.html is not None:
-        made_by, call = typed_command(arguments.words), f"ds.{record['call']}"
+        made_by, call = typed_command(arguments.words), f"{record.get('open_call', 'ds')}.{record['call']}"
         page = plan_page(
             plan.figures(), _groups(record), what_if(plan), call=call, notes=_notes(plan), made_by=made_by, **head
         )
@@ -106,6 +113,7 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
         ranks_per_node=arguments.ranks_per_node,
         global_batch=arguments.global_batch,
         memory_bytes=parse_bytes(arguments.memory, "--memory"),
+        cache_bytes=_cache_bytes(arguments.cache),
         latency_seconds=arguments.latency,
         connection_bytes_per_second=parse_bytes(arguments.connection_bandwidth, "--connection-bandwidth"),
         node_bytes_per_second=parse_bytes(arguments.node_bandwidth, "--node-bandwidth"),
@@ -115,8 +123,18 @@ def _cluster(arguments: argparse.Namespace) -> Cluster:
     )
 
 
+def _cache_bytes(text: str) -> int | None:
+    if text == "none":
+        return None
+    cache_bytes = parse_bytes(text, "--cache")
+    if cache_bytes < LEAST_BUDGET_BYTES:
+        msg = f"asked for a chunk cache of {cache_bytes} bytes; the least is {LEAST_BUDGET_BYTES}"
+        raise UsageError(msg, hint="--cache 200GiB, or --cache none")
+    return cache_bytes
+
+
 def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None:
-    facts = {name: value for name, value in record.items() if name not in {"vr", "sequential", "call", "refused"}}
+    facts = {name: value for name, value in record.items() if name not in _SHOWN_APART}
     error, held_error = facts.pop("requests_error"), facts.pop("held_error")
     facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else f"in part, {_give_or_take(error)}"
     if held_error:
@@ -130,6 +148,8 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
     for size, ratio in record["vr"].items():
         output.say(f"batches of {size:,}: VR {ratio:.2f} (1 is a perfect shuffle)")
     output.say()
+    if "open_call" in record:
+        output.say(f"ds = {record['open_call']}")
     output.say(f"ds.{record['call']}")
     found = record["sequential"]
     output.say()
@@ -167,12 +187,15 @@ def _groups(record: dict[str, Any]) -> dict[str, dict[str, str]]:
     groups["What it takes"]["Steps wait for data"] = f"{record['waiting_share']:.1%} of the time"
     if record["epoch_price"]:
         groups["What it takes"]["Price of an epoch"] = f"{record['epoch_price']:,.4g}"
+    if facts := cache_facts(record):
+        groups["Chunk cache of a node"] = facts
     groups["Memory of a rank, by part"] = {
         _MEMORY_PARTS[name][0]: output.format_value(name, value) for name, value in record["rank_memory_parts"].items()
     }
     return groups
 
 
+_SHOWN_APART = ("vr", "sequential", "call", "open_call", "refused", "amplification_with_cache")
 _FACTS = {
     "What is read at a time": {
         "chunk_bytes": "Chunk",
@@ -230,7 +253,9 @@ def _notes(plan: Planned) -> list[str]:
     times = "Times follow from latency and bandwidth as given. Memory is what a rank takes beyond the interpreter, its "
     times += "modules and the index; what becomes of samples after that is yours to add. The rows of the table are "
     times += "simulated more coarsely, on even chunks."
-    return [first, mixing, times]
+    cache = "Chunk caches are replayed by their own rules: what they leave over is exact where they hold all that a "
+    cache += "node reads, else within 15 %. Ranks are taken to keep in step. On a disk they take no memory."
+    return [first, mixing, times, *([] if plan.cached is None else [cache])]
 
 
 def _give_or_take(error: float) -> str:

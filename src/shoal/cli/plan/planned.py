@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli.output import format_value
+from shoal.cli.plan.planned_cache import PlannedCache, least_cache_bytes
 from shoal.cli.plan.planned_data import PlannedData
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window
+from shoal.planning.node_cache import EpochReads
 from shoal.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
-from shoal.planning.request_model import likely_requests_for_each_read, requests_for_each_read
+from shoal.planning.request_model import (
+    likely_requests_for_each_read,
+    parts_of_each_read,
+    requests_for_each_read,
+)
 from shoal.planning.simulated_reads import ClusterReads, simulate_reads
 from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
@@ -32,7 +39,8 @@ _MOST_SIZES = 12
 class Planned:
     """A plan: data in an order, for a cluster, and the simulation of its reads.
 
-    ``num_reads``, ``read_bytes`` and ``num_requests`` are those of all ranks over the whole epoch.
+    ``num_reads`` are those of all ranks over the whole epoch, ``fetched`` and ``num_requests`` those that reach the
+    store: fewer with a chunk cache in each node, ``cached``.
     """
 
     data: PlannedData
@@ -41,32 +49,37 @@ class Planned:
     reads: ClusterReads
     costs: PlannedTraffic
     num_reads: float
-    read_bytes: float
+    fetched: EpochReads
     num_requests: float
+    cached: PlannedCache | None
 
     @staticmethod
     def of(data: PlannedData, cluster: Cluster, *, rho: float, most_positions: int | None = None) -> Planned:
         """Simulate the reads of an epoch, and compute their cost."""
-        partition = Partition(cluster.global_batch, cluster.world_size)
-        limit = {} if most_positions is None else {"most_positions": most_positions}
-        reads = simulate_reads(data.order, data.chunk_samples, data.chunk_bytes, partition, **limit)
-        scale = data.num_chunks / len(data.chunk_samples)
-        num_reads, read_bytes, per_read = reads.num_reads * scale, reads.num_bytes * scale, 1.0
-        if cluster.is_remote:  # neighbours share a request, and large chunks take several
-            sizes = _request_sizes(data, cluster)
-            if reads.uses is None or data.table is None:
-                per_read = likely_requests_for_each_read(data.chunk_bytes, data.num_chunks, sizes)
-            else:
-                span, units = _span(data, cluster), ChunkUnits(data.table)
-                per_read = requests_for_each_read(reads.uses, units, sizes, span_positions=span)
+        simulate = partial(
+            simulate_reads,
+            data.order,
+            data.chunk_samples,
+            data.chunk_bytes,
+            Partition(cluster.global_batch, cluster.world_size),
+            ranks_per_node=cluster.ranks_per_node,
+            **({} if most_positions is None else {"most_positions": most_positions}),
+        )
+        reads = simulate()
+        scale, per_read = data.num_chunks / len(data.chunk_samples), _requests_for_each_read(reads, data, cluster)
+        num_reads, first_chunks, cached = reads.num_reads * scale, reads.first_chunks, None
+        fetched = EpochReads(num_reads, reads.num_bytes * scale)
+        if cluster.cache_bytes is not None:
+            cached = PlannedCache.of([reads, simulate(epoch=1)], data, cluster)
+            fetched, first_chunks = cached.epochs[0], reads.by_node.first_chunks
         costs = traffic(
             cluster,
             num_samples=data.num_samples,
-            num_requests=num_reads * per_read,
-            read_bytes=read_bytes,
-            first_requests=reads.first_chunks * per_read,
+            num_requests=fetched.num_reads * per_read,
+            read_bytes=fetched.num_bytes,
+            first_requests=first_chunks * per_read,
         )
-        return Planned(data, cluster, rho, reads, costs, num_reads, read_bytes, num_reads * per_read)
+        return Planned(data, cluster, rho, reads, costs, num_reads, fetched, fetched.num_reads * per_read, cached)
 
     @property
     def is_exact(self) -> bool:
@@ -80,6 +93,15 @@ class Planned:
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
         memory, num_stats = self._rank_memory(), self._num_stats()
         sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.num_bytes / data.num_samples)
+        num_chunks = np.count_nonzero(data.chunk_samples) * data.num_chunks / len(data.chunk_samples)
+        cached: dict[str, Any] = {}
+        if self.cached is not None:
+            cached = self.cached.record(
+                requests_per_read=self.num_requests / self.fetched.num_reads,
+                num_stats=num_stats,
+                num_nodes=cluster.num_nodes,
+                num_chunks=num_chunks,
+            )
         return {
             "num_samples": data.num_samples,
             "dataset_bytes": data.num_bytes,
@@ -89,7 +111,7 @@ class Planned:
             "window_bytes": data.order.chunks * data.mean_chunk_bytes,
             "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
             "call": data.call,
-            "refused": data.refusal,
+            "refused": data.refusal or ("" if self.cached is None else self.cached.refusal),
             "vr": {size: self._ratio(size) for size in sizes},
             "rank_held_bytes": sum(self._held_bytes(self.reads.held_chunks)),
             "rank_memory_bytes": memory.total,
@@ -97,8 +119,9 @@ class Planned:
             "node_memory_bytes": memory.total * cluster.ranks_per_node,
             "num_requests": round(self.num_requests + num_stats),
             "num_looks": round(num_stats),
-            "read_bytes": self.read_bytes,
-            "amplification": self.reads.amplification,
+            "read_bytes": self.fetched.num_bytes,
+            "amplification": self.fetched.num_reads / num_chunks,
+            "amplification_with_cache": self.reads.by_node.amplification,
             "is_simulated_exactly": self.is_exact,
             "requests_error": self.reads.error,
             "held_error": self.reads.held_error,
@@ -110,11 +133,14 @@ class Planned:
             "waiting_share": costs.waiting_share,
             "epoch_price": costs.epoch_price + num_stats * cluster.request_price,
             "sequential": asdict(sequential),
+            **cached,
         }
 
     def figures(self) -> PlanFigures:
         """Return the numbers that the figures show."""
         batch, over = self.cluster.global_batch, self.reads.reads_over_time
+        if self.cached is not None:
+            over = self.reads.by_node.reads_over_time
         largest = min(self.data.num_samples, int(self.data.chunk_samples.sum())) // 2
         below = [batch >> power for power in range(6, 0, -1) if batch >> power >= 2]
         above = [batch << power for power in range(_MOST_SIZES - len(below)) if batch << power <= largest]
@@ -210,6 +236,18 @@ class Planned:
         )
 
 
+def _requests_for_each_read(reads: ClusterReads, data: PlannedData, cluster: Cluster) -> float:
+    """Return the requests per chunk that is read: neighbours share one, and large chunks take several."""
+    if not cluster.is_remote:
+        return 1.0
+    if cluster.cache_bytes is not None:  # where each chunk is cached by itself, neighbours share none
+        return parts_of_each_read(data.chunk_bytes)
+    sizes = _request_sizes(data, cluster)
+    if reads.uses is None or data.table is None:
+        return likely_requests_for_each_read(data.chunk_bytes, data.num_chunks, sizes)
+    return requests_for_each_read(reads.uses, ChunkUnits(data.table), sizes, span_positions=_span(data, cluster))
+
+
 def _request_sizes(data: PlannedData, cluster: Cluster) -> RequestSizes:
     window_bytes, largest_bytes = int(data.order.chunks * data.mean_held_bytes), int(data.largest_held_bytes)
     return request_sizes(ahead_limit_bytes(window_bytes, largest_bytes, is_remote=cluster.is_remote))
@@ -254,10 +292,12 @@ def what_if(plan: Planned) -> list[list[str]]:
         "Epoch": ("epoch_seconds", None),
         "Waiting": ("waiting_share", lambda found: f"{found:.1%}"),
     }
+    if plan.cached is not None:
+        columns = {**columns, "Read in a second epoch": ("node_epochs", _second_epoch)}
     if plan.costs.epoch_price:
         columns = {**columns, "Price": ("epoch_price", lambda found: f"{found:,.4g}")}
     texts = [
-        [name, *(said(record[key]) if said else format_value(key, record[key]) for key, said in columns.values())]
+        [name, *(said(record.get(key)) if said else format_value(key, record[key]) for key, said in columns.values())]
         for name, record in rows
     ]
     return [["Change", *columns], *texts]
@@ -275,4 +315,19 @@ def _changes(data: PlannedData, cluster: Cluster) -> list[tuple[str, PlannedData
     ]
     if cluster.num_nodes > 1:
         changed.append(("half the nodes", data, replace(cluster, num_nodes=cluster.num_nodes // 2)))
+    if cluster.cache_bytes is not None:
+        changed.append(("half the cache", data, replace(cluster, cache_bytes=cluster.cache_bytes // 2)))
+        changed.append(("twice the cache", data, replace(cluster, cache_bytes=2 * cluster.cache_bytes)))
+        changed.append(("no cache", data, replace(cluster, cache_bytes=None)))
+    elif cluster.ranks_per_node > 1:
+        cache_bytes = 2 * least_cache_bytes(data, cluster)
+        changed.append(("a cache in each node", data, replace(cluster, cache_bytes=cache_bytes)))
     return changed
+
+
+def _second_epoch(node_epochs: Sequence[Mapping[str, float]] | None) -> str:
+    """Return the bytes of a second epoch against those of the first."""
+    if node_epochs is None:
+        return "100%"
+    first, second = node_epochs
+    return f"{second['read_bytes'] / first['read_bytes']:.0%}"

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from shoal.cli.options.source_options import open_with_samples
 from shoal.cli.options.stream_options import given_order_options, requested_order
 from shoal.errors import UsageError
+from shoal.formats.shard_format import SpillingFormat
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import own_bytes
 from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
 from shoal.planning.sizing import Cluster, recommend
-from shoal.reading.large_chunks import refuse_too_large
+from shoal.reading.large_chunks import refuse_too_large, too_large
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
 _MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothing but the time
@@ -28,14 +29,16 @@ _MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothi
 class PlannedData:
     """The data to be read: its size, its chunks or a model with fewer of them, and its memory.
 
-    ``shard_chunks`` are the chunks of each shard, where shards are known. ``uneven_bytes`` is the excess of the largest
-    chunk over the mean in memory, where chunks can only be held whole; ``largest_held_bytes`` is the memory of the
-    largest chunk. ``table`` locates the chunks, where that is known; ``refusal`` says why a stream in this order would
-    not start, if so.
+    ``stored_bytes`` are those of the shards, with what is between chunks. ``shard_chunks`` are the chunks of each
+    shard, where shards are known. ``uneven_bytes`` is the excess of the largest chunk over the mean in memory, where
+    chunks can only be held whole; ``largest_held_bytes`` is the memory of the largest chunk. ``table`` locates the
+    chunks, where that is known; ``refusal`` says why a stream in this order would not start, if so. ``num_spilled``
+    chunks are too large for the window, and decoded into the chunk cache.
     """
 
     num_samples: int
     num_bytes: float
+    stored_bytes: float
     held_bytes: float
     num_chunks: int
     chunk_samples: NDArray[np.int64]
@@ -47,6 +50,7 @@ class PlannedData:
     largest_held_bytes: float = 0.0
     table: ChunkTable | None = None
     refusal: str = ""
+    num_spilled: int = 0
 
     @property
     def mean_chunk_bytes(self) -> float:
@@ -84,6 +88,7 @@ class PlannedData:
             largest_held_bytes=self.held_bytes / num_chunks,
             table=None,
             refusal="",
+            num_spilled=0,
         )
 
 
@@ -105,7 +110,9 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
         nodes = sizing.num_canonical_nodes
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
-    resolved = ResolvedOrder(index, request, stored=opened.stored)
+    may_spill = index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
+    spills = cluster.cache_bytes is not None and may_spill
+    resolved = ResolvedOrder(index, request, stored=opened.stored, spills=spills)
     chunks = resolved.chunks
     chunk_bytes = chunks.end_byte - chunks.first_byte
     held_bytes = np.maximum(chunks.decoded_bytes, chunk_bytes)
@@ -117,6 +124,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     return PlannedData(
         num_samples=index.num_samples,
         num_bytes=num_bytes,
+        stored_bytes=index.num_bytes,
         held_bytes=float(held_bytes.sum(dtype=np.float64)),
         num_chunks=len(chunks),
         chunk_samples=chunks.num_samples,
@@ -128,6 +136,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         largest_held_bytes=float(held_bytes.max()),
         table=chunks,
         refusal=refusal,
+        num_spilled=int(too_large(resolved, None).sum()) if spills else 0,
     )
 
 
@@ -159,6 +168,7 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     return PlannedData(
         num_samples=num_samples,
         num_bytes=num_bytes,
+        stored_bytes=num_bytes,
         held_bytes=num_bytes,
         num_chunks=num_chunks,
         chunk_samples=np.full(laid_out, each),

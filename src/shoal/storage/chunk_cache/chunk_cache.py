@@ -30,7 +30,7 @@ from shoal.storage.chunk_cache.spill_files import NoRoomError, Spill, SpilledPar
 
 _log = logging.getLogger("shoal")
 
-_LEAST_BUDGET_BYTES = 1 << 20
+LEAST_BUDGET_BYTES = 1 << 20
 _REPORT_SECONDS = 0.2  # a process that leaves a loop waits no longer; its counts are reported the next time
 _TRIES_TO_JOIN = 20
 _TRIES_TO_SPILL = 3  # chunks that others need at the same time may evict a piece before it is read
@@ -84,8 +84,8 @@ class ChunkCache:
         keep: bool = True,
         wait_seconds: float = 30.0,
     ) -> None:
-        if budget_bytes is not None and budget_bytes < _LEAST_BUDGET_BYTES:
-            msg = f"asked for a chunk cache of {budget_bytes} bytes; the least is {_LEAST_BUDGET_BYTES}"
+        if budget_bytes is not None and budget_bytes < LEAST_BUDGET_BYTES:
+            msg = f"asked for a chunk cache of {budget_bytes} bytes; the least is {LEAST_BUDGET_BYTES}"
             raise UsageError(msg, hint='for example cache={"directory": ..., "budget": "200GiB"}')
         self._options = {
             "directory": os.fspath(directory),
@@ -281,7 +281,7 @@ class ChunkCache:
             if lock_now(descriptor):
                 found = os.fstatvfs(self._folder)
                 half_of_free = (found.f_bavail * found.f_frsize + book.used_bytes) // 2
-                book.budget_bytes = budget_bytes or before or max(_LEAST_BUDGET_BYTES, half_of_free)
+                book.budget_bytes = budget_bytes or before or max(LEAST_BUDGET_BYTES, half_of_free)
                 again = open_for_lock("users", os.O_RDWR, directory=self._folder)
                 try:
                     if lock_now(again):

@@ -74,6 +74,16 @@ def count(folder: int, book: Book) -> list[Chunk]:
     return chunks
 
 
+def num_victims(num_chunks: int) -> int:
+    """Return how many chunks of a full cache are listed at a time, to be evicted one after the other."""
+    return max(_FEWEST_VICTIMS, num_chunks // _VICTIMS_PART)
+
+
+def guard_bytes_of(budget_bytes: int, expected_bytes: int) -> int:
+    """Return the bytes of the newest chunks that stay when room is made, if processes share ``expected_bytes``."""
+    return min(max(expected_bytes, budget_bytes // 4), budget_bytes * 3 // 4)
+
+
 def eviction_order(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], guard_bytes: int) -> list[Chunk]:
     """Return the chunks that may be evicted, first to last.
 
@@ -147,7 +157,7 @@ class Evictions:
         book.num_chunks -= 1
         if created_ns is not None:
             book.num_evicted += 1
-            _watch(book, was_used=bool(found.st_mode & 0o100))
+            watch(book, was_used=bool(found.st_mode & 0o100))
         return True
 
     def _next_victim(self, book: Book) -> tuple[str, int] | None:
@@ -174,7 +184,7 @@ class Evictions:
         """Scan and recount all chunks, and write the list of those to evict next, for all processes."""
         chunks = count(self._folder, book)
         order = eviction_order(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
-        del order[max(_FEWEST_VICTIMS, len(chunks) // _VICTIMS_PART) :]
+        del order[num_victims(len(chunks)) :]
         data = b"".join(_VICTIM.pack(chunk.name.encode(), max(0, chunk.created_ns)) for chunk in order)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(VICTIMS, flags, 0o600, dir_fd=self._folder)
@@ -224,7 +234,15 @@ def sweep(folder: int, book: Book) -> int:
     return num_swept
 
 
-def _watch(book: Book, *, was_used: bool) -> None:
+def is_admitted(book: Book, charged_bytes: int, number: int) -> bool:
+    """Return True if a chunk is kept, by a full cache too; ``number`` is a hash of its name. See `Book`."""
+    if charged_bytes > book.budget_bytes // 2:
+        return False
+    is_full = book.used_bytes + charged_bytes > book.budget_bytes
+    return not (is_full and number % (1 << min(book.rarity, 16)))
+
+
+def watch(book: Book, *, was_used: bool) -> None:
     """Adjust the rate at which new chunks are admitted, so that most are used before they are evicted.
 
     Where most go unused (the budget is smaller than the windows, or no processes share them), filling is wasted work.

@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from shoal.storage.chunk_cache.chunk_files import FOOTER_BYTES
-from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, count
+from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, count, guard_bytes_of, is_admitted
 from shoal.storage.chunk_cache.file_locks import lock_now, open_for_lock, release
 from shoal.storage.chunk_cache.ledger import Book, Ledger, charge_bytes
 
@@ -152,12 +152,7 @@ class Claims:
         """Return True if this chunk would be admitted, by a full cache too; all processes agree. See `Book`."""
         charge = charge_bytes(num_bytes + FOOTER_BYTES)
         book = self.ledger.peek()
-        if book is None:
-            return True
-        if charge > book.budget_bytes // 2:
-            return False
-        is_full = book.used_bytes + charge > book.budget_bytes
-        return not (is_full and int(name[-4:], 16) % (1 << min(book.rarity, 16)))
+        return book is None or is_admitted(book, charge, int(name[-4:], 16))
 
     def _is_named(self, descriptor: int, path: str) -> bool:
         """Return True if the locked file still has that name: it was not finished or swept before we locked it."""
@@ -248,7 +243,7 @@ class Claims:
     @property
     def guard_bytes(self) -> int:
         """Bytes of the newest chunks that stay when room is made."""
-        return min(max(self.expected_bytes, self.budget_bytes // 4), self.budget_bytes * 3 // 4)
+        return guard_bytes_of(self.budget_bytes, self.expected_bytes)
 
     @property
     def has_unreported(self) -> bool:
