@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.permutation import permute, permute_each
 from shoal.order.partition import Partition
-from shoal.order.seeds import draws, key, keys
+from shoal.order.seeds import draws, key, keys, text_keys
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 
 pytestmark = pytest.mark.golden
@@ -84,6 +84,7 @@ def test_keys() -> None:
 
 def test_draws() -> None:
     assert digest([draws(2**64 - 1, np.arange(1000)), keys(7, np.arange(1000))]) == "d23bbf540ddbe8ee"
+    assert digest([text_keys(7, ["", "ä", *(f"{'speaker-' * (i % 5)}{i}" for i in range(1000))])]) == "c7111d408646d6f3"
 
 
 def test_permutations() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.seeds import MAX_SEED, check_epoch, check_seed, draws, key, keys
+from shoal.order import seeds
+from shoal.order.seeds import MAX_SEED, check_epoch, check_seed, draws, key, keys, text_keys
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 
 MANY_CHUNKS = np.full(2000, 10)
@@ -47,6 +50,24 @@ def test_keys_of_an_array_are_all_different_and_even() -> None:
     assert len(np.unique(made)) == len(made)
     ones = np.array([np.count_nonzero(made >> np.uint64(bit) & np.uint64(1)) for bit in range(64)])
     assert np.abs(ones - 50_000).max() < 5 * 158
+
+
+@given(st.lists(st.text(st.characters(codec=None), max_size=40), max_size=20), st.integers(1, 9))
+def test_keys_of_texts_are_those_of_their_words(texts: list[str], num_at_once: int) -> None:
+    expected = []
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+        expected.append(key(3, 0, "text", *words, len(data)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeds, "_TEXTS_AT_ONCE", num_at_once)
+        assert text_keys(key(3, 0, "text"), texts).tolist() == expected
+
+
+def test_keys_under_one_base_each_are_those_under_that_base() -> None:
+    bases, words = draws(5, np.arange(10)), np.arange(10) * 3
+    each = [int(keys(int(base), words[i : i + 1])[0]) for i, base in enumerate(bases)]
+    assert keys(bases, words).tolist() == each
 
 
 def test_draws_are_even_and_unrelated_from_counter_to_counter() -> None:

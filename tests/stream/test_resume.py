@@ -82,6 +82,11 @@ CHOICES: dict[str, Callable[[Dataset, Any], Dataset]] = {
     "all": lambda ds, order: ds.shuffle(order, seed=3),
     "stored": lambda ds, order: ds.skip(ds.num_samples // 3).shuffle(order, seed=3),
     "sparse": lambda ds, order: ds.select(np.arange(0, ds.num_samples, 17)).shuffle(order, seed=3),
+    "split": lambda ds, order: (
+        ds.split({"a": 0.7, "b": 0.2}, by=np.arange(ds.num_samples) // 2, seed=1)["a"].shuffle(order, seed=3)
+        if ds.num_samples > 1
+        else ds.shuffle(order, seed=3)
+    ),
     "delivered": lambda ds, order: ds.shuffle(order, seed=3).take((ds.num_samples + 1) // 2),
     "both": lambda ds, order: (
         ds.select(np.arange(ds.num_samples) % 3 != 1).shuffle(order, seed=3).skip(ds.num_samples // 4)

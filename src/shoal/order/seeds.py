@@ -17,9 +17,11 @@ D. Stafford, "Better bit mixing - improving on MurmurHash3's 64-bit finalizer", 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
@@ -32,6 +34,7 @@ _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9
 _MIX_B = 0x94D049BB133111EB
+_TEXTS_AT_ONCE = 1 << 14  # so that all temporaries stay small
 
 
 def check_seed(seed: object) -> int:
@@ -71,9 +74,29 @@ def key(seed: int, epoch: int, purpose: str, *words: int) -> int:
     return state
 
 
-def keys(base: int, words: NDArray[Any]) -> NDArray[np.uint64]:
-    """Derive a key for each word from a base key, as if the word were absorbed last; same shape as ``words``."""
-    return _mixed(np.uint64((base + _GOLDEN) & _MASK) ^ _mixed(words.astype(np.uint64)))
+def keys(base: int | NDArray[np.uint64], words: NDArray[Any]) -> NDArray[np.uint64]:
+    """Derive a key for each word from a base key (or one each), as if the word were absorbed last; 10 ns each."""
+    turned = np.uint64((base + _GOLDEN) & _MASK) if isinstance(base, int) else base + np.uint64(_GOLDEN)
+    return _mixed(turned ^ _mixed(words.astype(np.uint64)))
+
+
+def text_keys(base: int, texts: Sequence[str]) -> NDArray[np.uint64]:
+    """Derive a key for each text from a base key, as if the words of a purpose were absorbed last; 0.4 us each."""
+    found = np.empty(len(texts), dtype=np.uint64)
+    for first in range(0, len(texts), _TEXTS_AT_ONCE):
+        data = [text.encode("utf-8", "surrogatepass") for text in texts[first : first + _TEXTS_AT_ONCE]]
+        lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
+        starts = np.cumsum(lengths) - lengths
+        windows = sliding_window_view(np.frombuffer(b"".join(data) + bytes(8), dtype=np.uint8), 8)
+        longest = np.argsort(-lengths, kind="stable")  # so that the texts that have a word more come first
+        state = np.full(len(data), base, dtype=np.uint64)
+        for byte in range(0, int(lengths.max(initial=0)), 8):
+            longest = longest[: int(np.count_nonzero(lengths[longest] > byte))]
+            words = windows[starts[longest] + byte].view("<u8")[:, 0].astype(np.uint64)
+            words &= ~np.uint64(0) >> (8 * np.maximum(8 + byte - lengths[longest], 0)).astype(np.uint64)
+            state[longest] = keys(state[longest], words)
+        found[first : first + len(data)] = keys(state, lengths)
+    return found
 
 
 def draws(base: int | NDArray[np.uint64], counters: NDArray[Any]) -> NDArray[np.uint64]:

@@ -26,6 +26,7 @@ from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.map_view import MapView
 from shoal.stream.ranks import Ranks
+from shoal.stream.splitting.hash_splits import split_specs
 from shoal.stream.workers.foreign_loaders import refuse_as_list, refuse_in_worker
 
 
@@ -91,6 +92,47 @@ class Dataset:
     def skip(self, num_samples: int) -> Dataset:
         """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
         return Dataset(self.stream.spec.skipped(num_samples))
+
+    def split(
+        self,
+        fractions: Mapping[str, float],
+        *,
+        by: Any = None,
+        group: Callable[[Any], Any] | None = None,
+        seed: int = 0,
+        exclude: Any = None,
+    ) -> dict[str, Dataset]:
+        """Split stored samples by a hash of their group: no group is in two splits, and none ever moves.
+
+        The split of a group depends on its name, the fractions and the seed alone: not on the machine, the other
+        groups, or the order in which ``fractions`` are listed. So shares are approximate: of ``g`` equal groups, a
+        fraction ``f`` gets ``f * g``, give or take ``sqrt(f * (1 - f) * g)``; the datasets print as what they are.
+
+        Parameters
+        ----------
+        fractions
+            By name, above 0; if they sum to less than 1, the rest is in no split.
+        by
+            What samples of a group share: a column of the index (see `index_column`), compared by its texts if it has
+            any; ``"shard"``, by the name of its file; ``"__key__"``, which is read from the headers of tars; or a
+            text or number for each sample by id. By default each sample is a group of its own, known by its shard and
+            its number there.
+        group
+            A function from that value to the group: ``lambda key: key.split("_")[0]``.
+        seed
+            Another seed gives other splits.
+        exclude
+            Groups that are in no split, as in ``by`` (sample ids by default); or a dataset, all groups of which are.
+
+        Raises
+        ------
+        UsageError
+            The dataset is shuffled or batched, there is no such column, fractions are not possible, or a split gets
+            no sample.
+        """
+        out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
+        specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)
+        return {name: Dataset(spec) for name, spec in specs.items()}
 
     def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Dataset:
         """Leave bad batches out of an epoch; all other samples keep their order.

@@ -110,11 +110,7 @@ class DatasetSpec:
 
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
         """Keep only these samples, numbered among those left: of storage before `shuffle`, of epochs after it."""
-        self._refuse_after_batch(verb)
-        self._refuse_after_gaps(verb)
-        if self.filters:
-            msg = f"{verb} counts samples before any filter, and was called after filter()"
-            raise UsageError(msg, hint=f"put {verb} before filter()")
+        self.refuse_selection(verb)
         if not len(runs):
             msg = f"{verb} leaves none of {self.num_samples} samples"
             raise UsageError(msg)
@@ -154,6 +150,14 @@ class DatasetSpec:
                 msg = f"without() leaves none of the {self.num_samples} samples of epoch {epoch}"
                 raise UsageError(msg)
         return replace(self, gaps=joined)
+
+    def refuse_selection(self, verb: str) -> None:
+        """Raise `UsageError` if samples can no longer be selected: after `batch`, `without` or `filter`."""
+        self._refuse_after_batch(verb)
+        self._refuse_after_gaps(verb)
+        if self.filters:
+            msg = f"{verb} counts samples before any filter, and was called after filter()"
+            raise UsageError(msg, hint=f"put {verb} before filter()")
 
     def _refuse_after_gaps(self, verb: str) -> None:
         if self.gaps:

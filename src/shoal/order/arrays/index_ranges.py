@@ -47,7 +47,9 @@ class Runs:
             if array.shape != (size,):
                 msg = f"a mask must have one truth value for each of {size} samples; got shape {array.shape}"
                 raise UsageError(msg)
-            array = np.flatnonzero(array)
+            edges = np.flatnonzero(np.diff(array, prepend=False, append=False))
+            starts, stops = edges[::2].copy(), edges[1::2].copy()
+            return Runs(starts, stops, chunk_starts(stops - starts))
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             msg = f"samples are chosen by integers or a mask; got {array.dtype} of shape {array.shape}"
             raise UsageError(msg)
