@@ -145,6 +145,8 @@ def test_what_a_cache_leaves_over_is_in_the_log_of_the_server(
         assert planned["amplification"] == pytest.approx(epoch[0] / 402, abs=(error + 0.001) * fetched[0][0] / 402)
     assert record["num_requests"] == pytest.approx(nodes * first["num_requests"], abs=nodes)
     assert record["read_bytes"] == pytest.approx(nodes * first["read_bytes"])
+    assert record["amplification_without_cache"] == uncached["amplification_without_cache"]
+    assert uncached["amplification"] == pytest.approx(uncached["amplification_without_cache"])
     assert record["amplification"] == first["amplification"] < 0.95 * uncached["amplification"]
     assert uncached["amplification_with_cache"] == pytest.approx(first["amplification"], rel=error + 1e-9)
     assert (second["num_requests"] == 0) == (num_canonical_nodes == 2 and budget == "32MiB")

@@ -95,8 +95,7 @@ def test_thinned_chunks_are_read_about_as_often(case: tuple[int, int, int, int, 
     assert thinned.thinned > 1.5
     assert exact.error == exact.held_error == 0.0
     assert thinned.num_reads == pytest.approx(exact.num_reads, rel=max(0.05, 2 * thinned.error))
-    # A rank with chunks of two nodes, of which one is simulated, may hold two more.
-    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=max(0.05, 2 * thinned.held_error), abs=2)
+    assert thinned.held_chunks == pytest.approx(exact.held_chunks, rel=max(0.05, 2 * thinned.held_error), abs=1)
 
 
 @pytest.mark.parametrize("case", THIN, ids=str)
@@ -104,7 +103,9 @@ def test_all_samples_of_a_node_tell_what_ranks_hold(case: tuple[int, int, int, i
     """Thinned, these had 14 chunks where there are 19: ranks that hardly need a chunk are missed, or hold it less."""
     chunks, nodes, each, num_chunks, world_size, batch, _ = case
     arguments = (np.full(num_chunks, each), np.full(num_chunks, 1000), Partition(world_size * batch, world_size))
-    window, seeds = Window(chunks, nodes), range(8)  # a single one of the first may be 5 % off, by chance
+    # Eight seeds, not four: with 64 ranks of a sample each, reads are 2 % too many, give or take 3.5 % with one seed
+    # (-4 to +11 % with 24 of them), and 13 chunks are held, or one more or less: the mean of four may be 5 % off.
+    window, seeds = Window(chunks, nodes), range(8)
     exact = [simulate_reads(window, *arguments, seed=seed) for seed in seeds]
     some = [simulate_reads(window, *arguments, seed=seed, most_positions=chunks // nodes * each) for seed in seeds]
     assert all(found.is_exact for found in exact)

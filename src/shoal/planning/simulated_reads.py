@@ -123,10 +123,11 @@ def _by_thinning(found: Sequence[float], thinned: float) -> float:
     """Estimate the relative error of a number found by thinning, from values at 1, 2 and 4 times the thinning.
 
     Thinning misses rare uses, in the tails of a distribution. These move with the logarithm of the number of
-    samples, so each doubling has about the effect of the one before.
+    samples, so each doubling has about the effect of the one before. Counts are whole numbers, so no effect of less
+    than one is seen in them.
     """
     once, twice = abs(found[1] / found[0] - 1.0), abs(found[2] / found[0] - 1.0)
-    return max(once, twice / 2.0) * max(1.0, math.log2(thinned))
+    return max(1.0 / found[0], max(once, twice / 2.0) * max(1.0, math.log2(thinned)))
 
 
 def _simulated(

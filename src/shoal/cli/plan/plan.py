@@ -195,7 +195,10 @@ def _groups(record: dict[str, Any]) -> dict[str, dict[str, str]]:
     return groups
 
 
-_SHOWN_APART = ("vr", "sequential", "call", "open_call", "refused", "amplification_with_cache")
+_SHOWN_APART = (
+    *("vr", "sequential", "call", "open_call", "refused"),
+    *("amplification_with_cache", "amplification_without_cache"),
+)
 _FACTS = {
     "What is read at a time": {
         "chunk_bytes": "Chunk",

@@ -121,6 +121,7 @@ class Planned:
             "num_looks": round(num_stats),
             "read_bytes": self.fetched.num_bytes,
             "amplification": self.fetched.num_reads / num_chunks,
+            "amplification_without_cache": self.reads.amplification,
             "amplification_with_cache": self.reads.by_node.amplification,
             "is_simulated_exactly": self.is_exact,
             "requests_error": self.reads.error,
