@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls, Terminal, make_shards
-from tests.samples import write_jsonl, write_tar_shards
+from tests.samples import write_jsonl, write_tar, write_tar_shards
 
 import shoal
 from shoal.cli.main import main
@@ -193,3 +193,91 @@ def test_columns_are_not_dropped_unless_that_is_meant(
     calls.text("index", tmp_path / "out", "--output", index, "--checksum")
     assert "had the columns length, label, record_crc32, and this one has not" in calls.complaints
     assert len(shoal.open(tmp_path / "out")) == 3
+
+
+@pytest.fixture
+def labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tar shards with a JSON member of which every fourth has no score."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    for shard in range(2):
+        objects = [
+            {"label": i % 5, "meta": {"lang": ("en", "de")[i % 2]}, "tokens": list(range(i % 6))}
+            | ({"score": i} if i % 4 else {})
+            for i in range(shard * 50, shard * 50 + 50)
+        ]
+        samples = [
+            {"__key__": f"{i:03d}".encode(), "cls": b"%d" % (i % 3), "json": json.dumps(each).encode()}
+            for i, each in enumerate(objects)
+        ]
+        write_tar(tmp_path / "data" / f"train-{shard}.tar", samples)
+    return tmp_path / "data"
+
+
+def test_columns_are_read_into_a_new_index(labelled: Path, calls: Calls) -> None:
+    plain = calls.json("index", labelled, "--output", labelled.parent / "plain.index")
+    said = calls.json("index", labelled, "--columns", "label,meta.lang", "--columns", "num_tokens=tokens:len")
+    assert said["columns"] == ["label", "meta.lang", "num_tokens"]
+    assert (plain["columns"], said["fingerprint"]) == ([], plain["fingerprint"])
+    dataset = shoal.open(labelled)
+    values = [json.loads(sample["json"]) for sample in dataset]
+    assert dataset.index_column("label").tolist() == [value["label"] for value in values]
+    assert dataset.select(**{"meta.lang": "de"}).num_samples == 50
+    assert dataset.index_column("num_tokens").tolist() == [len(value["tokens"]) for value in values]
+    assert dataset.shuffle().quality(batch=4, key="label").key == "label"
+    about = calls.json("info", labelled)["index"]["columns"]["meta.lang"]
+    assert about == {"type": "int32", "num_texts": 2, "texts": ["de", "en"], "path": "json.meta.lang"}
+
+
+def test_columns_are_added_without_scanning_again(
+    labelled: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls.text("index", labelled, "--columns", "label")
+    before = shoal.open(labelled)
+    state = before.shuffle(seed=1).state_dict()
+    monkeypatch.setattr("shoal.cli.index.build_index", pytest.fail)
+    refused = calls.refused("index", labelled, "--columns", "score")
+    assert "25 of 100 samples have none, first sample 0 (train-0.tar)" in refused
+    said = calls.json("index", labelled, "--columns", "label,score", "--missing", "score=-1", "--checksum")
+    assert "25 of 100 samples have no 'score', and -1 in the column 'score'" in calls.complaints
+    assert (said["columns"], said["checksums"]) == (["label", "score"], True)
+    assert "score (int64, from json.score, 25 missing as -1)" in calls.text("info", labelled)
+    after = shoal.open(labelled)
+    assert after.index_column("label").tolist() == before.index_column("label").tolist()
+    after.shuffle(seed=1).load_state_dict(state)
+    index = labelled / "shoal.index"
+    other = labelled.parent / "other.index"
+    said = calls.json("index", index, "--columns", "cls", "--output", other)
+    assert (said["columns"], said["index"]) == (["label", "score", "cls"], str(other))
+    assert list(load_index(str(index), store=LocalStore()).columns) == ["label", "score"]
+    calls.text("index", index, "--columns", "cls,lang=meta.lang")
+    assert list(load_index(str(index), store=LocalStore()).columns) == ["label", "score", "cls", "lang"]
+
+
+def test_an_index_of_shards_that_changed_is_made_again_with_its_columns(labelled: Path, calls: Calls) -> None:
+    calls.text("index", labelled, "--columns", "label,kind=cls")
+    write_tar(labelled / "train-1.tar", [{"__key__": b"1", "cls": b"7", "json": b'{"label": 9}'}])
+    refused = calls.refused("index", labelled)
+    assert "--columns label,kind=cls reads them again" in refused
+    assert "has the columns label, which" in calls.refused("index", labelled, "--columns", "kind=cls")
+    said = calls.json("index", labelled, "--columns", "label,kind=cls")
+    assert said["num_samples"] == 51
+    assert shoal.open(labelled).index_column("label")[-1] == 9
+    assert shoal.open(labelled).index_column("kind")[-1] == 7
+
+
+def test_columns_that_cannot_be_added_are_refused(labelled: Path, calls: Calls) -> None:
+    assert "--columns adds columns to it" in calls.refused("index", _indexed(labelled, calls))
+    index = labelled / "shoal.index"
+    assert "did you mean 'label'?" in calls.refused("index", index, "--columns", "lable")
+    assert "--missing takes NAME=VALUE; got '-1'" in calls.refused("index", index, "--columns", "score", "--missing=-1")
+    refused = calls.refused("index", index, "--columns", "label", "--missing", "m=1")
+    assert "given for 'm', which is none of the columns" in refused
+    refused = calls.refused("index", index, "--columns", "label", "--extent-bytes", "1KiB")
+    assert "--extent-bytes would make another" in refused
+    calls.text("index", index, "--columns", "label")
+    assert "the index has 'label' already" in calls.refused("index", labelled, "--columns", "label=cls")
+
+
+def _indexed(directory: Path, calls: Calls) -> Path:
+    return Path(calls.json("index", directory)["index"])

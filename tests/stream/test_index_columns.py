@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.measure import audit
 from shoal.pack import Writer
+from shoal.pipeline.sample_columns import added_columns
 from shoal.stream.dataset import Dataset
 
 HF = Path(__file__).parent.parent / "formats" / "data" / "hf"
@@ -120,3 +122,51 @@ def test_names_of_other_fields_are_asked_for_by_name(lines: Dataset) -> None:
         with pytest.raises(UsageError, match="have no names") as caught:
             ask()
         assert "'lang'" in caught.value.hint
+
+
+@pytest.fixture
+def plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    rows: list[dict[str, Any]] = [{"lang": ("de", "en", "fr")[i % 3], "tokens": list(range(i % 9))} for i in range(90)]
+    for number in range(1, 90, 2):
+        rows[number]["n"] = number
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "x.jsonl"
+
+
+def test_a_dataset_is_opened_with_columns(plain_lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = shoal.open(plain_lines)
+    asked = {"lang": None, "size=tokens:len": None, "n": -1}
+    ds = shoal.open(plain_lines, index_columns=asked)
+    assert ds.select(lang=["de", "fr"], size=lambda sizes: sizes > 4).num_samples == sum(
+        sample["lang"] != "en" and len(sample["tokens"]) > 4 for sample in without
+    )
+    assert ds.index_column("n").tolist() == [sample.get("n", -1) for sample in without]
+    state = without.shuffle(seed=3).state_dict()
+    ds.shuffle(seed=3).load_state_dict(state)
+    assert ds.shuffle(seed=3).ids().tolist() == without.shuffle(seed=3).ids().tolist()
+    # The second time they come from the cache, until a shard changes.
+    monkeypatch.setattr(added_columns, "scan_columns", pytest.fail)
+    again = shoal.open(plain_lines, index_columns=asked)
+    assert again.index_column("lang").tolist() == ds.index_column("lang").tolist()
+    monkeypatch.undo()
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(plain_lines.parent / "cache"))
+    plain_lines.write_text(plain_lines.read_text().replace('"fr"', '"it"'))
+    assert shoal.open(plain_lines, index_columns=asked).class_names("lang") == ("de", "en", "it")
+
+
+def test_columns_that_are_there_are_not_read(lines: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(added_columns, "scan_columns", pytest.fail)
+    directory = Path(lines.stream.opened.paths[0]).parent
+    assert shoal.open(directory, index_columns=["label", "lang"]).select(lang="de").num_samples == 300
+
+
+def test_columns_of_no_kind_are_refused(plain_lines: Path) -> None:
+    with pytest.raises(UsageError, match="45 of 90 samples have none") as caught:
+        shoal.open(plain_lines, index_columns=["m=n"])
+    assert 'index_columns={"m=n": ...}' in caught.value.hint
+    with pytest.raises(UsageError, match="the value for samples without 'n' is a list"):
+        shoal.open(plain_lines, index_columns={"n": [1]})
+    with pytest.raises(UsageError, match="no column 'lang'") as caught:
+        shoal.open(plain_lines).select(lang="de")
+    assert "`shoal index --columns lang`" in caught.value.hint

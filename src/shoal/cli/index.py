@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from shoal.cli import output
-from shoal.cli.options.index_output import index_output
+from shoal.cli.options.column_options import add_column_arguments, columns_added, missing_of
+from shoal.cli.options.index_output import IndexOutput, index_file, index_output
 from shoal.cli.options.source_options import (
     add_format_argument,
     add_json_argument,
@@ -19,6 +22,7 @@ from shoal.cli.preview import printable
 from shoal.cli.progress_bar import Progress
 from shoal.errors import SourceError, UsageError
 from shoal.figures import counted
+from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Format
 from shoal.hints import pip_install
 from shoal.index.cutting import EXTENT_BYTES
@@ -26,15 +30,26 @@ from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.checksums import extent_checksums
+from shoal.indexing.index_covers_source import describes
 from shoal.indexing.manifests_beside import Described, compare_hashes
-from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, wanted_suffixes
+from shoal.indexing.open_source import (
+    Opened,
+    choose_format,
+    described_shards,
+    format_of_index,
+    open_source,
+    refuse_unfinished,
+    wanted_suffixes,
+)
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.split_selection import select_split
 from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source, expand
+from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
 
@@ -54,20 +69,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checksum", action="store_true", help=text)
     text = "processes that scan local files; 0 for none (default: one per processor, none for less than 256 MiB)"
     parser.add_argument("--workers", type=int, metavar="N", help=text)
+    add_column_arguments(parser)
     add_format_argument(parser)
     add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build the index and write it."""
+    """Build the index, or add columns to one that is there, and write it."""
     source = source_of(arguments)
     options = storage_options_of(arguments)
     store = with_retries(open_store(source, options), options)
     suffixes = wanted_suffixes(arguments.format)
+    columns = as_columns(arguments.columns)
     found = expand(source, suffixes=suffixes, store=store)
     if found.kind == "index":
-        msg = f"{found.asked}: this is an index already"
-        raise SourceError(msg, hint="name the shards, or see what is in it with `shoal info`")
+        return _run_on_index(arguments, found.paths[0], columns, store)
     found = select_split(found, arguments.split, suffixes=suffixes, store=store).source
     what = described_shards(found, arguments.format, store)
     found = what.source
@@ -75,10 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
     shard_format = choose_format(found, what.format or arguments.format)
     target = index_output(arguments, found, shard_format, store)
     before = target.existing()
-    if before is not None and arguments.output is None:
-        _refuse_to_drop_columns(before, printable(target.path))
-    traffic = ScanTraffic()
     began_seconds = time.monotonic()
+    if columns and before is not None and (opened := _described(before, found, arguments, store)) is not None:
+        return _finish(arguments, target, before, _extended(opened, arguments, columns), began_seconds)
+    if before is not None and arguments.output is None:
+        _refuse_to_drop_columns(before, printable(target.path), columns)
+    traffic = ScanTraffic()
     index = _built(what, shard_format, arguments, store, traffic)
     scan_seconds = time.monotonic() - began_seconds
     if not index.num_samples:
@@ -87,7 +105,67 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(msg, hint="nothing was written; is this the right format?")
     if arguments.checksum:
         _note_unknown_hashes(what, num_compared=compare_hashes(what, store))
-        index = _with_checksums(index, found, shard_format, store)
+        index = _with_checksums(index, found.paths, shard_format, store)
+    if columns:
+        check = ShardCheck(index, found.paths, store=store, format=shard_format)
+        opened = Opened(store, index, found.paths, shard_format, None, check)
+        index = columns_added(opened, columns, missing_of(arguments))
+    more: dict[str, Any] = {"scanned_samples_per_second": index.num_samples / max(scan_seconds, 1e-9)}
+    if traffic.num_requests:
+        more["scan"] = asdict(traffic) if arguments.json else str(traffic)
+    return _finish(arguments, target, before, index, began_seconds, more)
+
+
+def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Column], store: Store) -> int:
+    """Add columns to an index that was named as such."""
+    if not columns:
+        msg = f"{printable(path)}: this is an index already"
+        raise SourceError(msg, hint="--columns adds columns to it; `shoal info` shows what is in it")
+    wrong = {
+        "--extent-bytes": arguments.extent_bytes != str(EXTENT_BYTES),
+        "--split without --output": arguments.split is not None and arguments.output is None,
+    }
+    if given := [word for word, is_given in wrong.items() if is_given]:
+        msg = f"{printable(path)}: columns are added to this index, which {given[0]} would make another"
+        raise UsageError(msg, hint="name the shards to make a new index")
+    began_seconds = time.monotonic()
+    options = storage_options_of(arguments)
+    opened = open_source(path, split=arguments.split, format=arguments.format, storage_options=options)
+    target = index_file(arguments, path, store)
+    return _finish(arguments, target, target.existing(), _extended(opened, arguments, columns), began_seconds)
+
+
+def _extended(opened: Opened, arguments: argparse.Namespace, columns: Sequence[Column]) -> Index:
+    """Return an index with further columns, and checksums if they are asked for."""
+    index = columns_added(opened, columns, missing_of(arguments))
+    if arguments.checksum and index.extent_checksum is None:
+        return _with_checksums(index, opened.paths, opened.format, opened.store)
+    return index
+
+
+def _described(before: Index, found: Source, arguments: argparse.Namespace, store: Store) -> Opened | None:
+    """Return the dataset of an index that is there, if a new one would be the same; else None."""
+    infos = stat_all(found.paths, store)
+    extent_bytes = parse_bytes(arguments.extent_bytes, "--extent-bytes")
+    is_same = len(before.shard_names) == len(found.names) and describes(before, found, infos)
+    if not is_same or before.metadata.get("extent_bytes", extent_bytes) != extent_bytes:
+        return None
+    shard_format = format_of_index(before, found.asked, arguments.format)
+    path_of = dict(zip(found.names, found.paths, strict=True))
+    paths = tuple(path_of[name] for name in before.shard_names)
+    check = ShardCheck(before, paths, store=store, format=shard_format)
+    return Opened(store, before, paths, shard_format, None, check)
+
+
+def _finish(
+    arguments: argparse.Namespace,
+    target: IndexOutput,
+    before: Index | None,
+    index: Index,
+    began_seconds: float,
+    more: dict[str, Any] | None = None,
+) -> int:
+    """Write the index, and say what is in it."""
     record = {
         "index": printable(target.path),
         "file_bytes": target.write(index),
@@ -99,14 +177,14 @@ def run(arguments: argparse.Namespace) -> int:
         "num_extents": index.num_extents,
         "mean_extent_bytes": float((index.extent_end_byte - index.extent_first_byte).mean()),
         "checksums": index.extent_checksum is not None,
+        "columns": [name for name in index.columns if name != RECORD_CRCS],
         "not_indexed": dict(index.notes),  # found in the shards, but not as samples
         "fingerprint": index.fingerprint,
         "elapsed_seconds": time.monotonic() - began_seconds,
-        "scanned_samples_per_second": index.num_samples / max(scan_seconds, 1e-9),
+        **(more or {}),
     }
-    if traffic.num_requests:
-        record["scan"] = asdict(traffic) if arguments.json else str(traffic)
-    output.emit(record if arguments.json else output.without_usual(record, not_indexed={}), as_json=arguments.json)
+    usual: dict[str, Any] = {"not_indexed": {}, "columns": []}
+    output.emit(record if arguments.json else output.without_usual(record, **usual), as_json=arguments.json)
     if before is not None:
         _note_losses(before, index)
     return 0
@@ -122,11 +200,18 @@ def _note_unknown_hashes(what: Described, *, num_compared: int) -> None:
         )
 
 
-def _refuse_to_drop_columns(before: Index, path: str) -> None:
-    if columns := [name for name in before.columns if name != RECORD_CRCS]:
-        msg = f"{path}: the index that is there has the columns {', '.join(columns)}, which no scan can find again"
+def _refuse_to_drop_columns(before: Index, path: str, columns: Sequence[Column]) -> None:
+    kept = {RECORD_CRCS, *(column.name for column in columns)}
+    if lost := [name for name in before.columns if name not in kept]:
+        sources = before.metadata.get(COLUMN_SOURCES, {})
+        known = [(name, sources[name]["asked"]) for name in lost if name in sources]
+        found = [name if name == path else f"{name}={path}" for name, path in known]
+        msg = f"{path}: the index that is there has the columns {', '.join(lost)}, which no scan of headers can find"
+        again = f"--columns {','.join(found)} reads them again; " if found else ""
         keeps = "`shoal verify --repair-index` keeps them"
-        raise UsageError(msg, hint=f"{keeps}; --output FILE writes an index without them elsewhere, or here: {path}")
+        raise UsageError(
+            msg, hint=f"{again}{keeps}; --output FILE writes an index without them elsewhere, or here: {path}"
+        )
 
 
 def _note_losses(before: Index, index: Index) -> None:
@@ -156,8 +241,8 @@ def _built(
         )
 
 
-def _with_checksums(index: Index, found: Source, shard_format: Format, store: Store) -> Index:
-    check = ShardCheck(index, found.paths, store=store, format=shard_format)
+def _with_checksums(index: Index, paths: Sequence[str], shard_format: Format, store: Store) -> Index:
+    check = ShardCheck(index, paths, store=store, format=shard_format)
     with Progress(label="checksums", unit="bytes") as progress:
-        checksums = extent_checksums(index, found.paths, store=store, check=check.check, progress=progress.show_bytes)
+        checksums = extent_checksums(index, paths, store=store, check=check.check, progress=progress.show_bytes)
     return replace(index, extent_checksum=checksums)

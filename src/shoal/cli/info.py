@@ -22,6 +22,7 @@ from shoal.indexing.changed_shards import looks_indexed
 from shoal.indexing.open_source import Opened
 from shoal.order.window.order import Window
 from shoal.pack.inputs.sample_fields import SampleFields
+from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.stat_many import stat_all
@@ -167,12 +168,14 @@ def _index(opened: Opened, origin: str) -> dict[str, Any]:
 
 
 def _columns(index: Index) -> dict[str, Any]:
-    """Return the type of each column that `select` can query, and some of the texts that its numbers stand for."""
+    """Return the type of each column that `select` can query, some of its texts, and where it was read."""
     found: dict[str, Any] = {}
     for name in column_names(index):
         words = words_of_column(index, name)
         texts = {} if words is None else {"num_texts": len(words), "texts": list(words[:_SHOWN_TEXTS])}
-        found[name] = {"type": str(column_of(index, name).dtype), **texts}
+        read_from = index.metadata.get(COLUMN_SOURCES, {}).get(name, {})
+        source = {fact: read_from[fact] for fact in ("path", "num_missing", "missing") if fact in read_from}
+        found[name] = {"type": str(column_of(index, name).dtype), **texts, **source}
     return found
 
 
@@ -184,6 +187,10 @@ def _columns_text(columns: Mapping[str, Any]) -> str | None:
         if "texts" in about:
             more = ", ..." if about["num_texts"] > len(about["texts"]) else ""
             texts = f", {about['num_texts']:,} texts: {', '.join(map(printable, about['texts']))}{more}"
+        if about.get("path", name) != name:
+            texts += f", from {printable(about['path'])}"
+        if "num_missing" in about:
+            texts += f", {about['num_missing']:,} missing as {printable(str(about['missing']))}"
         shown.append(f"{printable(name)} ({about['type']}{texts})")
     return "; ".join(shown) or None
 

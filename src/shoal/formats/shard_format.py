@@ -152,6 +152,18 @@ class ColumnarFormat(Protocol):
 
 
 @runtime_checkable
+class FieldsFormat(Protocol):
+    """A columnar format that reads only the bytes that its fields need."""
+
+    def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> Records:
+        """Read the samples of ``span``, which ends at ``end_byte`` of the shard.
+
+        Raises what `Format.parse` would.
+        """
+        ...
+
+
+@runtime_checkable
 class RecordFormat(Protocol):
     """A columnar format with shards whose records all have one length, which need not be parsed."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from shoal.pack.column_values import Column
+    from shoal.formats.column_paths import Column
     from shoal.pack.destination import Output
     from shoal.pack.from_shards.repacking import Repacked, repack
     from shoal.pack.inputs.sample_fields import SampleFields
@@ -42,7 +42,7 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
-        "shoal.pack.column_values": "Column",
+        "shoal.formats.column_paths": "Column",
         "shoal.pack.destination": "Output",
         "shoal.pack.from_shards.repacking": "Repacked repack",
         "shoal.pack.inputs.sample_fields": "SampleFields",

@@ -1,65 +1,17 @@
-"""Sample values that go into columns of the index: numbers unchanged, strings as codes into a list.
-
-A column is given as a field, or as a path into a field that holds JSON: ``label``, ``json.caption.language``.
-``length`` is the total bytes of a sample's values, unless the sample has a field of that name. ``name=path`` gives the
-column another name.
-"""
+"""Values of written samples that go into columns of the index: numbers unchanged, strings as codes into a list."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.column_paths import Column, meant_path
 from shoal.formats.shard_format import Sample
 from shoal.hints import did_you_mean
-
-_NUMBER = re.compile("0|-?[1-9][0-9]{0,18}")
-
-_RESERVED = "record_crc32"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its name in the index, and the path of its value in a sample."""
-
-    name: str
-    path: str
-
-    def value(self, sample: Sample) -> Any:
-        """Return the value of this column in a sample; None if it has none."""
-        if self.path in sample:
-            return _plain(sample[self.path])
-        found = _plain(_inside(sample, self.path))
-        if found is None and self.path == "length":
-            values = (value for name, value in sample.items() if name[:2] != "__")
-            return sum(len(value) for value in values if isinstance(value, bytes | str | bytearray | memoryview))
-        return found
-
-
-def as_columns(asked: str | Sequence[str | Column]) -> tuple[Column, ...]:
-    """Parse columns from ``name`` or ``name=path``.
-
-    >>> as_columns(["label", "language=json.meta.language"])
-    (Column(name='label', path='label'), Column(name='language', path='json.meta.language'))
-
-    Raises `UsageError` if a name is empty, repeated, or reserved for a column that shards always get.
-    """
-    each = [asked] if isinstance(asked, str) else asked
-    columns = tuple(text if isinstance(text, Column) else _parsed(text) for text in each)
-    names = [column.name for column in columns]
-    for name in names:
-        if not name or names.count(name) > 1 or name == _RESERVED:
-            msg = f"{name!r} cannot name a column: names must not be empty, repeated, or {_RESERVED}"
-            raise UsageError(msg, hint="name=path gives a column another name")
-    return columns
 
 
 def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
@@ -71,7 +23,7 @@ def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
             said = "none" if value is None else f"a {type(value).__name__}"
             what = f"the column {column.name!r} is {column.path!r} of each sample"
             msg = f"{what}, and the sample {name!r} has {said} there"
-            meant = _meant(sample, column.path)
+            meant = meant_path(sample, column.path)
             hint = f"did you mean {column.name}={meant}? " if meant else did_you_mean(column.path, sample)
             hint = hint or "numbers and texts go into the index; "
             raise UsageError(msg, hint=f"{hint}its fields are {', '.join(sample)}")
@@ -164,64 +116,3 @@ def _numbers(values: list[Any], name: str) -> NDArray[Any]:
 
 
 _KINDS: Mapping[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
-
-
-def _parsed(text: str) -> Column:
-    name, sign, path = text.partition("=")
-    return Column(name, path if sign else name)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as a plain number or string if it can be one."""
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
-        return value.item()
-    if isinstance(value, bytes):
-        try:
-            text = value.decode("utf-8")
-        except UnicodeDecodeError:
-            return None
-        number = text.strip()
-        # "007" and "1_000" stay strings.
-        return int(number) if _NUMBER.fullmatch(number) else text
-    # An enum member is stored as its value; str() would give its name.
-    return value.value if isinstance(value, Enum) and isinstance(value, int | float | str) else value
-
-
-def _inside(sample: Sample, path: str) -> Any:
-    """Return the value at a path whose first part, up to some dot, is a field that holds JSON."""
-    cut = path.find(".")
-    while cut > 0:
-        found = sample.get(path[:cut])
-        if found is not None:
-            try:
-                value = json.loads(found) if isinstance(found, str | bytes) else found
-            except (ValueError, RecursionError):
-                return None
-            return _part(value, path[cut + 1 :])
-        cut = path.find(".", cut + 1)
-    return None
-
-
-def _part(value: Any, path: str) -> Any:
-    """Return the part of an object at a path, whose names may contain dots; None if there is none."""
-    if not isinstance(value, dict) or path in value:
-        return value.get(path) if isinstance(value, dict) else None
-    cut = path.find(".")
-    while cut >= 0:
-        if (found := _part(value.get(path[:cut]), path[cut + 1 :])) is not None:
-            return found
-        cut = path.find(".", cut + 1)
-    return None
-
-
-def _meant(sample: Sample, path: str) -> str | None:
-    """Return a path to a number or string that a wrong path may have meant: deeper inside a field, or less deep."""
-    within = path.partition(".")[2]
-    for other in (*(f"{name}.{path}" for name in sample if _is_object(sample[name])), *([within] if within else [])):
-        if isinstance(Column("", other).value(sample), bool | int | float | str):
-            return other
-    return None
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, str | bytes) and value[:1] in ("{", b"{"))

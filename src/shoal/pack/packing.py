@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.column_values import Column, as_columns
 from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.inputs.file_inputs import InputTable

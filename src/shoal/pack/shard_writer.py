@@ -15,6 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from shoal.errors import ShoalError, UsageError
+from shoal.formats.column_paths import Column
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.writer import TableShard
 from shoal.formats.writing.encoder import AppendedShard, EncodedRecord, Encoder, RecordBlock
@@ -23,7 +24,7 @@ from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
-from shoal.pack.column_values import Column, ColumnValues, values_in
+from shoal.pack.column_values import ColumnValues, values_in
 from shoal.pack.destination import Output
 from shoal.pack.inputs.repeats import copy_of
 from shoal.storage.atomic_writes import UnfinishedObject

@@ -39,7 +39,8 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
         return np.array(each, dtype=np.int64)[index.extent_shard]
     known = _column_names(index)
     msg = f"the index has no column {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
-    hint = "columns are made with `shoal pack --columns`; an array by sample id serves as a label"
+    reads = f'`shoal index --columns {name}`, or index_columns=["{name}"] of shoal.open, reads it from the samples'
+    hint = f"{reads}; an array by sample id serves as a label"
     raise UsageError(msg, hint=did_you_mean(name, known) + hint)
 
 

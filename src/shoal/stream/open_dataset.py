@@ -11,6 +11,7 @@ from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.indexing.open_source import open_source
+from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
@@ -25,6 +26,7 @@ def open_dataset(
     format: str | Format | None = None,  # noqa: A002  # the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
     publish_index: bool = False,
+    index_columns: ColumnsLike = (),
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
     """Open shards in place: a file, directory, glob, brace pattern, list of those, or an index file.
@@ -50,6 +52,11 @@ def open_dataset(
     publish_index
         If true, an index built for a whole directory of an object store is also written beside its shards, as
         ``shoal.index``, for other machines to find. By default nothing is written there.
+    index_columns
+        Columns to find in the index, for `select`, `index_column`, `quality` and whatever else chooses samples: fields,
+        paths into JSON and lengths, ``["label", "lang=meta.lang", "tokens:len"]``. Those that the index lacks are read
+        from all samples once, and cached on this machine; ``shoal index --columns`` writes them into an index. A
+        mapping gives a value for samples that have none: ``{"score": -1}``. Orders and states do not depend on columns.
     cache
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
@@ -77,5 +84,7 @@ def open_dataset(
         msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"
         msg += met and f"; met: {met}"
         raise UsageError(msg, hint="is this the right format, with the right options?")
+    if index_columns:
+        opened = opened_with_columns(opened, index_columns)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
     return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept)))

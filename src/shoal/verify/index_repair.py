@@ -129,7 +129,7 @@ def _with_known_columns(
         what = f"the index was left as it is: it has the columns {', '.join(own)}"
         which = f"{counted(len(new), 'shard')}, the first of {new[0]}"
         msg = f"{what}, and their values for the new samples of {which} are unknown"
-        hint = "`shoal repack --columns` makes shards with an index that has them; `shoal index` makes one without"
+        hint = "`shoal index --columns` reads those that samples have; `shoal index --output FILE` makes one without"
         raise UsageError(msg, hint=hint)
     columns = {}
     if RECORD_CRCS in old.columns and (crcs := record_checksums(repaired, paths, store=store)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +67,24 @@ def index_output(arguments: argparse.Namespace, found: Source, shard_format: For
         target = _beside(found, store)
         _refuse_partial(found, shard_format, target)
         return target
+    return _named(arguments, asked, found.paths)
+
+
+def index_file(arguments: argparse.Namespace, path: str, store: Store) -> IndexOutput:
+    """Return where the index goes that is at ``path`` in ``store``: to ``--output``, or over itself."""
+    asked: str | None = arguments.output
+    if asked is not None:
+        return _named(arguments, asked, [path])
+    if not scheme_of(path):
+        return _local_file(Path(path))
+    _refuse_read_only(path)
+    return IndexOutput(path, store)
+
+
+def _named(arguments: argparse.Namespace, asked: str, sources: Sequence[str]) -> IndexOutput:
     if not scheme_of(asked):
         return _local_file(Path(expand_home(asked)).absolute())
-    same = schemes_of([asked]) == schemes_of(found.paths)
+    same = schemes_of([asked]) == schemes_of(sources)
     options = storage_options_of(arguments)
     other = with_retries(open_store(asked, options if same else None), options)
     path = join(object_path(asked).rstrip("/"), INDEX_NAME) if asked.endswith("/") else object_path(asked)

@@ -115,6 +115,19 @@ class Parquet:
         _check_rows(table.num_rows, span, end_byte)
         return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
 
+    def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> TableRecords:
+        """Decode the row groups of a span, reading the pages of the wanted columns and no other bytes.
+
+        Raises `ShardError` as `parse` does.
+        """
+        kept, groups = _groups_at(span, end_byte)
+        file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        with _decoding(groups, span, file):
+            opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False)
+            table = _rows_of(opened, [group.number for group in groups], self._chosen(opened, span.shard))
+        _check_rows(table.num_rows, span, end_byte)
+        return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
+
     @property
     def spilled_as(self) -> str:
         """Name of the format, with the decoded columns."""

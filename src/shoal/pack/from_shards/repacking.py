@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.figures import counted
+from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Format
 from shoal.formats.writing.written_formats import TABLE_FORMATS, WRITTEN_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
@@ -35,7 +36,6 @@ from shoal.indexing.open_source import Opened, open_source
 from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.column_values import Column, as_columns
 from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.from_shards.new_schemas import (
     Schema,

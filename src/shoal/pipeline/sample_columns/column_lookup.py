@@ -1,0 +1,134 @@
+"""Lookup of the values of columns in samples: by field, by a path into JSON, or by a bare name in a JSON member.
+
+A column's path names a field; else a field that holds JSON and what is inside it, ``meta.lang``; else what is inside
+the one member of a tar sample that is JSON, so that ``lang`` is found where ``json.lang`` is. Whatever it is, it is
+the same for all samples: a name that means one thing here and another there is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.column_paths import (
+    LENGTH,
+    TOTAL_BYTES,
+    Column,
+    length_of,
+    meant_path,
+    parsed_json,
+    part_of,
+    total_bytes,
+)
+from shoal.formats.shard_format import Sample
+from shoal.hints import did_you_mean
+from shoal.pipeline.sample_columns.column_parts import Where
+
+_ABSENT = object()
+
+
+class ColumnLookup:
+    """The values of columns in some consecutive samples, collected sample by sample; ``where`` names a row in errors.
+
+    ``values`` are the values of each column as they are stored, None where there is none, and ``sources`` the full path
+    at which they were found, "" so far.
+    """
+
+    def __init__(self, columns: Sequence[Column], where: Where) -> None:
+        self._columns, self._where = tuple(columns), where
+        self._paths = [column.path.removesuffix(LENGTH) for column in columns]
+        self._are_lengths = [column.path.endswith(LENGTH) for column in columns]
+        self.values: list[list[Any]] = [[] for _ in columns]
+        self.sources = [""] * len(self._columns)
+        self.example: Sample = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add the values of the next sample.
+
+        Raises `UsageError`: a path could mean two things, or another than in a sample before; or a value whose length
+        is asked for has none.
+        """
+        inside: dict[str, Any] = {}  # JSON is parsed once for all columns
+        self.example = self.example or sample
+        for number, column in enumerate(self._columns):
+            value = sample.get(column.path, _ABSENT)
+            source = column.path
+            if value is _ABSENT:
+                value, source = self._found(number, column, sample, inside)
+            if source != self.sources[number] and value is not None:
+                self._set_source(number, source)
+            self.values[number].append(value)
+
+    def _found(self, number: int, column: Column, sample: Sample, inside: dict[str, Any]) -> tuple[Any, str]:
+        """Return the value of a path that is no field, None if there is none, and the path where it was found."""
+        path, is_length = self._paths[number], self._are_lengths[number]
+        if path == TOTAL_BYTES and not is_length:
+            return total_bytes(sample), TOTAL_BYTES
+        if is_length and path in sample:
+            value, source = sample[path], path
+        else:
+            value, source = self._inside(path, sample, inside)
+        if value is None or not is_length:
+            return value, source
+        if (length := length_of(value)) is None:
+            where = self._where(len(self.values[number]))
+            msg = (
+                f"the column {column.name!r} is the length of {path!r}, and {where} has a {type(value).__name__} there"
+            )
+            raise UsageError(msg, hint="lists, arrays, texts and bytes have a length")
+        return length, source + LENGTH
+
+    def _inside(self, path: str, sample: Sample, inside: dict[str, Any]) -> tuple[Any, str]:
+        cut = path.find(".")
+        while cut > 0:
+            if sample.get(path[:cut]) is not None:
+                return part_of(_json(sample, path[:cut], inside), path[cut + 1 :]), path
+            cut = path.find(".", cut + 1)
+        members = json_members(sample)
+        found = [(name, part_of(_json(sample, name, inside), path)) for name in members]
+        found = [(name, value) for name, value in found if value is not None]
+        if len(found) > 1:
+            where = self._where(len(self.values[0]))
+            msg = f"{path!r} could be {' or '.join(f'{name}.{path}' for name, _ in found)}: {where} has both"
+            raise UsageError(msg, hint=f"name one: {path}={found[0][0]}.{path}")
+        return (found[0][1], f"{found[0][0]}.{path}") if found else (None, "")
+
+    def _set_source(self, number: int, source: str) -> None:
+        before = self.sources[number]
+        self.sources[number] = source
+        if before:
+            check_source(self._columns[number], before, source, self._where(len(self.values[number])))
+
+
+def check_source(column: Column, before: str, source: str, where: str) -> None:
+    """Raise `UsageError` if values of a column are found at two paths; ``where`` is the sample with the second."""
+    if before and source and before != source:
+        msg = f"the column {column.name!r} is found at {before!r} in some samples, and at {source!r} in {where}"
+        raise UsageError(msg, hint=f"name one path: {column.name}={source}")
+
+
+def json_members(sample: Mapping[str, Any]) -> list[str]:
+    """Return the members of a tar sample that hold JSON, by their suffix: ``json``, ``meta.json``."""
+    names = [name for name in sample if name == "json" or name.endswith(".json")]
+    return [name for name in names if isinstance(sample[name], bytes)]
+
+
+def refuse_unknown(column: Column, fields: Sequence[str], example: Sample) -> None:
+    """Raise for a column that none of many samples has; the hint is the name that was probably meant."""
+    path = column.path.removesuffix(LENGTH)
+    known = dict.fromkeys(fields)
+    for name in json_members(example):
+        value = parsed_json(example[name])
+        known |= dict.fromkeys(value if isinstance(value, dict) else ())
+    meant = meant_path(example, path) if example else None
+    hint = f"did you mean {column.name}={meant}? " if meant else did_you_mean(path, known)
+    msg = f"the column {column.name!r} is {column.path!r} of each sample, and the first samples have nothing there"
+    listed = ", ".join(list(known)[:20]) + (", ..." if len(known) > 20 else "")
+    raise UsageError(msg, hint=f"{hint}there are {listed}")
+
+
+def _json(sample: Sample, name: str, inside: dict[str, Any]) -> Any:
+    if name not in inside:
+        inside[name] = parsed_json(sample[name])
+    return inside[name]

@@ -1,0 +1,246 @@
+"""Reading of columns from all samples of a dataset, once, several spans of extents at a time.
+
+Of Parquet shards only the pages of the columns are read. Of other shards all bytes are, and compared with the
+checksums of the index if it has any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.column_paths import LENGTH, TOTAL_BYTES, Column
+from shoal.formats.shard_format import ColumnarFormat, ColumnRecords, FieldsFormat, Records, Sample, SchemaFormat
+from shoal.formats.tables.field_values import cells_as_list, field_lengths, field_values
+from shoal.formats.tables.table_rows import partition_fields
+from shoal.index.table import Index, own_bytes
+from shoal.indexing.open_source import Opened
+from shoal.pipeline.sample_columns.column_lookup import ColumnLookup, check_source, refuse_unknown
+from shoal.pipeline.sample_columns.column_parts import JoinedColumn, Part, Where, part_of_array, part_of_values
+from shoal.reading.checks.checked_reads import parse_again, parse_unit, read_unit, span_of
+from shoal.reading.checks.salvage import read_sample
+from shoal.reading.remote.request_stats import RequestStats
+from shoal.reading.schedule.units import UnitRead, extent_of
+from shoal.stats.counters import Counters
+
+_READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
+_DECODED_BYTES = 256 << 20  # under way at a time, but always two spans
+_MOST_THREADS = 8
+_REMOTE_THREADS = 16  # that wait for responses, not for the processor
+
+
+class ScannedColumns(NamedTuple):
+    """Columns by name: arrays of shape (num_samples,), the texts behind codes, and how the values were found.
+
+    ``found`` has for each column the path ``asked`` for, the ``path`` at which values were found and, if some were
+    missing, ``num_missing`` and the value that stands for them, ``missing``.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    texts: dict[str, list[str]]
+    found: dict[str, dict[str, Any]]
+
+
+class _SpanValues(NamedTuple):
+    """The parts of all columns in one span, and the paths at which their values were found."""
+
+    parts: list[Part]
+    sources: list[str]
+
+
+def scan_columns(
+    opened: Opened,
+    columns: Sequence[Column],
+    *,
+    missing: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ScannedColumns:
+    """Read columns from all samples; ``missing`` has values, by column, for samples that have none.
+
+    ``progress`` is called in this thread with bytes done and bytes in total. Memory: 8 bytes a sample and column, each
+    distinct text once, and up to 256 MiB of decoded samples (two spans, if these are larger).
+
+    Raises
+    ------
+    UsageError
+        No sample has a column, some lack one for which ``missing`` has no value, or its values are of several kinds.
+    ShardError
+        A sample is damaged; the error names the shard and the byte.
+    StorageError
+        Bytes could not be read.
+    """
+    index = opened.index
+    defaults = dict(missing or {})
+    where = partial(_sample_name, index)
+    joined = [JoinedColumn(column, index.num_samples, where, defaults.get(column.name)) for column in columns]
+    sources = [""] * len(joined)
+    spans = _SpanReader(opened, columns, frozenset(defaults))
+    for read, found in spans.in_order(progress):
+        for number, (column, part) in enumerate(zip(joined, found.parts, strict=True)):
+            column.add(part, read.first_sample)
+            if found.sources[number]:
+                check_source(column.column, sources[number], found.sources[number], where(read.first_sample))
+                sources[number] = found.sources[number]
+    arrays: dict[str, NDArray[Any]] = {}
+    texts: dict[str, list[str]] = {}
+    about: dict[str, dict[str, Any]] = {}
+    for column, source in zip(joined, sources, strict=True):
+        array, words, missed = column.finished()
+        name = column.column.name
+        arrays[name] = array
+        about[name] = {"asked": column.column.path, "path": source}
+        if words is not None:
+            texts[name] = words
+        if len(missed):
+            stored = array[missed[0]].item()
+            about[name] |= {"num_missing": len(missed), "missing": stored if words is None else words[stored]}
+    return ScannedColumns(arrays, texts, about)
+
+
+def _sample_name(index: Index, sample_id: int) -> str:
+    shard = index.shard_names[int(index.extent_shard[extent_of(index, sample_id)])]
+    return f"sample {sample_id} ({shard})"
+
+
+class _SpanReader:
+    """Reader of the values of columns, span by span; ``have_defaults`` are the columns that samples may lack."""
+
+    def __init__(self, opened: Opened, columns: Sequence[Column], have_defaults: frozenset[str]) -> None:
+        self._columns, self._have_defaults = tuple(columns), have_defaults
+        self._fields = _fields_of(opened, columns)
+        self._opened = opened
+        if self._fields is not None and isinstance(opened.format, ColumnarFormat):
+            self._opened = replace(opened, format=opened.format.projected(self._fields))
+
+    def in_order(self, progress: Callable[[int, int], None] | None) -> Iterator[tuple[UnitRead, _SpanValues]]:
+        """Yield the values of all spans in the order of their samples, read by threads ahead of that."""
+        index, store = self._opened.index, self._opened.store
+        num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _REMOTE_THREADS
+        under_way: deque[tuple[UnitRead, int, Future[_SpanValues]]] = deque()
+        held_bytes = done_bytes = 0
+        new_bytes = own_bytes(index)
+        total_bytes = int(new_bytes.sum())
+
+        def oldest() -> tuple[UnitRead, _SpanValues]:
+            nonlocal held_bytes, done_bytes
+            read, end_extent, answer = under_way.popleft()
+            found = answer.result()
+            held_bytes -= decoded_bytes(read.unit, end_extent)
+            done_bytes += int(new_bytes[read.unit : end_extent].sum())
+            if progress is not None:
+                progress(done_bytes, total_bytes)
+            return read, found
+
+        def decoded_bytes(first_extent: int, end_extent: int) -> int:
+            return int(index.extent_decoded_bytes[first_extent:end_extent].sum())
+
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-columns") as threads:
+            try:
+                for end_extent, read in _spans(index):
+                    more_bytes = decoded_bytes(read.unit, end_extent)
+                    while len(under_way) >= 3 * num_threads or (
+                        len(under_way) > 1 and held_bytes + more_bytes > _DECODED_BYTES
+                    ):
+                        yield oldest()
+                    under_way.append((read, end_extent, threads.submit(self._values, read)))
+                    held_bytes += more_bytes
+                while under_way:
+                    yield oldest()
+            finally:
+                for _, _, answer in under_way:
+                    answer.cancel()
+
+    def _values(self, read: UnitRead) -> _SpanValues:
+        """Read and parse a span, and find the values of all columns in it."""
+        records = self._records(read)
+
+        def where(row: int) -> str:
+            return _sample_name(self._opened.index, read.first_sample + row)
+
+        parts, fields = self._gathered(records, where)
+        left = [column for column in self._columns if column.name not in parts]
+        sources = {name: column.path for column in self._columns if (name := column.name) in parts}
+        example: Sample = {}
+        if left:
+            lookup = ColumnLookup(left, where)
+            for number in range(read.num_samples):
+                lookup.add(records.sample(number))
+            example, fields = lookup.example, list(lookup.example)
+            for column, values, source in zip(left, lookup.values, lookup.sources, strict=True):
+                parts[column.name], sources[column.name] = part_of_values(values, column, where), source
+        for column in self._columns:
+            if not parts[column.name].kind and read.first_sample == 0 and column.name not in self._have_defaults:
+                refuse_unknown(column, fields, example)
+        return _SpanValues([parts[each.name] for each in self._columns], [sources[each.name] for each in self._columns])
+
+    def _gathered(self, records: Records, where: Where) -> tuple[dict[str, Part], list[str]]:
+        """Return the parts of those columns that are numbers or texts of a table, and the names of all its fields."""
+        columns = records.columns() if isinstance(records, ColumnRecords) else None
+        if columns is None:
+            return {}, []
+        kinds, arrays, parts = dict(columns.kinds), columns.by_name(), dict[str, Part]()
+        for column in self._columns:
+            name = column.path
+            if name in kinds:
+                found = field_values(kinds[name], arrays[name])
+                if found is not None:
+                    parts[column.name] = part_of_array(found.values, found.missing, found.words, column, where)
+                elif (cells := cells_as_list(kinds[name], arrays[name])) is not None:
+                    parts[column.name] = part_of_values(cells, column, where)
+            elif name.endswith(LENGTH) and (name := name.removesuffix(LENGTH)) in kinds:
+                found = field_lengths(kinds[name], arrays[name])
+                if found is not None:
+                    parts[column.name] = part_of_array(found.values, found.missing, None, column, where)
+        return parts, list(kinds)
+
+    def _records(self, read: UnitRead) -> Records:
+        opened, stats = self._opened, RequestStats(Counters())
+        if self._fields is not None and isinstance(opened.format, FieldsFormat):
+            opened.check.check(read.shard, stats)
+            whole = partial(opened.store.read_range, opened.paths[read.shard])
+            return opened.format.read_fields(whole, read.end_byte, span_of(opened.index, read))
+        data = read_unit(opened, read, stats=stats, verify=True)
+        return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, stats)
+
+
+def _spans(index: Index) -> Iterator[tuple[int, UnitRead]]:
+    """Yield reads of consecutive extents of a shard, each with the number of the extent behind it."""
+    first_extent = index.shard_first_extent.tolist()
+    for shard in range(index.num_shards):
+        at, end = first_extent[shard], first_extent[shard + 1]
+        ends, first = index.extent_end_byte[at:end], at
+        while at < end:
+            begin = int(index.extent_first_byte[at])
+            after = max(at + 1, first + int(np.searchsorted(ends, begin + _READ_BYTES, side="right")))
+            samples = index.extent_first_sample[[at, after]].tolist()
+            yield after, UnitRead(at, shard, begin, int(ends[after - 1 - first]), samples[0], samples[1] - samples[0])
+            at = after
+
+
+def _fields_of(opened: Opened, columns: Sequence[Column]) -> list[str] | None:
+    """Return the fields that a columnar format must decode for these columns; None for all of them."""
+    if not isinstance(opened.format, ColumnarFormat) or any(column.path == TOTAL_BYTES for column in columns):
+        return None
+    heads = opened.index.shard_heads
+    if isinstance(opened.format, SchemaFormat) and heads:
+        first = min(heads)
+        names = {*opened.format.schema(heads[first]).names, *partition_fields(opened.index.shard_names[first])}
+    else:
+        names = set(read_sample(opened, 0))
+    found: dict[str, None] = {}
+    for column in columns:
+        paths = [column.path, column.path.removesuffix(LENGTH)]
+        paths += [path[:at] for path in paths for at, letter in enumerate(path) if letter == "."]
+        known = [path for path in paths if path in names]
+        if not known:
+            return None
+        found |= dict.fromkeys(known)
+    return list(found)
