@@ -194,7 +194,8 @@ def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int
     }
     assert {key: sorted(ids) for key, ids in consumed.items()} == expected
     for epoch in range(2):
-        assert sorted(flat(ids for (at, _), ids in consumed.items() if at == epoch)) == list(range(ds.num_samples))
+        whole = sorted(flat(ids for (at, _), ids in consumed.items() if at == epoch))
+        assert whole == (sorted(ds.ids(epoch)) if ds.repeats else list(range(ds.num_samples)))
     deadline = time.monotonic() + 20
     while (left := alive(out)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -204,6 +205,14 @@ def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_a_job_that_is_killed_goes_on_at_another_size(data: tuple[Path, Path], tmp_path: Path) -> None:
     check_history(SHORT, tmp_path / "out", data, seed=0)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_a_job_over_balanced_samples_that_is_killed(
+    data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_TEST_BALANCED", "1")
+    check_history([Leg(2, 1, "rank", "json"), Leg(3, 2, "end", "json")], tmp_path / "out", data, seed=1)
 
 
 @pytest.mark.soak

@@ -28,7 +28,10 @@ SEED = 11
 
 
 def dataset(data: str, index: str) -> shoal.Dataset:
-    ds = shoal.open(data, index=index).shuffle(seed=SEED, window=100_000, num_canonical_nodes=2)
+    ds = shoal.open(data, index=index)
+    if os.environ.get("SHOAL_TEST_BALANCED"):
+        ds = ds.sample(by="shard", balanced=True)
+    ds = ds.shuffle(seed=SEED, window=100_000, num_canonical_nodes=2)
     return ds.with_ids().batch(global_batch_size=GLOBAL_BATCH)
 
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.permutation import permute, permute_each
 from shoal.order.partition import Partition
+from shoal.order.sampling.copies import Copies, OverCopies, Pieces
+from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
 from shoal.order.seeds import draws, key, keys, text_keys
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 
@@ -107,3 +109,20 @@ def test_dealing() -> None:
 
 def test_choices() -> None:
     assert Runs.of(np.arange(0, 100, 3), 100).digest() == "5e2ca6945f6ed5e9"
+
+
+def test_samplings() -> None:
+    weights = integer_weights(1.0 / (1 + np.arange(int(UNEVEN.sum())) % 1009))
+    classes = (np.arange(len(weights)) % 97 % 13).astype(np.uint8)
+    rules: list[Sampling] = [
+        ByWeight(weights, len(weights)),
+        ByWeight(weights, 20_000).without_repeats(),
+        ByClass(classes, np.bincount(classes), 300_000),
+        ByClass.limited(classes, np.bincount(classes), 2000),
+    ]
+    arrays = [rule.counts(seed=3, epoch=epoch) for rule in rules for epoch in (0, 1, 2**40)]
+    pieces = Pieces.of(Copies(rules[2].counts(seed=3, epoch=1)), UNEVEN)
+    bound = OverCopies(Window(chunks=64).bind(np.diff(pieces.starts), seed=3, epoch=1), pieces)
+    assert digest([*arrays, *bound.locate(0, 300_000)]) == "ffbf2c6101f3f19e"
+    digests = ["d20df7c835999c14", "42e42892519271bd", "86316f8a09a8865f", "308089d460693296"]
+    assert [rule.digest() for rule in rules] == digests

@@ -88,6 +88,14 @@ CHOICES: dict[str, Callable[[Dataset, Any], Dataset]] = {
         else ds.shuffle(order, seed=3)
     ),
     "delivered": lambda ds, order: ds.shuffle(order, seed=3).take((ds.num_samples + 1) // 2),
+    "balanced": lambda ds, order: ds.sample(by=np.arange(ds.num_samples) < 3, balanced=True).shuffle(order, seed=3),
+    "weighted": lambda ds, order: (
+        ds.select(np.arange(ds.num_samples) % 3 != 1)
+        .sample(1.0 / (1 + np.arange(ds.num_samples)), num_samples=ds.num_samples + 40)
+        .shuffle(order, seed=3)
+        .skip(20)
+    ),
+    "limited": lambda ds, order: ds.sample(by="shard", limit=3).shuffle(order, seed=3),
     "both": lambda ds, order: (
         ds.select(np.arange(ds.num_samples) % 3 != 1).shuffle(order, seed=3).skip(ds.num_samples // 4)
     ),

@@ -33,6 +33,7 @@ from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
 from shoal.order.position_subsets import OverStored, WithoutGaps
 from shoal.order.protocol import BoundOrder, Laned
+from shoal.order.sampling.copies import OverCopies
 from shoal.order.seeds import draws, key
 
 REMAINDERS = ("keep", "pad", "drop")
@@ -194,7 +195,8 @@ def dealing_order(
 ) -> NDArray[np.int64]:
     """Return the indices that sort samples for dealing: by batch, canonical node, lane of the chunk, position."""
     order = order.untouched if isinstance(order, WithoutGaps) else order
-    order = order.numbered if isinstance(order, OverStored) else order
+    while isinstance(order, (OverStored, OverCopies)):
+        order = order.numbered
     if isinstance(order, Laned):
         lanes = order.lanes(chunks).astype(np.uint64)
     else:

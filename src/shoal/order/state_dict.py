@@ -103,10 +103,10 @@ class State:
             if theirs != ours and name in _CHOICES:
                 sides = ["all of them" if side is None else f"those named {side!r}" for side in (theirs, ours)]
                 msg = f"{_CHOICES[name]} differ: the state was saved with {sides[0]}; this stream has {sides[1]}"
-                raise StateError(msg, hint="give select(), take() and skip() what they were given then")
+                raise StateError(msg, hint=f"give {_VERBS} what they were given then")
             if theirs != ours:
                 msg = f"the state was saved with order {_told(name, theirs)}; this stream has {_told(name, ours)}"
-                raise StateError(msg, hint="give shuffle(), select(), take() and skip() what they were given then")
+                raise StateError(msg, hint=f"give shuffle(), {_VERBS} what they were given then")
         if self.position > num_samples:
             msg = f"the state is at position {self.position} of an epoch of {num_samples} samples"
             raise StateError(msg)
@@ -188,8 +188,10 @@ def _gaps(given: Mapping[str, Any]) -> Gaps:
         raise StateError(msg, hint="the state was changed after it was saved") from None
 
 
+_VERBS = "select(), sample(), take() and skip()"
 _CHOICES = {
     "stored": "the samples chosen before shuffle()",
+    "sampled": "the samples that sample() draws",
     "delivered": "the positions chosen after shuffle()",
 }
 

@@ -17,6 +17,8 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.block_and_buffer import Buffer
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored, WithoutGaps
 from shoal.order.protocol import BoundOrder, Order
+from shoal.order.sampling.copies import Copies, OverCopies, Pieces
+from shoal.order.sampling.shares import Sampling
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
@@ -68,8 +70,9 @@ class ResolvedOrder:
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
-    None means all. ``gaps`` are positions that are left out of some epochs. ``spills`` says that chunks too large for
-    the window are kept decoded on disk, so that a window may be too small for two chunks.
+    None means all. ``sampling`` says how often each of ``stored`` comes; None for once. ``gaps`` are positions that
+    are left out of some epochs. ``spills`` says that chunks too large for the window are kept decoded on disk, so that
+    a window may be too small for two chunks.
     """
 
     index: Index
@@ -78,11 +81,12 @@ class ResolvedOrder:
     delivered: Runs | None = None
     gaps: Gaps = NO_GAPS
     spills: bool = False
+    sampling: Sampling | None = None
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without bound orders and chunks: large, but quickly recomputed."""
-        kept = ("index", "request", "stored", "delivered", "gaps", "spills")
+        kept = ("index", "request", "stored", "delivered", "gaps", "spills", "sampling")
         return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}}
 
     @cached_property
@@ -155,11 +159,13 @@ class ResolvedOrder:
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, over all ranks, including gaps."""
-        return len(self.delivered) if self.delivered is not None else self.num_stored
+        return len(self.delivered) if self.delivered is not None else self.num_ordered
 
     @property
-    def num_stored(self) -> int:
-        """Number of stored samples that take part."""
+    def num_ordered(self) -> int:
+        """Samples of an epoch of the order, of which `take` and the like may deliver only some."""
+        if self.sampling is not None:
+            return self.sampling.num_samples
         return self.index.num_samples if self.stored is None else len(self.stored)
 
     def num_samples_of(self, epoch: int) -> int:
@@ -184,15 +190,28 @@ class ResolvedOrder:
         """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
         found = self._epochs.get(epoch)
         if found is None:
-            borders = self.order_borders
-            counts = np.diff(borders) if self.stored is None else self.stored.count_between(borders)
+            pieces = self.pieces(epoch)
+            counts = self.stored_between(self.order_borders) if pieces is None else np.diff(pieces.starts)
             found = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
+            found = found if pieces is None else OverCopies(found, pieces)
             found = found if self.stored is None else OverStored(found, self.stored)
             found = found if self.delivered is None else ChosenPositions(found, self.delivered)
             for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
                 self._epochs.pop(earlier, None)
             self._epochs[epoch] = found
         return found
+
+    def pieces(self, epoch: int) -> Pieces | None:
+        """Return the copies of the samples of an epoch, cut into the chunks of its order; None without a sampling."""
+        if self.sampling is None:
+            return None
+        copies = Copies(self.sampling.counts(seed=self.request.seed, epoch=epoch))
+        is_whole = isinstance(self.order, (Full, Sequential))  # which move no chunks
+        return Pieces.of(copies, self.stored_between(self.order_borders), whole=is_whole)
+
+    def stored_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the stored samples that take part between neighbouring borders."""
+        return np.diff(borders) if self.stored is None else self.stored.count_between(borders)
 
     @cached_property
     def units(self) -> Units:
@@ -225,9 +244,14 @@ class ResolvedOrder:
         """True if every read serves only one sample, so that nothing is kept for another."""
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
+    @property
+    def moves_chunks(self) -> bool:
+        """True if the chunks of the order are those of the table; not if they are shards, or pieces of a sampling."""
+        return not self.by_shards and self.sampling is None
+
     def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the unit that holds each sample id, given the order's chunk that holds it."""
-        same = isinstance(self.units, ChunkUnits) and not self.by_shards
+        same = isinstance(self.units, ChunkUnits) and self.moves_chunks
         return chunks if same else self.units.of(ids)
 
     @cached_property
@@ -239,6 +263,8 @@ class ResolvedOrder:
             told["extents_per_chunk"] = None if self.by_shards else self.extents_per_chunk
         if self.stored is not None:
             told["stored"] = self.stored.digest()
+        if self.sampling is not None:
+            told["sampled"] = self.sampling.digest()
         if self.delivered is not None:
             told["delivered"] = self.delivered.digest()
         return told

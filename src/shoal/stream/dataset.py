@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shoal.formats.decoding.decoders import Decoder
 from shoal.order.protocol import Order
+from shoal.order.sampling.shares import Repeats
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.pipeline.stored_types import features_of
@@ -84,6 +85,45 @@ class Dataset:
         Columns of texts and classes also accept the text or class name: ``select(label="cat")``. The order stays.
         """
         return Dataset(self.stream.spec.selected(samples, columns))
+
+    def sample(
+        self,
+        weights: Any = None,
+        *,
+        by: Any = None,
+        balanced: bool = False,
+        limit: int | None = None,
+        num_samples: int | None = None,
+        replacement: bool = True,
+    ) -> Dataset:
+        """Set how often each sample comes in an epoch, by weights or by classes; to be called before `shuffle`.
+
+        A sample that is expected e times comes floor(e) or ceil(e) times, and the next epoch continues from there.
+        `repeats` says how many samples come more than once, or not at all. Copies are mixed like other samples.
+
+        Parameters
+        ----------
+        weights
+            The weight of each sample: a column of the index, or an array by sample id.
+        by
+            The class of each sample instead: a column (``"label"``), ``"shard"``, or an array by sample id.
+        balanced
+            If true, an epoch has equally many samples (to one) of every class.
+        limit
+            Instead of balancing, take at most so many of each class: none twice, and in the next epoch others.
+        num_samples
+            Samples in an epoch; default as many as there are. Given alone, epochs take the samples in turn.
+        replacement
+            If false, no sample comes twice in an epoch: higher weights are lowered to that, and balanced classes have
+            as many samples as the smallest; more are an error.
+
+        Raises
+        ------
+        UsageError
+            Arguments contradict each other, a weight is negative, or there are too few samples without repeats.
+        """
+        given = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
+        return Dataset(self.stream.spec.sampled(weights=weights, by=by, **given))
 
     def take(self, num_samples: int) -> Dataset:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
@@ -311,6 +351,11 @@ class Dataset:
     def resolved(self) -> ResolvedOrder:
         """The order resolved to integers; printed, it is a call that reproduces the order even if defaults change."""
         return self.stream.resolved
+
+    @property
+    def repeats(self) -> Repeats | None:
+        """Repeats and gaps of `sample` in an epoch, on average, as numbers and as a line of text; None without it."""
+        return self.stream.spec.repeats
 
     @property
     def classes(self) -> tuple[str, ...]:

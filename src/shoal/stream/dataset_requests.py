@@ -73,8 +73,8 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     given.pop("version", None)
     if stored is not None:
         given.pop("stored", None)
-    if subsets := [word for word in ("stored", "delivered") if word in given]:
-        msg = f"the state was saved after select(), take() or skip() ({subsets[0]}), and holds only a digest of them"
+    if subsets := [word for word in ("stored", "sampled", "delivered") if word in given]:
+        msg = f"the state was saved after select(), sample() or the like ({subsets[0]}), and holds only a digest of it"
         raise StateError(msg, hint="rebuild the dataset in Python, and call batch_ids()")
     msg = f"the order in the state cannot be made from its numbers: {dict(state.order)}"
     numbers = [*given.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]

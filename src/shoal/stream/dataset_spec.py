@@ -13,6 +13,7 @@ from shoal.indexing.open_source import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import NO_GAPS, Gaps
+from shoal.order.sampling.shares import Repeats, Sampling
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage
@@ -21,6 +22,7 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.ranks import Ranks
+from shoal.stream.sampling.sampling_requests import sampling_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,10 @@ class DatasetSpec:
         The order that was asked for; None before `shuffle`: that of storage.
     stored
         Ids of the samples that were selected before `shuffle`; None for all.
+    sampling
+        How often each of them comes in an epoch; None for once.
     delivered
-        Positions of an epoch that were selected after it; None for all.
+        Positions of an epoch that were selected after `shuffle`; None for all.
     gaps
         Positions that are left out of some epochs.
     stages, batching, batch_stages
@@ -46,6 +50,7 @@ class DatasetSpec:
     opened: Opened
     request: OrderRequest | None = None
     stored: Runs | None = None
+    sampling: Sampling | None = None
     delivered: Runs | None = None
     gaps: Gaps = NO_GAPS
     stages: tuple[Stage, ...] = ()
@@ -64,6 +69,8 @@ class DatasetSpec:
         """Return a one-line description of the stream."""
         index, batching = self.opened.index, self.batching
         parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
+        if self.sampling is not None:
+            parts.append(f"sampled ({self.repeats})")
         if self.request is not None:
             order = self.request.order
             parts.append(f"order {'window' if order is None else order.name} with seed={self.request.seed}")
@@ -99,6 +106,18 @@ class DatasetSpec:
             samples = numbers_left(samples, self.stored)
         return self.only(Runs.of(samples, self.num_samples), "select()")
 
+    def sampled(self, **arguments: Any) -> DatasetSpec:
+        """Set how often each sample comes in an epoch; allowed once."""
+        self._refuse_after_batch("sample()")
+        if self.sampling is not None:
+            msg = "this dataset is sampled already; a second sample() would hide the first"
+            raise UsageError(msg, hint="one call, with weights that hold both")
+        if self.request is not None or self.filters or self.gaps:
+            before = "shuffle()" if self.request is not None else "filter()" if self.filters else "without()"
+            msg = f"sample() decides which stored samples take part, and was called after {before}"
+            raise UsageError(msg, hint=f"put sample() before {before}")
+        return replace(self, sampling=sampling_of(self.opened.index, self.stored, **arguments))
+
     def taken(self, num_samples: Any) -> DatasetSpec:
         """Keep only the first samples."""
         return self.only(Runs.span(0, min(count_of(num_samples, "take()"), self.num_samples)), "take()")
@@ -114,6 +133,9 @@ class DatasetSpec:
         if not len(runs):
             msg = f"{verb} leaves none of {self.num_samples} samples"
             raise UsageError(msg)
+        if self.request is None and self.sampling is not None:
+            msg = f"{verb} chooses stored samples, and was called after sample()"
+            raise UsageError(msg, hint=f"put {verb} before sample()")
         if self.request is None:
             return replace(self, stored=runs if self.stored is None else self.stored.of_members(runs))
         return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))
@@ -175,7 +197,14 @@ class DatasetSpec:
     def num_samples(self) -> int:
         """Number of samples in an epoch over all ranks, before any filter."""
         left = self.delivered if self.delivered is not None else self.stored
+        if self.delivered is None and self.sampling is not None:
+            return self.sampling.num_samples
         return self.opened.index.num_samples if left is None else len(left)
+
+    @property
+    def repeats(self) -> Repeats | None:
+        """Repeats and gaps of the sampling; None without one."""
+        return None if self.sampling is None else self.sampling.repeats
 
     @property
     def order_request(self) -> OrderRequest:
@@ -191,7 +220,9 @@ class DatasetSpec:
         """Return the order resolved to integers."""
         opened = self.opened
         request, spills = self.order_request, can_spill(opened)
-        return ResolvedOrder(opened.index, request, self.stored, self.delivered, self.gaps, spills=spills)
+        return ResolvedOrder(
+            opened.index, request, self.stored, self.delivered, self.gaps, spills=spills, sampling=self.sampling
+        )
 
     def partition(self, world_size: int) -> Partition:
         """Return the partition of epochs at this world size."""

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.block_and_buffer import Buffer
+from shoal.order.protocol import chunk_starts
+from shoal.order.sampling.copies import Pieces
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
@@ -34,13 +36,14 @@ _LITTLE_BYTES = 1 << 20  # read again: not worth a warning
 
 def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
     """Return the shuffle quality of an order's batches; see `shoal.Dataset.quality`."""
-    num_samples = resolved.num_stored
+    num_samples = resolved.num_ordered
     if not 1 <= batch <= num_samples // 2:
         msg = f"batches of {batch} cannot be compared: {num_samples} samples must make at least two"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
     index, borders = resolved.index, resolved.order_borders
-    chunk_samples = _counts(resolved, borders)
-    keys = _keys(resolved, key)
+    pieces = resolved.pieces(0)
+    chunk_samples = resolved.stored_between(borders) if pieces is None else np.diff(pieces.starts)
+    keys = _keys(resolved, key, pieces)
     correlation = _correlation(keys, chunk_samples, rho)
     order, sizes = resolved.order, batch_sizes(batch, num_samples)
     # Storage order does not shuffle chunks, and a buffer leaves similar samples of a chunk together.
@@ -50,8 +53,8 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     else:
         layout = ChunkLayout.of(chunk_samples)
         ratios = [predicted_variance_ratio(order, layout, size, rho=correlation) for size in sizes]
-    chunks = _different(resolved, batch, borders)
-    shards = _different(resolved, batch, index.extent_first_sample[index.shard_first_extent])
+    chunks = _different(resolved, batch, borders, pieces)
+    shards = _different(resolved, batch, index.extent_first_sample[index.shard_first_extent], pieces)
     vr = dict(zip(sizes, ratios, strict=True))
     return ShuffleQuality(
         order=str(resolved),
@@ -68,8 +71,8 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     )
 
 
-def _keys(resolved: ResolvedOrder, key: Any) -> NDArray[Any] | None:
-    """Return the key of each sample that takes part, in storage order."""
+def _keys(resolved: ResolvedOrder, key: Any, pieces: Pieces | None) -> NDArray[Any] | None:
+    """Return the key of each sample that takes part, in storage order, or of each copy of it."""
     index = resolved.index
     if key is None:
         return None
@@ -80,9 +83,9 @@ def _keys(resolved: ResolvedOrder, key: Any) -> NDArray[Any] | None:
         if array.shape != (index.num_samples,):
             msg = f"key must have a label for each of {index.num_samples} samples by id; got shape {array.shape}"
             raise UsageError(msg)
-    if resolved.stored is None:
-        return array
-    return array[resolved.stored.members(np.arange(len(resolved.stored)))]
+    if resolved.stored is not None:
+        array = array[resolved.stored.members(np.arange(len(resolved.stored)))]
+    return array if pieces is None else array[pieces.all_samples()]
 
 
 def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rho: float | None) -> float:
@@ -98,7 +101,7 @@ def _measured(
     resolved: ResolvedOrder, chunk_samples: NDArray[np.int64], keys: NDArray[Any] | None, sizes: list[int]
 ) -> list[float]:
     """Measure the variance ratio for each batch size on the order of epoch 0; refuse orders too long for that."""
-    num_samples = resolved.num_stored
+    num_samples = resolved.num_ordered
     if num_samples > _MOST_MEASURED:
         msg = f"the order {resolved.order.name!r} has no formula, and {num_samples:,} samples are too many to measure"
         raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures them")
@@ -109,7 +112,9 @@ def _measured(
     return [variance_ratio(emitted, size) for size in sizes]
 
 
-def _different(resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64]) -> tuple[float, float]:
+def _different(
+    resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64], pieces: Pieces | None
+) -> tuple[float, float]:
     """Return the mean number of parts between these borders that a batch draws from, and that in a perfect shuffle."""
     order = resolved.epoch(0)
     num_batches = order.num_samples // batch
@@ -124,7 +129,9 @@ def _different(resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64]) 
         ids = order.ids(first * batch, min(num_batches, first + each) * batch)
         parts = np.searchsorted(borders, ids, side="right") - 1
         found.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
-    counts = _counts(resolved, borders)
+    counts = resolved.stored_between(borders)
+    if pieces is not None:
+        counts = pieces.copies.count_between(chunk_starts(counts))
     return float(np.mean(found)), expected_distinct_of(counts[counts > 0], batch)
 
 
@@ -134,11 +141,6 @@ def _name_of(key: Any, *, order: Any) -> str:
     if isinstance(key, str):
         return key
     return "numbers" if np.asarray(key).dtype.kind == "f" else "labels"
-
-
-def _counts(resolved: ResolvedOrder, borders: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the samples that take part between each two of these borders."""
-    return np.diff(borders) if resolved.stored is None else resolved.stored.count_between(borders)
 
 
 def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | None:
@@ -193,7 +195,7 @@ def rereads(resolved: ResolvedOrder) -> tuple[float, int]:
     index = resolved.index
     if not isinstance(resolved.units, RecordUnits) or index.sample_bytes is not None:
         return 1.0, 0
-    counts = _counts(resolved, index.extent_first_sample)
+    counts = resolved.stored_between(index.extent_first_sample)
     num_bytes = (index.extent_end_byte - index.extent_first_byte).astype(np.float64)
     once = float(num_bytes[counts > 0].sum())
     each = float((num_bytes * counts).sum())

@@ -63,7 +63,7 @@ def shares_of(
     Their chunks are the ``units`` that hold the samples; None for the chunks of the order. Each is noted for the
     certificate.
     """
-    by_chunks = units is None or (isinstance(units, ChunkUnits) and not resolved.by_shards)
+    by_chunks = units is None or (isinstance(units, ChunkUnits) and resolved.moves_chunks)
     partition, num_workers, num_steps = pipeline.partition, pipeline.num_workers, position.num_steps
     batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
     for first in range(position.num_yielded, num_steps, batches):

@@ -1,0 +1,156 @@
+"""The samples of an epoch with all their copies: numbered, and cut into pieces for an order to mix.
+
+Copies are numbered in storage order, the copies of one sample beside each other. Where an order moves chunks, a chunk
+of which more copies than samples take part is cut into *pieces* of about as many copies as it has samples, each a chunk
+of its own to the order: piece ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a sample are in
+different pieces, all over the epoch. Otherwise a rare class that is stored together would make a few chunks that
+outnumber all others, and a window is only as good as its chunks are even. It is read once for each piece, so an epoch
+reads at most the whole dataset, and once more what the pieces hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.arrays.vectorized import expand
+from shoal.order.protocol import BoundOrder, chunk_starts
+from shoal.order.sampling.drawing import holding
+
+_BLOCK = 64  # samples whose copies are counted from the first of them: an eighth of a byte a sample for the rest
+_TILE = 1 << 14
+
+
+class Copies:
+    """The copies of the samples of an epoch, numbered, and the sample of each; 1.1 or 2.1 bytes a sample.
+
+    Parameters
+    ----------
+    counts
+        How often each sample takes part, shape (num_samples,).
+    """
+
+    def __init__(self, counts: NDArray[Any]) -> None:
+        num_blocks = len(counts) // _BLOCK + 1  # the last one is never full, so that `before` may ask for the end
+        rest = np.zeros((1, _BLOCK), dtype=counts.dtype)
+        rest[0, : len(counts) % _BLOCK] = counts[(num_blocks - 1) * _BLOCK :]
+        blocks = counts[: (num_blocks - 1) * _BLOCK].reshape(num_blocks - 1, _BLOCK)
+        sums = np.concatenate([blocks.sum(axis=1, dtype=np.int64), rest.sum(axis=1, dtype=np.int64)])
+        self._before = chunk_starts(sums)
+        self._ends = np.empty((num_blocks, _BLOCK), dtype=holding(int(sums.max())))
+        np.cumsum(blocks, axis=1, dtype=self._ends.dtype, out=self._ends[:-1])
+        np.cumsum(rest, axis=1, dtype=self._ends.dtype, out=self._ends[-1:])
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def samples(self, copies: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sample of each copy; 0.15 us each."""
+        found = np.empty(len(copies), dtype=np.int64)
+        for first in range(0, len(copies), _TILE):
+            part = copies[first : first + _TILE]
+            block = np.searchsorted(self._before, part, side="right") - 1
+            inside = (part - self._before[block]).astype(self._ends.dtype)
+            passed = (self._ends[block] <= inside[:, None]).sum(axis=1, dtype=np.uint8)
+            found[first : first + _TILE] = block * _BLOCK + passed
+        return found
+
+    def before(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of copies of all samples before each of these, which may be one past the last."""
+        block, inside = np.divmod(samples, _BLOCK)
+        found: NDArray[np.int64] = self._before[block] + np.where(inside, self._ends[block, inside - 1], 0)
+        return found
+
+    def count_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the copies of the samples between neighbouring borders; shape (len(borders) - 1,)."""
+        counts: NDArray[np.int64] = np.diff(self.before(borders))
+        return counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """The copies of an epoch, cut into pieces, which number them anew: piece after piece.
+
+    Parameters
+    ----------
+    copies
+        The copies of each sample.
+    starts
+        The first number of each piece, then the number of copies; shape (num_pieces + 1,).
+    first_copy, stride
+        The first copy of each piece, and the distance to the next; shape (num_pieces,).
+    chunk_copies, chunk_pieces
+        The first copy and the first piece of each chunk, then their totals; shape (num_chunks + 1,).
+    """
+
+    copies: Copies
+    starts: NDArray[np.int64]
+    first_copy: NDArray[np.int64]
+    stride: NDArray[np.int64]
+    chunk_copies: NDArray[np.int64]
+    chunk_pieces: NDArray[np.int64]
+
+    @staticmethod
+    def of(copies: Copies, chunk_samples: NDArray[np.int64], *, whole: bool = False) -> Pieces:
+        """Cut the copies of chunks with so many samples into pieces; ``whole`` leaves one piece to each chunk."""
+        chunk_copies = copies.before(chunk_starts(chunk_samples))
+        counts = np.diff(chunk_copies)
+        each = np.maximum(chunk_samples, 1)
+        pieces = np.ones_like(counts) if whole else np.maximum((counts + each // 2) // each, 1)
+        chunk_pieces = chunk_starts(pieces)
+        number = np.arange(chunk_pieces[-1]) - np.repeat(chunk_pieces[:-1], pieces)
+        size, more = np.repeat(counts // pieces, pieces), np.repeat(counts % pieces, pieces)
+        starts = chunk_starts(size + (number < more))
+        first_copy = np.repeat(chunk_copies[:-1], pieces) + number
+        return Pieces(copies, starts, first_copy, np.repeat(pieces, pieces), chunk_copies, chunk_pieces)
+
+    def samples(self, numbers: NDArray[np.int64], pieces: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sample behind each number, given its piece."""
+        inside = numbers - self.starts[pieces]
+        return self.copies.samples(self.first_copy[pieces] + inside * self.stride[pieces])
+
+    def all_samples(self) -> NDArray[np.int64]:
+        """Return the sample behind every number, shape (num_copies,)."""
+        sizes = np.diff(self.starts)
+        return self.samples(np.arange(self.starts[-1]), np.repeat(np.arange(len(sizes)), sizes))
+
+    def numbers(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the numbers of all copies of these samples, one sample after the other, and how many each has."""
+        found, lengths = expand(self.copies.before(samples), self.copies.before(samples + 1))
+        chunk = np.searchsorted(self.chunk_copies, found, side="right") - 1
+        first_piece = self.chunk_pieces[chunk]
+        inside, piece = np.divmod(found - self.chunk_copies[chunk], self.chunk_pieces[chunk + 1] - first_piece)
+        return self.starts[first_piece + piece] + inside, lengths
+
+
+class OverCopies:
+    """An order over the numbered copies of samples, which gives the samples; its chunks are pieces."""
+
+    def __init__(self, numbered: BoundOrder, pieces: Pieces) -> None:
+        self.numbered, self._pieces = numbered, pieces
+        self.num_samples = numbered.num_samples
+        self.span = numbered.span
+        self.version = numbered.version
+        self.parameters = numbered.parameters
+        self.num_canonical_nodes = numbered.num_canonical_nodes
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the samples at positions ``[start, stop)``."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the samples at positions ``[start, stop)`` and the piece of each."""
+        numbers, pieces = self.numbered.locate(start, stop)
+        return self._pieces.samples(numbers, pieces), pieces
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """Return the first position of each sample, -1 if it does not take part."""
+        numbers, lengths = self._pieces.numbers(np.atleast_1d(np.asarray(ids)))
+        found = np.full(len(lengths), -1, dtype=np.int64)
+        if len(numbers):
+            starts = np.cumsum(lengths) - lengths
+            found[lengths > 0] = np.minimum.reduceat(self.numbered.positions(numbers), starts[lengths > 0])
+        return found

@@ -1,0 +1,268 @@
+"""The share of each sample in an epoch, by weights or by classes, from which its number of copies is drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.permutation import permute
+from shoal.order.sampling.drawing import class_counts, is_next, weighted_counts
+from shoal.order.seeds import key
+
+VERSION = 1
+"""Number that changes whenever the same arguments would give other samples."""
+
+_MOST_SAMPLES = 2**40  # of an epoch
+_MOST_OF_CLASS = 2**32 - 1
+_SUM_BITS = 61
+_WEIGHT_BITS = 32
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Repeats and gaps of a sampling, computed before a run; averages over epochs.
+
+    Parameters
+    ----------
+    num_samples, num_stored
+        Samples in an epoch, repeats included, and stored samples to take them from.
+    num_repeated
+        Stored samples that come more than once in an epoch.
+    most_copies
+        How often a sample comes in an epoch, at most.
+    num_unvisited
+        Stored samples that do not come in an epoch.
+    """
+
+    num_samples: int
+    num_stored: int
+    num_repeated: float
+    most_copies: int
+    num_unvisited: float
+
+    @staticmethod
+    def of(num_samples: int, expected: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Repeats:
+        """Return what follows from the expected copies of samples: arrays of them, and how many samples have each."""
+        repeated = unvisited = most = 0.0
+        num_stored = 0
+        for copies, sizes in expected:
+            repeated += float(np.clip(copies - 1.0, 0.0, 1.0) @ sizes)
+            unvisited += float(np.clip(1.0 - copies, 0.0, 1.0) @ sizes)
+            most, num_stored = max(most, float(copies.max(initial=0.0))), num_stored + int(sizes.sum())
+        return Repeats(num_samples, num_stored, repeated, math.ceil(most - 1e-9), unvisited)
+
+    def __str__(self) -> str:
+        """Return one line of text."""
+        return (
+            f"{self.num_samples:,} samples an epoch, of {self.num_stored:,}: "
+            f"{self.num_repeated:,.0f} more than once, at most {self.most_copies:,} times; "
+            f"{self.num_unvisited:,.0f} ({100 * self.num_unvisited / self.num_stored:.1f} %) not at all"
+        )
+
+
+class Sampling(Protocol):
+    """A rule for how often each of the stored samples that take part comes in an epoch."""
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples in an epoch, repeats included."""
+        ...
+
+    def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
+        """Return how often each sample comes in an epoch, shape (num_stored,)."""
+        ...
+
+    @property
+    def repeats(self) -> Repeats:
+        """Repeats and gaps of an epoch."""
+        ...
+
+    def digest(self) -> str:
+        """Return a short hash of the rule, by which a state recognises it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ByWeight:
+    """Samples in proportion to their weights; 4 bytes each.
+
+    Parameters
+    ----------
+    weights
+        Integers in proportion to the weights, shape (num_stored,), as `integer_weights` gives them.
+    num_samples
+        Samples in an epoch.
+    """
+
+    weights: NDArray[np.uint32]
+    num_samples: int
+
+    def __post_init__(self) -> None:
+        _check_num_samples(self.num_samples)
+
+    @cached_property
+    def weight_sum(self) -> int:
+        """Sum of all weights."""
+        return int(self.weights.sum(dtype=np.uint64))
+
+    def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
+        """Return how often each sample comes in an epoch; 30 ns each."""
+        return weighted_counts(self.weights, self.weight_sum, self.num_samples, seed=seed, epoch=epoch)
+
+    @cached_property
+    def repeats(self) -> Repeats:
+        """Repeats and gaps of an epoch.
+
+        >>> print(ByWeight(np.array([3, 1, 1], dtype=np.uint32), 5).repeats)
+        5 samples an epoch, of 3: 1 more than once, at most 3 times; 0 (0.0 %) not at all
+        """
+        parts = np.array_split(self.weights, -(-len(self.weights) // _BLOCK))
+        each = self.num_samples / self.weight_sum
+        return Repeats.of(self.num_samples, ((part * each, np.ones(len(part))) for part in parts))
+
+    def without_repeats(self) -> ByWeight:
+        """Return the rule with the largest weights lowered until no sample is expected more than once.
+
+        Samples at the limit come in every epoch, and the others more often than before, in proportion to each other.
+
+        Raises
+        ------
+        UsageError
+            An epoch has more samples than there are with a weight above 0.
+        """
+        num_possible, weights = int(np.count_nonzero(self.weights)), self.weights
+        if num_possible < self.num_samples:
+            msg = f"{self.num_samples} samples an epoch without repeats; {num_possible} have a weight above 0"
+            raise UsageError(msg, hint=f"num_samples={num_possible} at most, or replacement=True")
+        low, high = 1, int(weights.max()) + 1  # limits that are low enough, and not: by bisection
+        while high - low > 1:
+            middle = (low + high) // 2
+            lowered_sum = sum(
+                int(np.minimum(weights[first : first + _BLOCK], middle).sum(dtype=np.uint64))
+                for first in range(0, len(weights), _BLOCK)
+            )
+            low, high = (middle, high) if middle * self.num_samples <= lowered_sum else (low, middle)
+        return ByWeight(np.minimum(weights, np.uint32(low)), self.num_samples)
+
+    def digest(self) -> str:
+        """Return a short hash of the weights and the size of an epoch."""
+        return _digest("weights", self.num_samples, self.weights.astype("<u4", copy=False))
+
+
+@dataclass(frozen=True, eq=False)
+class ByClass:
+    """Equally many samples of each class, or at most so many of each; within a class all samples in turn.
+
+    Parameters
+    ----------
+    classes
+        The class of each sample, from 0, as a small unsigned type; shape (num_stored,).
+    sizes
+        Number of stored samples of each class, none 0; shape (num_classes,).
+    num_samples
+        Samples in an epoch.
+    limit
+        Most samples of a class in an epoch; None if all classes have equally many.
+    """
+
+    classes: NDArray[Any]
+    sizes: NDArray[np.int64]
+    num_samples: int
+    limit: int | None = None
+
+    @staticmethod
+    def limited(classes: NDArray[Any], sizes: NDArray[np.int64], limit: int) -> ByClass:
+        """Return the rule by which an epoch has at most ``limit`` samples of each class, and none twice."""
+        return ByClass(classes, sizes, int(np.minimum(sizes, limit).sum()), limit)
+
+    def __post_init__(self) -> None:
+        _check_num_samples(self.num_samples)
+        if int(self.sizes.max(initial=0)) > _MOST_OF_CLASS:
+            msg = f"a class of {int(self.sizes.max())} samples; sampling by classes takes up to {_MOST_OF_CLASS} of one"
+            raise UsageError(msg, hint="weights have no such limit")
+
+    def totals(self, *, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the samples that an epoch takes of each class, and those before it modulo the size of the class."""
+        sizes, num_classes = self.sizes.tolist(), len(self.sizes)
+        if self.limit is not None:
+            totals = np.minimum(self.sizes, self.limit)
+            taken = [total * epoch % size for total, size in zip(totals.tolist(), sizes, strict=True)]
+            return totals, np.array(taken, dtype=np.int64)
+        each, more = divmod(self.num_samples, num_classes)
+        # Those that remain go to the next classes of a random circle.
+        places = permute(np.arange(num_classes), num_classes, key(seed, 0, "sample class"))
+        totals = each + is_next(places, more * epoch % num_classes, num_classes, more).astype(np.int64)
+        begun = (more * epoch + num_classes - 1 - place for place in places.tolist())
+        taken = [(each * epoch + extra // num_classes) % size for extra, size in zip(begun, sizes, strict=True)]
+        return totals, np.array(taken, dtype=np.int64)
+
+    def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
+        """Return how often each sample comes in an epoch; 60 ns each."""
+        totals, taken = self.totals(seed=seed, epoch=epoch)
+        return class_counts(self.classes, self.sizes, totals, taken, seed=seed)
+
+    @cached_property
+    def repeats(self) -> Repeats:
+        """Repeats and gaps of an epoch."""
+        totals = self.num_samples / len(self.sizes) if self.limit is None else np.minimum(self.sizes, self.limit)
+        return Repeats.of(self.num_samples, [(totals / self.sizes, self.sizes)])
+
+    def digest(self) -> str:
+        """Return a short hash of the classes and what an epoch takes of them."""
+        limit = -1 if self.limit is None else self.limit
+        return _digest("classes", self.num_samples, limit, self.classes.astype("<u4"))
+
+
+def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
+    """Return integers in proportion to weights, the same on every machine; 4 bytes a sample.
+
+    Integers that fit are used as they are. Others are rounded to 2**-32 of the largest, or more if there are more than
+    2**29 of them; a weight above 0 stays above 0.
+
+    Raises
+    ------
+    UsageError
+        A weight is negative, infinite or no number, or none is above 0.
+    """
+    bits = min(_WEIGHT_BITS, _SUM_BITS - len(weights).bit_length())
+    if weights.dtype.kind not in "biuf":
+        msg = f"weights are numbers; got {weights.dtype}"
+        raise UsageError(msg, hint="by= takes labels and texts")
+    largest = weights.max(initial=0)
+    if not (weights.min(initial=0) >= 0 and np.isfinite(largest)):
+        bad = int(np.argmin((weights >= 0) & np.isfinite(weights)))
+        msg = f"weights are finite and not negative; sample {bad} of those that take part has {weights[bad]}"
+        raise UsageError(msg)
+    if not largest:
+        msg = f"all {len(weights)} weights are 0"
+        raise UsageError(msg, hint="a sample with weight 0 never comes; at least one must be above 0")
+    if weights.dtype.kind != "f" and int(largest) < 1 << bits:
+        return weights.astype(np.uint32)
+    found = np.empty(len(weights), dtype=np.uint32)
+    for first in range(0, len(weights), _BLOCK):
+        part = weights[first : first + _BLOCK].astype(np.float64)
+        scaled = np.rint(part / np.float64(largest) * np.float64((1 << bits) - 1))
+        found[first : first + _BLOCK] = np.where(part > 0, np.maximum(scaled, 1.0), 0.0)
+    return found
+
+
+def _check_num_samples(num_samples: int) -> None:
+    if not 1 <= num_samples <= _MOST_SAMPLES:
+        msg = f"an epoch of {num_samples} samples; it can have 1 to {_MOST_SAMPLES}"
+        raise UsageError(msg, hint="an endless run is a loop over epochs: while True: for batch in ds")
+
+
+def _digest(kind: str, *parts: Any) -> str:
+    found = hashlib.blake2b(f"{kind} {VERSION}".encode(), digest_size=8)
+    for part in parts:
+        found.update(np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else f" {part}".encode())
+    return found.hexdigest()

@@ -1,0 +1,1 @@
+"""WHAT DOES `sample` ASK FOR? Arguments of users, as rules of sampling."""

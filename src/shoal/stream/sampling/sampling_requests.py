@@ -1,0 +1,113 @@
+"""Arguments of `Dataset.sample`, converted to a rule of sampling, or refused with a remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.index.table import Index
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.sampling.drawing import holding
+from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
+from shoal.stream.dataset_requests import count_of
+from shoal.stream.index_columns import key_column
+
+_MOST_COUNTED = 1 << 24  # distinct integers that are counted in a table, and not sorted
+
+
+def sampling_of(
+    index: Index,
+    stored: Runs | None,
+    *,
+    weights: Any,
+    by: Any,
+    balanced: bool,
+    limit: Any,
+    num_samples: Any,
+    replacement: bool,
+) -> Sampling:
+    """Return the rule that the arguments of `Dataset.sample` ask for, over the stored samples that take part.
+
+    Raises
+    ------
+    UsageError
+        They contradict each other, or an epoch has more samples than can come without repeats.
+    """
+    _check_arguments(weights=weights, by=by, balanced=balanced, limit=limit, num_samples=num_samples)
+    total = None if num_samples is None else count_of(num_samples, "sample(num_samples=)")
+    num_stored = index.num_samples if stored is None else len(stored)
+    if by is not None:
+        classes, sizes = _classes(_values(index, stored, by, "by"))
+        if limit is not None:
+            return ByClass.limited(classes, sizes, count_of(limit, "sample(limit=)"))
+        return _balanced(classes, sizes, total, replacement=replacement)
+    if weights is not None:
+        if total is None and not replacement:
+            msg = "sample(replacement=False) needs num_samples: an epoch of all samples would have each of them once"
+            raise UsageError(msg, hint=f"num_samples= below {num_stored}")
+        rule = ByWeight(
+            integer_weights(_values(index, stored, weights, "weights")), num_stored if total is None else total
+        )
+        return rule if replacement else rule.without_repeats()
+    sizes = np.array([num_stored], dtype=np.int64)
+    return _balanced(np.zeros(num_stored, dtype=np.uint8), sizes, total, replacement=replacement)
+
+
+def _check_arguments(*, weights: Any, by: Any, balanced: bool, limit: Any, num_samples: Any) -> None:
+    hint = "weights=..., or by=... with balanced=True or limit=..., or num_samples=... alone"
+    if weights is not None and by is not None:
+        msg = "sample() takes weights, or by= classes; got both"
+        raise UsageError(msg, hint="weights that count classes are numpy: 1 / np.bincount(labels)[labels]")
+    if by is None and (balanced or limit is not None):
+        msg = f"sample({'balanced=True' if balanced else 'limit='}) needs classes, and by= names none"
+        raise UsageError(msg, hint='by="label", or an array with the class of each sample')
+    if by is not None and balanced == (limit is not None):
+        msg = "sample(by=) takes balanced=True or limit=" + ("; got both" if balanced else "; got neither")
+        raise UsageError(msg, hint="num_samples= says how many an epoch has if classes are balanced")
+    if limit is not None and num_samples is not None:
+        msg = "sample(limit=) decides how many samples an epoch has, and num_samples= asks for another number"
+        raise UsageError(msg, hint="leave out one of them")
+    if weights is None and by is None and num_samples is None:
+        msg = "sample() got nothing to sample by"
+        raise UsageError(msg, hint=hint)
+
+
+def _balanced(classes: NDArray[Any], sizes: NDArray[np.int64], total: int | None, *, replacement: bool) -> ByClass:
+    """Return the rule for equally many samples of each class; by default as many as there are, or can be."""
+    most = int(sizes.min()) * len(sizes)
+    if total is None:
+        total = int(sizes.sum()) if replacement else most
+    if not replacement and total > most:
+        least = f"{len(sizes)} classes with at least {int(sizes.min())}" if len(sizes) > 1 else f"one class of {most}"
+        msg = f"{total} samples an epoch without repeats, equally many of each class: there are {least}"
+        raise UsageError(msg, hint=f"num_samples={most} at most, or replacement=True")
+    return ByClass(classes, sizes, total)
+
+
+def _values(index: Index, stored: Runs | None, given: Any, argument: str) -> NDArray[Any]:
+    """Return a value for each stored sample that takes part, from a column or from an array by sample id."""
+    array = key_column(index, given) if isinstance(given, str) else np.asarray(given)
+    if array.shape != (index.num_samples,):
+        msg = f"{argument} must have a value for each of {index.num_samples} samples by id; got shape {array.shape}"
+        raise UsageError(msg, hint="a column of the index, or one value for every stored sample, selected or not")
+    return array if stored is None else array[stored.members(np.arange(len(stored)))]
+
+
+def _classes(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the number of the class of each sample, ascending by label, and the size of each class."""
+    least, most = (int(labels.min()), int(labels.max())) if labels.dtype.kind in "iu" else (0, _MOST_COUNTED)
+    if most - least < _MOST_COUNTED and labels.dtype.kind in "iu":
+        table = np.zeros(most - least + 1, dtype=np.int64)
+        for first in range(0, len(labels), 1 << 20):
+            table += np.bincount(labels[first : first + (1 << 20)].astype(np.int64) - least, minlength=len(table))
+        present = table > 0
+        numbers = (np.cumsum(present) - 1).astype(holding(int(present.sum())))
+        classes = np.empty(len(labels), dtype=numbers.dtype)
+        for first in range(0, len(labels), 1 << 20):
+            classes[first : first + (1 << 20)] = numbers[labels[first : first + (1 << 20)].astype(np.int64) - least]
+        return classes, table[present]
+    words, found, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    return found.reshape(-1).astype(holding(len(words))), sizes.astype(np.int64)

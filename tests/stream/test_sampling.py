@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.samples import write_tar_shards
+from tests.stream.made import batches_of, check_sample, flat, ids_of, open_finely, write_tars
+
+import shoal
+from shoal.errors import StateError, UsageError
+from shoal.orders import Block, Buffer, Full, Sequential, Window
+from shoal.stream.dataset import Dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+NUM = 197  # of the fixture `tars`
+LABELS = np.repeat(["common", "rare"], [180, 17])
+BALANCED = np.where(LABELS == "rare", 1 / 17, 1 / 180)
+
+
+def counts_of(ids: Any) -> list[int]:
+    """How often each sample comes."""
+    return np.bincount(np.asarray(ids, dtype=np.int64), minlength=NUM).tolist()
+
+
+@pytest.mark.parametrize(
+    "order", [Sequential(), Full(), Window(chunks=6), Block(chunks=3), Buffer(samples=20)], ids=lambda order: order.name
+)
+@pytest.mark.parametrize("name", ["tars", "lines"])
+def test_every_copy_is_read_and_certified(order: Any, name: str, request: pytest.FixtureRequest) -> None:
+    ds: Dataset = request.getfixturevalue(name)
+    weights = 1.0 / (1 + np.arange(ds.num_samples))
+    ds = ds.sample(weights, num_samples=150).shuffle(order, seed=5, chunk=6000)
+    for epoch in range(2):
+        assert ids_of(ds) == ds.ids(epoch).tolist()
+    ds.check_certificate(ds.certificate())
+    parts = [ds.partition(rank=rank, world_size=3).batch(8) for rank in range(3)]
+    delivered = [batches_of(part) for part in parts]
+    for rank, batches in enumerate(delivered):
+        assert batches == [ds.batch(8).batch_ids(step, rank=rank, world_size=3).tolist() for step in range(7)]
+    ds.check_certificate(shoal.merge_certificates(part.certificate() for part in parts))
+
+
+def test_balanced_classes(tars: Dataset) -> None:
+    ds = tars.sample(by=LABELS, balanced=True).shuffle(seed=1, window=30_000)
+    assert len(ds) == ds.num_samples == NUM
+    for epoch in range(3):
+        labels = LABELS[ds.ids(epoch)]
+        assert sorted(np.unique(labels, return_counts=True)[1].tolist()) == [98, 99]
+        counts = counts_of(ds.ids(epoch))
+        assert set(counts[:180]) == {0, 1}
+        assert set(counts[180:]) <= {5, 6}
+    assert tars.sample(by=LABELS, balanced=True, replacement=False).num_samples == 2 * 17
+    assert tars.sample(by=LABELS == "rare", balanced=True, num_samples=1000).num_samples == 1000
+
+
+def test_labels_of_every_kind_are_classes(tars: Dataset) -> None:
+    plain = tars.sample(by=LABELS, balanced=True).shuffle("full")
+    numbers = (LABELS == "rare").astype(int)
+    for labels in (numbers, numbers.astype(bool), numbers * 10**12 - 5, numbers.astype(np.uint8), numbers * 0.5):
+        assert np.array_equal(tars.sample(by=labels, balanced=True).shuffle("full").ids(), plain.ids())
+
+
+def test_shards_and_sizes_are_columns(tars: Dataset) -> None:
+    ds = tars.sample(by="shard", limit=4).shuffle()
+    shards = tars.index_column("shard")[ds.ids()]
+    assert np.bincount(shards).tolist() == [4, 1, 0, 4, 4, 4, 4, 4]
+    sizes = tars.index_column("bytes")
+    counts = counts_of(tars.sample("bytes", num_samples=20_000).ids())
+    assert np.abs(counts - 20_000 * sizes / sizes.sum()).max() < 1
+
+
+def test_short_epochs_visit_every_sample_once_before_any_comes_again(tars: Dataset) -> None:
+    ds = tars.sample(num_samples=50).shuffle(seed=2)
+    visits = np.cumsum([counts_of(ds.ids(epoch)) for epoch in range(12)], axis=0)
+    assert visits.sum(axis=1).tolist() == [50 * epoch for epoch in range(1, 13)]
+    assert all(each.max() - each.min() <= 1 for each in visits)
+
+
+def test_an_endless_run_is_a_loop_over_epochs(tars: Dataset) -> None:
+    def batches(ds: Dataset) -> Any:
+        while True:
+            for batch in ds:
+                yield batch["__id__"].tolist()
+
+    made = tars.sample(by=LABELS, balanced=True, num_samples=64).shuffle(seed=2).with_ids()
+    whole = list(itertools.islice(batches(made.batch(16)), 23))
+    assert flat(whole) == flat(made.ids(epoch).tolist() for epoch in range(6))[: 23 * 16]
+    begun, resumed = made.batch(16), made.batch(16)
+    first = list(itertools.islice(batches(begun), 10))
+    resumed.load_state_dict(json.loads(json.dumps(begun.state_dict())))
+    assert first + list(itertools.islice(batches(resumed), 13)) == whole
+
+
+def test_without_repeats_weights_are_lowered(tars: Dataset) -> None:
+    ds = tars.sample(BALANCED, num_samples=60, replacement=False).shuffle()
+    counts = counts_of(ds.ids())
+    assert counts[180:] == [1] * 17
+    assert sum(counts[:180]) == 60 - 17
+    assert ds.repeats is not None
+    assert (ds.repeats.most_copies, ds.repeats.num_repeated) == (1, 0)
+
+
+def test_samples_are_drawn_from_those_that_were_selected(tars: Dataset) -> None:
+    chosen = np.arange(3, NUM, 2)
+    ds = tars.select(chosen).sample(np.arange(NUM), num_samples=300).shuffle(seed=4)
+    expected = np.zeros(NUM)
+    expected[chosen] = 300 * chosen / chosen.sum()
+    counts = counts_of(ds.ids())
+    assert all(np.floor(share) <= count <= np.ceil(share) for count, share in zip(counts, expected, strict=True))
+    assert ds.repeats is not None
+    assert ds.repeats.num_stored == len(chosen)
+    assert ids_of(ds.take(50)) == ds.ids()[:50].tolist() == ds.take(50).ids().tolist()
+
+
+def test_positions_of_a_repeated_sample_are_its_first(tars: Dataset) -> None:
+    ds = tars.skip(7).sample(by=LABELS, balanced=True).shuffle(Window(chunks=4), seed=1, chunk=6000)
+    ids = ds.ids()
+    found = ds.resolved.untouched(0).positions(np.arange(NUM))
+    for number in range(NUM):
+        places = np.flatnonzero(ids == number)
+        assert found[number] == (places[0] if len(places) else -1)
+
+
+def test_batches_that_are_left_out(tars: Dataset) -> None:
+    ds = tars.sample(BALANCED).shuffle(seed=3).with_ids().batch(16)
+    whole = batches_of(ds)
+    assert batches_of(ds.without(steps=[2, 5])) == [batch for step, batch in enumerate(whole) if step not in (2, 5)]
+
+
+def test_the_state_is_small_and_tells_samplings_apart(tars: Dataset) -> None:
+    ds = tars.sample(BALANCED).shuffle(seed=3)
+    assert len(json.dumps(ds.state_dict())) < 500
+    same = tars.sample(BALANCED.copy()).shuffle(seed=3)
+    same.load_state_dict(ds.state_at(40))
+    assert check_sample(next(iter(same))) == ds.ids()[40]
+    others = [
+        tars.shuffle(seed=3),
+        tars.sample(BALANCED + 1).shuffle(seed=3),
+        tars.sample(num_samples=NUM).shuffle(seed=3),
+        tars.sample(by=LABELS, balanced=True).shuffle(seed=3),
+    ]
+    for other in others:
+        with pytest.raises(StateError, match=r"the samples that sample\(\) draws differ"):
+            other.load_state_dict(ds.state_dict())
+
+
+def test_workers_share_what_is_drawn(tars: Dataset) -> None:
+    torch = pytest.importorskip("shoal.torch")
+    ds = tars.sample(by=LABELS, balanced=True, num_samples=120).shuffle(seed=3).with_ids().batch(10)
+    loader = torch.DataLoader(ds, num_workers=2)
+    begun = iter(loader)
+    first = [next(begun)["__id__"].tolist() for _ in range(5)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    del begun
+    rest = torch.DataLoader(ds, num_workers=1)
+    rest.load_state_dict(state)
+    assert flat([*first, *(batch["__id__"].tolist() for batch in rest)]) == ds.ids().tolist()
+
+
+def test_quality_is_that_of_the_copies(tmp_path: Path) -> None:
+    # 40 chunks of about 25 samples, each of one class; a rare class has one of them.
+    ds = open_finely(write_tars(tmp_path / "data", [500, 500]), extent_bytes=30_000)
+    borders = ds.stream.opened.index.extent_first_sample
+    labels = (np.arange(1000) >= borders[-2]).astype(int)
+    order = Window(chunks=10, num_canonical_nodes=1)
+    plain = ds.shuffle(order, chunk=30_000)
+    balanced = ds.sample(by=labels, balanced=True).shuffle(order, chunk=30_000)
+    quality = balanced.quality(batch=32, key=labels)
+    assert 1.5 < quality.vr[32] < 1.5 * plain.quality(batch=32).vr[32]
+    assert quality.distinct_chunks <= quality.perfect_chunks + 1
+    assert len(balanced.resolved.pieces(0).starts) > len(borders) + 10  # type: ignore[union-attr]
+
+
+def test_the_summary_and_the_repeats_say_it_before_the_run(tmp_path: Path) -> None:
+    write_tar_shards(tmp_path)
+    ds = shoal.open(tmp_path)
+    assert ds.repeats is None
+    labels = np.repeat([0, 1], [190, 10])
+    balanced = ds.sample(by=labels, balanced=True)
+    text = "200 samples an epoch, of 200: 10 more than once, at most 10 times; 90 (45.0 %) not at all"
+    assert str(balanced.repeats) == text
+    assert f"sampled ({text})" in repr(balanced)
+
+
+REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
+    (lambda ds: ds.sample(), "sample.. got nothing to sample by"),
+    (lambda ds: ds.sample(BALANCED, by=LABELS), "sample.. takes weights, or by= classes; got both"),
+    (lambda ds: ds.sample(balanced=True), "sample.balanced=True. needs classes, and by= names none"),
+    (lambda ds: ds.sample(limit=4), "sample.limit=. needs classes"),
+    (lambda ds: ds.sample(by=LABELS), "takes balanced=True or limit=; got neither"),
+    (lambda ds: ds.sample(by=LABELS, balanced=True, limit=3), "takes balanced=True or limit=; got both"),
+    (lambda ds: ds.sample(by=LABELS, limit=3, num_samples=9), "num_samples= asks for another number"),
+    (lambda ds: ds.sample(by=LABELS, limit=0), "an epoch of 0 samples"),
+    (lambda ds: ds.sample(num_samples=-1), "at least 0"),
+    (lambda ds: ds.sample(num_samples=2**41), "an epoch of 2199023255552 samples"),
+    (lambda ds: ds.sample(num_samples=198, replacement=False), "198 samples an epoch without repeats"),
+    (lambda ds: ds.sample(by=LABELS, balanced=True, num_samples=36, replacement=False), "2 classes with at least 17"),
+    (lambda ds: ds.sample(BALANCED, replacement=False), "needs num_samples"),
+    (lambda ds: ds.sample(BALANCED[:-1]), r"a value for each of 197 samples by id; got shape \(196,\)"),
+    (lambda ds: ds.sample(-BALANCED), "not negative; sample 0"),
+    (lambda ds: ds.sample(LABELS), "weights are numbers; got <U6"),
+    (lambda ds: ds.sample("labels"), "no column 'labels'"),
+    (lambda ds: ds.sample(BALANCED).sample(BALANCED), "sampled already"),
+    (lambda ds: ds.shuffle().sample(BALANCED), r"was called after shuffle\(\)"),
+    (lambda ds: ds.filter(bool).sample(BALANCED), r"was called after filter\(\)"),
+    (lambda ds: ds.batch(4).sample(BALANCED), r"was called after batch\(\)"),
+    (lambda ds: ds.sample(BALANCED).take(5), r"take\(\) chooses stored samples, and was called after sample\(\)"),
+]
+
+
+@pytest.mark.parametrize(("ask", "message"), REFUSED)
+def test_what_cannot_be_is_refused(tars: Dataset, ask: Callable[[Dataset], Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask(tars)
