@@ -21,7 +21,7 @@ from shoal.storage.chunk_cache.chunk_files import FOOTER_BYTES
 from shoal.storage.chunk_cache.eviction import Chunk, eviction_order, guard_bytes_of, is_admitted, num_victims, watch
 from shoal.storage.chunk_cache.ledger import BASE_BYTES, Book, charge_bytes
 
-_MOST_USES = 1 << 17  # replayed, of as many nodes as have them
+_MOST_USES = 1 << 17  # replayed, of as many nodes as have them: 2 s
 _CHUNKS_OF_A_MODEL = 4096  # of a node whose epoch is simulated in part
 
 
@@ -90,7 +90,9 @@ def fullest_node_bytes(epochs: Sequence[ClusterReads], chunk_bytes: NDArray[np.i
     if not all(epoch.is_exact for epoch in epochs):
         num_reads = epochs[0].by_node.num_reads * scale * sum(share.num_reads for share in _new_shares(epochs, None))
         return BASE_BYTES + num_reads / num_nodes * float(charges.mean())
-    pairs = np.unique(np.concatenate([_pairs(epoch.by_node, len(chunk_bytes)) for epoch in epochs]))
+    pairs = np.zeros(0, dtype=np.int64)
+    for epoch in epochs:
+        pairs = _united(pairs, _pairs(epoch.by_node, len(chunk_bytes)))
     of_node = np.bincount(pairs // len(chunk_bytes), weights=charges[pairs % len(chunk_bytes)])
     return BASE_BYTES + float(of_node.max())
 
@@ -108,8 +110,8 @@ def cached_reads(
 
     The ranks of a node share ``window_bytes`` at a time, and keep in step. ``scale`` is the number of chunks for each
     of ``chunk_bytes``. If the caches hold all that is read, they are what is new in each epoch. Otherwise the caches of
-    some nodes are replayed, or, if epochs were simulated in part, that of a node with up to 4096 chunks, of which each
-    epoch has another random order.
+    some nodes are replayed, or, if epochs were simulated in part or a node has more than 65,536 uses in each, that of a
+    node with up to 4096 chunks, of which each epoch has another random order.
 
     >>> from shoal.order.window.order import Window
     >>> from shoal.order.partition import Partition
@@ -122,8 +124,7 @@ def cached_reads(
     """
     if fullest_node_bytes(epochs, chunk_bytes, scale=scale) <= budget_bytes:
         shares = _new_shares(epochs, chunk_bytes if all(epoch.is_exact for epoch in epochs) else None)
-    elif all(epoch.is_exact for epoch in epochs):
-        uses = [epoch.uses for epoch in epochs if epoch.uses is not None]
+    elif (uses := _uses_to_replay(epochs)) is not None:
         shares = _replayed(uses, chunk_bytes, ranks_per_node, budget_bytes, window_bytes)
     else:
         shares = _modelled(epochs, float(chunk_bytes.mean()), budget_bytes, window_bytes, scale)
@@ -131,6 +132,14 @@ def cached_reads(
         EpochReads(epoch.by_node.num_reads * scale * share.num_reads, epoch.by_node.num_bytes * scale * share.num_bytes)
         for epoch, share in zip(epochs, shares, strict=True)
     ]
+
+
+def _uses_to_replay(epochs: Sequence[ClusterReads]) -> list[ChunkUses] | None:
+    """Return the uses of each epoch; None if they are unknown, or a single node has too many to replay."""
+    uses = [epoch.uses for epoch in epochs if epoch.uses is not None]
+    num_nodes = len(epochs[0].by_node.uses.samples_of_rank)
+    is_short = sum(len(each.ranks) for each in uses) <= _MOST_USES * num_nodes
+    return uses if is_short and len(uses) == len(epochs) else None
 
 
 def _charges(chunk_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -143,14 +152,21 @@ def _pairs(reads: NodeReads, num_chunks: int) -> NDArray[np.int64]:
     return reads.uses.ranks * num_chunks + reads.uses.chunks
 
 
+def _united(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    # By sorting: `numpy.union1d` hashes, which takes 3 s for 2 million of these numbers.
+    both: NDArray[np.int64] = np.sort(np.concatenate([one, other]))
+    is_first: NDArray[np.bool_] = np.diff(both, prepend=-1) > 0
+    return both[is_first]
+
+
 def _new_shares(epochs: Sequence[ClusterReads], chunk_bytes: NDArray[np.int64] | None) -> list[EpochReads]:
     """Return the share of each epoch's reads, and of their bytes, that no earlier epoch had on the same node."""
     num_chunks = 1 + max(int(epoch.by_node.uses.chunks.max(initial=0)) for epoch in epochs)
     before, shares = np.zeros(0, dtype=np.int64), []
     for epoch in epochs:
         pairs = _pairs(epoch.by_node, num_chunks)
-        is_new = ~np.isin(pairs, before)
-        before = np.union1d(before, pairs)
+        is_new = ~np.isin(pairs, before, assume_unique=True)
+        before = _united(before, pairs)
         of_bytes = is_new.mean() if chunk_bytes is None else np.average(is_new, weights=chunk_bytes[pairs % num_chunks])
         shares.append(EpochReads(float(is_new.mean()), float(of_bytes)))
     return shares

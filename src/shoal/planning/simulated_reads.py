@@ -204,7 +204,7 @@ def _counted(
         mean, error = _mean_readers(readers, uses, total * model.share_of_nodes)
         return mean * total, mean * float(sizes[holds].sum()), mean, error
     late = np.unique(rest // num_chunks // ranks * num_chunks + rest % num_chunks)
-    late = late[~np.isin(late, uses.ranks * num_chunks + uses.chunks)]
+    late = late[~np.isin(late, uses.ranks * num_chunks + uses.chunks, assume_unique=True)]
     readers = readers + np.bincount(late % num_chunks, minlength=num_chunks)
     return float(readers.sum()), float(readers @ sizes), float(readers[holds].mean()), 0.0
 
