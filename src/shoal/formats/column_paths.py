@@ -126,8 +126,10 @@ def parsed_json(value: Any) -> Any:
 
 def part_of(value: Any, path: str) -> Any:
     """Return the part of an object at a path, whose names may contain dots; None if there is none."""
-    if not isinstance(value, dict) or path in value:
-        return value.get(path) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    if path in value:
+        return value[path]
     cut = path.find(".")
     while cut >= 0:
         if (found := part_of(value.get(path[:cut]), path[cut + 1 :])) is not None:

@@ -66,6 +66,25 @@ def field_lengths(kind: Kind, column: Any) -> FieldValues | None:
     return None
 
 
+def inner_column(column: Any, path: str) -> Any | None:
+    """Return the column at a path inside a column of structs, whose names may contain dots; None if there is none.
+
+    A row without a struct has no value inside of it.
+    """
+    pa = arrow_library("Arrow")
+    if not isinstance(column, pa.Array) or not pa.types.is_struct(column.type):
+        return None
+    if column.type.get_field_index(path) >= 0:
+        import pyarrow.compute as pc  # noqa: PLC0415  # optional, and slow to import
+
+        return pc.struct_field(column, column.type.get_field_index(path))
+    for cut in (at for at, letter in enumerate(path) if letter == "."):
+        inside = inner_column(column, path[:cut])
+        if inside is not None and (found := inner_column(inside, path[cut + 1 :])) is not None:
+            return found
+    return None
+
+
 def cells_as_list(kind: Kind, column: Any) -> list[Any] | None:
     """Return the values of a column of cells as samples have them; None for other columns."""
     return plain_cells(column) if kind.how == "cells" else None

@@ -49,7 +49,7 @@ class ColumnLookup:
         Raises `UsageError`: a path could mean two things, or another than in a sample before; or a value whose length
         is asked for has none.
         """
-        inside: dict[str, Any] = {}  # JSON is parsed once for all columns
+        inside: dict[str, Any] = {}  # parsed JSON, once for all columns, and the list of its members under ""
         self.example = self.example or sample
         for number, column in enumerate(self._columns):
             value = sample.get(column.path, _ABSENT)
@@ -85,7 +85,11 @@ class ColumnLookup:
             if sample.get(path[:cut]) is not None:
                 return part_of(_json(sample, path[:cut], inside), path[cut + 1 :]), path
             cut = path.find(".", cut + 1)
-        members = json_members(sample)
+        members = inside.get("")
+        if members is None:
+            members = inside[""] = json_members(sample)
+        if len(members) == 1:  # nearly always
+            return part_of(_json(sample, members[0], inside), path), f"{members[0]}.{path}"
         found = [(name, part_of(_json(sample, name, inside), path)) for name in members]
         found = [(name, value) for name, value in found if value is not None]
         if len(found) > 1:
@@ -110,8 +114,11 @@ def check_source(column: Column, before: str, source: str, where: str) -> None:
 
 def json_members(sample: Mapping[str, Any]) -> list[str]:
     """Return the members of a tar sample that hold JSON, by their suffix: ``json``, ``meta.json``."""
-    names = [name for name in sample if name == "json" or name.endswith(".json")]
-    return [name for name in names if isinstance(sample[name], bytes)]
+    return [
+        name
+        for name, value in sample.items()
+        if name[-4:] == "json" and isinstance(value, bytes) and (name == "json" or name[-5] == ".")
+    ]
 
 
 def refuse_unknown(column: Column, fields: Sequence[str], example: Sample) -> None:

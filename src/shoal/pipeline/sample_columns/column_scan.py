@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.column_paths import LENGTH, TOTAL_BYTES, Column
+from shoal.formats.field_columns import Kind
 from shoal.formats.shard_format import ColumnarFormat, ColumnRecords, FieldsFormat, Records, Sample, SchemaFormat
-from shoal.formats.tables.field_values import cells_as_list, field_lengths, field_values
+from shoal.formats.tables.field_values import cells_as_list, field_lengths, field_values, inner_column
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.open_source import Opened
@@ -188,17 +189,15 @@ class _SpanReader:
             return {}, []
         kinds, arrays, parts = dict(columns.kinds), columns.by_name(), dict[str, Part]()
         for column in self._columns:
-            name = column.path
-            if name in kinds:
-                found = field_values(kinds[name], arrays[name])
-                if found is not None:
-                    parts[column.name] = part_of_array(found.values, found.missing, found.words, column, where)
-                elif (cells := cells_as_list(kinds[name], arrays[name])) is not None:
-                    parts[column.name] = part_of_values(cells, column, where)
-            elif name.endswith(LENGTH) and (name := name.removesuffix(LENGTH)) in kinds:
-                found = field_lengths(kinds[name], arrays[name])
-                if found is not None:
-                    parts[column.name] = part_of_array(found.values, found.missing, None, column, where)
+            is_length = column.path not in kinds and column.path.endswith(LENGTH)
+            found = _column_at(column.path.removesuffix(LENGTH) if is_length else column.path, kinds, arrays)
+            if found is None:
+                continue
+            values = field_lengths(*found) if is_length else field_values(*found)
+            if values is not None:
+                parts[column.name] = part_of_array(values.values, values.missing, values.words, column, where)
+            elif not is_length and (cells := cells_as_list(*found)) is not None:
+                parts[column.name] = part_of_values(cells, column, where)
         return parts, list(kinds)
 
     def _records(self, read: UnitRead) -> Records:
@@ -209,6 +208,17 @@ class _SpanReader:
             return opened.format.read_fields(whole, read.end_byte, span_of(opened.index, read))
         data = read_unit(opened, read, stats=stats, verify=True)
         return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, stats)
+
+
+def _column_at(path: str, kinds: Mapping[str, Kind], arrays: Mapping[str, Any]) -> tuple[Kind, Any] | None:
+    """Return a column of a table, or one inside a column of structs; None if the table has none there."""
+    if path in kinds:
+        return kinds[path], arrays[path]
+    for cut in (at for at, letter in enumerate(path) if letter == "."):
+        if path[:cut] in kinds:
+            inside = inner_column(arrays[path[:cut]], path[cut + 1 :])
+            return None if inside is None else (Kind("cells", arrow=inside.type), inside)
+    return None
 
 
 def _spans(index: Index) -> Iterator[tuple[int, UnitRead]]:
