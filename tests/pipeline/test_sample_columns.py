@@ -20,7 +20,7 @@ from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.table import Index
 from shoal.indexing.open_source import Opened, open_source
 from shoal.pack import Writer
-from shoal.pipeline.sample_columns import column_scan
+from shoal.pipeline.sample_columns import column_scan, kept_parts
 from shoal.pipeline.sample_columns.added_columns import add_columns
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
@@ -381,3 +381,38 @@ def test_texts_that_fit_no_header_are_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("shoal.pipeline.sample_columns.column_parts._MOST_WORD_BYTES", 100)
     with pytest.raises(UsageError, match="has 50 different texts of 340 characters"):
         added(path, "a")
+
+
+def test_a_scan_that_ended_early_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept_parts, "SMALL_BYTES", 0)
+    for shard in range(4):
+        objects = [{"a": i / 4, "w": f"w{i % 3}"} | ({"n": i} if i % 5 else {}) for i in range(40)]
+        write_json_tar(tmp_path / f"{shard}.tar", objects)
+    opened = open_source(tmp_path)
+    read_range, was_read = LocalStore.read_range, list[str]()
+
+    def counted(store: LocalStore, path: str, first: int, end: int) -> bytes:
+        if end > first:
+            if len(was_read) == limit:
+                raise KeyboardInterrupt
+            was_read.append(Path(path).name)
+        return read_range(store, path, first, end)
+
+    columns, limit = as_columns(["a", "w", "n"]), 2
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr(LocalStore, "read_range", counted)
+    with pytest.raises(KeyboardInterrupt):
+        add_columns(opened, columns)
+    assert was_read == ["0.tar", "1.tar"]
+    limit = 100
+    with pytest.raises(UsageError, match="32 of 160 samples have none"):
+        add_columns(opened, columns)
+    assert was_read == ["0.tar", "1.tar", "2.tar", "3.tar"]
+    index = add_columns(opened, columns, missing={"n": -1})
+    assert len(was_read) == 4  # nothing is read again to give missing ones a value
+    samples = [json.loads(sample["json"]) for sample in samples_of(opened)]
+    assert values_of(index, "a") == [sample["a"] for sample in samples]
+    assert values_of(index, "w") == [sample["w"] for sample in samples]
+    assert values_of(index, "n") == [sample.get("n", -1) for sample in samples]
+    assert not list((tmp_path / "cache").rglob("*.columns"))

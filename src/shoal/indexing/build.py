@@ -47,7 +47,7 @@ from shoal.storage.store_protocol import Advise, Find, ReadRange, Stat
 _log = logging.getLogger("shoal")
 
 # Below this, starting processes (a few tenths of a second each) costs more than they save, and no scans are kept.
-_SMALL_BYTES = 256 << 20
+SMALL_BYTES = 256 << 20
 # From here on the scans of remote shards are kept: starting over costs more there.
 SMALL_REMOTE_BYTES = 16 << 20
 # From here on the index leaves out the size of each sample, which takes 4 bytes per sample.
@@ -115,7 +115,7 @@ def build_index(
     workers = _num_workers(workers, total_bytes)
     traffic = ScanTraffic() if traffic is None else traffic
     scratch = None
-    if workers or total_bytes >= (_SMALL_BYTES if store.reads_ahead else SMALL_REMOTE_BYTES):
+    if workers or total_bytes >= (SMALL_BYTES if store.reads_ahead else SMALL_REMOTE_BYTES):
         # By the paths but not by sizes or versions, so that a shard that changed since the kill costs one scan.
         key = _digest([*scan_rules(format), format.name, options_of(format), *(task.path for task in tasks)])
         scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", key)), suffix=_SCAN_SUFFIX)
@@ -155,7 +155,7 @@ def _num_workers(asked: int | None, total_bytes: int) -> int:
             raise UsageError(msg, hint="0 scans in the process itself")
         return asked
     processors = usable_processors()
-    return 0 if total_bytes < _SMALL_BYTES or processors == 1 else processors
+    return 0 if total_bytes < SMALL_BYTES or processors == 1 else processors
 
 
 @dataclass(slots=True)

@@ -44,6 +44,13 @@ class Part(NamedTuple):
     first: int
 
 
+class SpanValues(NamedTuple):
+    """The parts of all columns in consecutive samples, and the paths at which their values were found."""
+
+    parts: Sequence[Part]
+    sources: Sequence[str]
+
+
 Where = Callable[[int], str]
 """Function that names a sample in an error, by its id or row."""
 

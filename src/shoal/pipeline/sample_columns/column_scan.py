@@ -25,7 +25,15 @@ from shoal.formats.tables.table_rows import partition_fields
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.open_source import Opened
 from shoal.pipeline.sample_columns.column_lookup import ColumnLookup, check_source, refuse_unknown
-from shoal.pipeline.sample_columns.column_parts import JoinedColumn, Part, Where, part_of_array, part_of_values
+from shoal.pipeline.sample_columns.column_parts import (
+    JoinedColumn,
+    Part,
+    SpanValues,
+    Where,
+    part_of_array,
+    part_of_values,
+)
+from shoal.pipeline.sample_columns.kept_parts import KeptParts
 from shoal.reading.checks.checked_reads import parse_again, parse_unit, read_unit, span_of
 from shoal.reading.checks.salvage import read_sample
 from shoal.reading.remote.request_stats import RequestStats
@@ -50,13 +58,6 @@ class ScannedColumns(NamedTuple):
     found: dict[str, dict[str, Any]]
 
 
-class _SpanValues(NamedTuple):
-    """The parts of all columns in one span, and the paths at which their values were found."""
-
-    parts: list[Part]
-    sources: list[str]
-
-
 def scan_columns(
     opened: Opened,
     columns: Sequence[Column],
@@ -67,7 +68,9 @@ def scan_columns(
     """Read columns from all samples; ``missing`` has values, by column, for samples that have none.
 
     ``progress`` is called in this thread with bytes done and bytes in total. Memory: 8 bytes a sample and column, each
-    distinct text once, and up to 256 MiB of decoded samples (two spans, if these are larger).
+    distinct text once, and up to 256 MiB of decoded samples (two spans, if these are larger). Of a large dataset,
+    shards that are done are kept on this machine until all are: a call that was killed, or refused for missing values,
+    continues from them.
 
     Raises
     ------
@@ -84,11 +87,12 @@ def scan_columns(
     joined = [JoinedColumn(column, index.num_samples, where, defaults.get(column.name)) for column in columns]
     sources = [""] * len(joined)
     spans = _SpanReader(opened, columns, frozenset(defaults))
-    for read, found in spans.in_order(progress):
+    kept = KeptParts(opened, columns)
+    for first_sample, found in spans.in_order(kept, progress):
         for number, (column, part) in enumerate(zip(joined, found.parts, strict=True)):
-            column.add(part, read.first_sample)
+            column.add(part, first_sample)
             if found.sources[number]:
-                check_source(column.column, sources[number], found.sources[number], where(read.first_sample))
+                check_source(column.column, sources[number], found.sources[number], where(first_sample))
                 sources[number] = found.sources[number]
     arrays: dict[str, NDArray[Any]] = {}
     texts: dict[str, list[str]] = {}
@@ -103,12 +107,25 @@ def scan_columns(
         if len(missed):
             stored = array[missed[0]].item()
             about[name] |= {"num_missing": len(missed), "missing": stored if words is None else words[stored]}
+    kept.clear()
     return ScannedColumns(arrays, texts, about)
 
 
 def _sample_name(index: Index, sample_id: int) -> str:
     shard = index.shard_names[int(index.extent_shard[extent_of(index, sample_id)])]
     return f"sample {sample_id} ({shard})"
+
+
+class _Span(NamedTuple):
+    """Extents of a shard: values that are being read, or those of a whole shard that were kept."""
+
+    shard: int
+    first_extent: int
+    end_extent: int
+    first_sample: int
+    decoded_bytes: int
+    answer: Future[SpanValues] | list[tuple[int, SpanValues]]
+    is_last: bool = False
 
 
 class _SpanReader:
@@ -121,45 +138,68 @@ class _SpanReader:
         if self._fields is not None and isinstance(opened.format, ColumnarFormat):
             self._opened = replace(opened, format=opened.format.projected(self._fields))
 
-    def in_order(self, progress: Callable[[int, int], None] | None) -> Iterator[tuple[UnitRead, _SpanValues]]:
-        """Yield the values of all spans in the order of their samples, read by threads ahead of that."""
+    def in_order(
+        self, kept: KeptParts, progress: Callable[[int, int], None] | None
+    ) -> Iterator[tuple[int, SpanValues]]:
+        """Yield the first sample and the values of all spans in their order; threads read ahead of that.
+
+        Shards that are ``kept`` are not read, and others are kept when they are finished.
+        """
         index, store = self._opened.index, self._opened.store
         num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _REMOTE_THREADS
-        under_way: deque[tuple[UnitRead, int, Future[_SpanValues]]] = deque()
+        under_way: deque[_Span] = deque()
+        of_shard: list[tuple[int, SpanValues]] = []
         held_bytes = done_bytes = 0
         new_bytes = own_bytes(index)
         total_bytes = int(new_bytes.sum())
 
-        def oldest() -> tuple[UnitRead, _SpanValues]:
+        def oldest() -> list[tuple[int, SpanValues]]:
             nonlocal held_bytes, done_bytes
-            read, end_extent, answer = under_way.popleft()
-            found = answer.result()
-            held_bytes -= decoded_bytes(read.unit, end_extent)
-            done_bytes += int(new_bytes[read.unit : end_extent].sum())
+            span = under_way.popleft()
+            if isinstance(span.answer, Future):
+                found = [(span.first_sample, span.answer.result())]
+                if kept.keeps:
+                    of_shard.extend(found)
+                if span.is_last:
+                    kept.put(span.shard, of_shard)
+                    of_shard.clear()
+            else:
+                found = span.answer
+            held_bytes -= span.decoded_bytes
+            done_bytes += int(new_bytes[span.first_extent : span.end_extent].sum())
             if progress is not None:
                 progress(done_bytes, total_bytes)
-            return read, found
-
-        def decoded_bytes(first_extent: int, end_extent: int) -> int:
-            return int(index.extent_decoded_bytes[first_extent:end_extent].sum())
+            return found
 
         with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-columns") as threads:
             try:
-                for end_extent, read in _spans(index):
-                    more_bytes = decoded_bytes(read.unit, end_extent)
-                    while len(under_way) >= 3 * num_threads or (
-                        len(under_way) > 1 and held_bytes + more_bytes > _DECODED_BYTES
-                    ):
-                        yield oldest()
-                    under_way.append((read, end_extent, threads.submit(self._values, read)))
-                    held_bytes += more_bytes
+                for span in self._spans(kept, threads):
+                    under_way.append(span)
+                    held_bytes += span.decoded_bytes
+                    while len(under_way) >= 3 * num_threads or (len(under_way) > 2 and held_bytes > _DECODED_BYTES):
+                        yield from oldest()
                 while under_way:
-                    yield oldest()
+                    yield from oldest()
             finally:
-                for _, _, answer in under_way:
-                    answer.cancel()
+                for span in under_way:
+                    if isinstance(span.answer, Future):
+                        span.answer.cancel()
 
-    def _values(self, read: UnitRead) -> _SpanValues:
+    def _spans(self, kept: KeptParts, threads: ThreadPoolExecutor) -> Iterator[_Span]:
+        """Yield the spans of all shards, each of which a thread begins to read; those of a kept shard as one."""
+        index = self._opened.index
+        first_extent = index.shard_first_extent.tolist()
+        for shard in range(index.num_shards):
+            first, end = first_extent[shard], first_extent[shard + 1]
+            if (known := kept.get(shard)) is not None:
+                yield _Span(shard, first, end, known[0][0] if known else 0, 0, known)
+                continue
+            for after, read in _reads(index, shard, first, end):
+                decoded_bytes = int(index.extent_decoded_bytes[read.unit : after].sum())
+                answer = threads.submit(self._values, read)
+                yield _Span(shard, read.unit, after, read.first_sample, decoded_bytes, answer, after == end)
+
+    def _values(self, read: UnitRead) -> SpanValues:
         """Read and parse a span, and find the values of all columns in it."""
         records = self._records(read)
 
@@ -180,7 +220,7 @@ class _SpanReader:
         for column in self._columns:
             if not parts[column.name].kind and read.first_sample == 0 and column.name not in self._have_defaults:
                 refuse_unknown(column, fields, example)
-        return _SpanValues([parts[each.name] for each in self._columns], [sources[each.name] for each in self._columns])
+        return SpanValues([parts[each.name] for each in self._columns], [sources[each.name] for each in self._columns])
 
     def _gathered(self, records: Records, where: Where) -> tuple[dict[str, Part], list[str]]:
         """Return the parts of those columns that are numbers or texts of a table, and the names of all its fields."""
@@ -221,18 +261,15 @@ def _column_at(path: str, kinds: Mapping[str, Kind], arrays: Mapping[str, Any]) 
     return None
 
 
-def _spans(index: Index) -> Iterator[tuple[int, UnitRead]]:
+def _reads(index: Index, shard: int, first_extent: int, end_extent: int) -> Iterator[tuple[int, UnitRead]]:
     """Yield reads of consecutive extents of a shard, each with the number of the extent behind it."""
-    first_extent = index.shard_first_extent.tolist()
-    for shard in range(index.num_shards):
-        at, end = first_extent[shard], first_extent[shard + 1]
-        ends, first = index.extent_end_byte[at:end], at
-        while at < end:
-            begin = int(index.extent_first_byte[at])
-            after = max(at + 1, first + int(np.searchsorted(ends, begin + _READ_BYTES, side="right")))
-            samples = index.extent_first_sample[[at, after]].tolist()
-            yield after, UnitRead(at, shard, begin, int(ends[after - 1 - first]), samples[0], samples[1] - samples[0])
-            at = after
+    ends, at = index.extent_end_byte[first_extent:end_extent], first_extent
+    while at < end_extent:
+        begin = int(index.extent_first_byte[at])
+        after = max(at + 1, first_extent + int(np.searchsorted(ends, begin + _READ_BYTES, side="right")))
+        first, end = index.extent_first_sample[[at, after]].tolist()
+        yield after, UnitRead(at, shard, begin, int(ends[after - 1 - first_extent]), first, end - first)
+        at = after
 
 
 def _fields_of(opened: Opened, columns: Sequence[Column]) -> list[str] | None:
