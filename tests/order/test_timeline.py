@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tests.order.datasets import datasets, windows
 from tests.order.mixing import alive
 
+from shoal.order.window import timeline_slabs
 from shoal.orders import Window
 
 CASES = [
@@ -162,3 +163,15 @@ def test_a_look_into_huge_chunks_does_not_make_all_of_them(num_samples: int) -> 
     start = bound.num_samples // 3
     assert np.array_equal(bound.positions(bound.ids(start, start + 1000)), np.arange(start, start + 1000))
     assert sum(counts.sum() for counts in made[:2]) < 1.5 * bound.span
+
+
+@given(samples=datasets(max_samples=2000), order=windows(max_chunks=60), tile=st.integers(1, 200))
+def test_tiles_make_no_difference(samples: NDArray[np.int64], order: Window, tile: int) -> None:
+    """Nodes fit into a tile together, alone or not at all."""
+    bound = order.bind(samples, seed=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeline_slabs, "_TILE", tile)
+        by_tiles = order.bind(samples, seed=3)
+        filled = np.flatnonzero(samples)  # others have no lane
+        assert np.array_equal(by_tiles.lanes(filled), bound.lanes(filled))
+    assert np.array_equal(by_tiles.ids(0, by_tiles.num_samples), bound.ids(0, bound.num_samples))

@@ -19,7 +19,7 @@ from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading import memory_division
 from shoal.reading.remote import remote_readers
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES
-from shoal.reading.schedule import read_requests
+from shoal.reading.schedule import memory_ledger, read_requests
 from shoal.storage.retry import RetryRule, StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
@@ -262,6 +262,17 @@ def test_the_first_sample_does_not_wait_for_what_comes_after(large: Dataset, mon
     next(iterator)
     go_on.set()
     assert len(list(iterator)) == 299
+
+
+@pytest.mark.parametrize(("ahead_mib", "num_requests"), [(1, 8), (11, 8), (12, 32), (32, 32)])
+def test_more_at_first_where_there_is_room_for_their_heaps(
+    ahead_mib: int, num_requests: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tar(tmp_path / "a.tar", [{"__key__": str(i).encode(), "bin": b""} for i in range(40)])
+    monkeypatch.setattr(memory_ledger, "_LEAST_BYTES", ahead_mib << 20)
+    ds = far_away(open_dataset(tmp_path / "a.tar"), Distant()).shuffle(Window(chunks=2), chunk=1024)
+    next(iter(ds))
+    assert ds.stats()["concurrency"] == num_requests
 
 
 def test_more_at_a_time_where_the_consumer_waits(tmp_path: Path) -> None:

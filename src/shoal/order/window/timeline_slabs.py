@@ -109,18 +109,33 @@ class Timeline:
         """Return the number of samples before each slot, over all nodes; shape (num_slots + 1,)."""
         line = np.zeros(len(self._nodes.part_samples) + 1, dtype=np.int64)
         for first, slots, parts in self._tiles():
-            line[first + slots[0] + 1 : first + slots[-1] + 2] = self._nodes.part_samples[parts]
+            line[first + 1 : first + len(slots) + 1] = self._nodes.part_samples[parts]
         for begin in range(1, len(line), _TILE):  # by tiles: an in-place sum over the whole array needs a second copy
             line[begin] += line[begin - 1]
             np.cumsum(line[begin : begin + _TILE], out=line[begin : begin + _TILE])
         return line
 
     def _tiles(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield some consecutive slots of a node at a time, after its first part, with the part at each."""
-        for first, count, slot_key in zip(self._first.tolist(), self._count.tolist(), self._slot_key, strict=True):
-            for begin in range(0, count, _TILE):
-                slots = np.arange(begin, min(begin + _TILE, count))
-                yield first, slots, permute(slots, count, int(slot_key)) + first
+        """Yield some consecutive slots at a time, after the number of those before, with the part at each.
+
+        Slots are counted within their node, those before over all nodes.
+        """
+        ends, node = self._nodes.node_end_part, 0
+        while node < len(ends):
+            first, count = int(self._first[node]), int(self._count[node])
+            end = int(np.searchsorted(ends, first + _TILE, side="right"))
+            if end > node + 1:  # small nodes together: 32 of them one by one would take 5 ms
+                counts = self._count[node:end]
+                slots = expand(np.zeros_like(counts), counts)[0]
+                parts = permute_each(slots, counts, self._slot_key[node:end], counts) + np.repeat(
+                    self._first[node:end], counts
+                )
+                yield first, slots, parts
+            else:
+                for begin in range(0, count, _TILE):
+                    slots = np.arange(begin, min(begin + _TILE, count))
+                    yield first + begin, slots, permute(slots, count, int(self._slot_key[node])) + first
+            node = max(end, node + 1)
 
     def _lay_slabs(self) -> NDArray[np.int64]:
         """Return the number of slabs before each block, over all nodes; shape (num_blocks + 1,).

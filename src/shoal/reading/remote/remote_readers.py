@@ -28,6 +28,10 @@ from shoal.storage.retry import unwrap_retries
 # bytes that may be kept for long move from the heap of a thread to that of the consumer. Copying larger ones would take
 # as long as reading them.
 _SMALL_BYTES = 1 << 20
+# With 32 requests at first a first batch comes a third sooner. But each thread has a heap of its own, which is much
+# beside a small window, so there are only so many if the read-ahead has this much room (bench/LOG.md).
+_MANY_AT_A_TIME = 32
+_MUCH_AHEAD_BYTES = 12 << 20
 # The read-ahead divided by this is kept for hedged requests, if they are enabled.
 _HEDGED_PART = 8
 
@@ -58,13 +62,14 @@ class RemoteReaders:
         memory.ahead_limit_bytes, self.group_bytes = self._sizes.ahead_bytes, self._sizes.group_bytes
         self._can_fill, self._mappings = can_fill(opened), MemoryPool()
         self._buffers: set[ReadBuffer] = set()  # of requests that a consumer waits for
+        first_at_a_time = _MANY_AT_A_TIME if limit >= _MUCH_AHEAD_BYTES else FIRST_AT_A_TIME
         self._pool = RequestPool(
             partial(read_request, opened, stats),
             stats,
             deadline_seconds=self._deadline_seconds,
             hedge_bytes=hedge_bytes,
             # The limit found in the epoch before: finding it again would take one or two tenths of a second per epoch.
-            first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),
+            first_at_a_time=max(first_at_a_time, counters.concurrency),
         )
 
     def request(self, reads: Sequence[UnitRead]) -> list[Promise]:

@@ -29,7 +29,7 @@ from shoal.reading.remote.request_stats import RequestStats, is_throttling
 from shoal.reading.schedule.read_requests import Request
 from shoal.storage.retry import RetryControl, StoppedError, retry_control
 
-FIRST_AT_A_TIME = 8  # 16 bring a first batch 1.2 times as soon, and peaks of memory 15 MiB higher (bench/LOG.md)
+FIRST_AT_A_TIME = 8
 _CLOSE_SECONDS = 0.4  # time that closing waits for requests in flight
 _RECENT = 64  # latest responses, whose times decide when a request is late
 _LATE_AFTER_MEDIANS = 3.0
