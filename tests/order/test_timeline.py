@@ -165,12 +165,18 @@ def test_a_look_into_huge_chunks_does_not_make_all_of_them(num_samples: int) -> 
     assert sum(counts.sum() for counts in made[:2]) < 1.5 * bound.span
 
 
-@given(samples=datasets(max_samples=2000), order=windows(max_chunks=60), tile=st.integers(1, 200))
-def test_tiles_make_no_difference(samples: NDArray[np.int64], order: Window, tile: int) -> None:
-    """Nodes fit into a tile together, alone or not at all."""
+@given(
+    samples=datasets(max_samples=2000),
+    order=windows(max_chunks=60),
+    tile=st.integers(1, 200),
+    together=st.integers(0, 400),
+)
+def test_tiles_make_no_difference(samples: NDArray[np.int64], order: Window, tile: int, together: int) -> None:
+    """Nodes are laid out together, alone or in several tiles."""
     bound = order.bind(samples, seed=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline_slabs, "_TILE", tile)
+        patch.setattr(timeline_slabs, "_TOGETHER", together)
         by_tiles = order.bind(samples, seed=3)
         filled = np.flatnonzero(samples)  # others have no lane
         assert np.array_equal(by_tiles.lanes(filled), bound.lanes(filled))

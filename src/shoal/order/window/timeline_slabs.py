@@ -43,6 +43,7 @@ from shoal.order.seeds import draws, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 
 _TILE = 1 << 16
+_TOGETHER = 1 << 12  # slots of several nodes; larger nodes take a tenth less one by one
 _RANDOM_BITS = 24  # for the order inside a slab; ties are ordered by chunk slot and rank
 _DENSITY_BITS = 8
 _PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _RANKS on, one per rank
@@ -123,7 +124,7 @@ class Timeline:
         ends, node = self._nodes.node_end_part, 0
         while node < len(ends):
             first, count = int(self._first[node]), int(self._count[node])
-            end = int(np.searchsorted(ends, first + _TILE, side="right"))
+            end = int(np.searchsorted(ends, first + _TOGETHER, side="right"))
             if end > node + 1:  # small nodes together: 32 of them one by one would take 5 ms
                 counts = self._count[node:end]
                 slots = expand(np.zeros_like(counts), counts)[0]
