@@ -36,6 +36,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Opening](#opening): `shoal.open`
 - [Datasets](#datasets): what it gives, with all verbs
 - [Iterators](#iterators): what `iter(ds)` gives
+- [Merging](#merging): states and certificates of several ranks
 - [Orders](#orders): `shoal.orders`
 - [Formats](#formats): `shoal.formats`
 - [Measuring](#measuring): `shoal.measure`
@@ -54,6 +55,8 @@ def page() -> str:
     parts = [INTRODUCTION, "## Opening\n", *member("shoal.open", shoal.open)]
     parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
     parts += ["## Iterators\n", text_of(Iteration), *members(Iteration, "iterator")]
+    parts += ["## Merging\n", *member("shoal.merge_states", shoal.merge_states)]
+    parts += member("shoal.merge_certificates", shoal.merge_certificates)
     parts += ["## Orders\n", text_of(shoal.orders), *orders()]
     parts += ["## Formats\n", text_of(shoal.formats), *formats()]
     parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]

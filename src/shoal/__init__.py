@@ -33,6 +33,7 @@ if _TYPE_CHECKING:
     from shoal import huggingface as huggingface
     from shoal import jax as jax
     from shoal import torch as torch
+    from shoal.order.merged_states import merge_states
     from shoal.stream.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() says what it does
@@ -43,6 +44,7 @@ __all__ = [
     "formats",
     "measure",
     "merge_certificates",
+    "merge_states",
     "open",
     "orders",
     "pack",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     {
         **{f"shoal.{door}": "" for door in ("formats", "huggingface", "jax", "measure", "orders", "pack", "torch")},
+        "shoal.order.merged_states": "merge_states",
         "shoal.stream.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",
         "shoal.stream.open_dataset": "open=open_dataset",

@@ -19,10 +19,15 @@ lanes, it is 1.20 and 1.58; with the position alone, 1.5 to 4.
 
 Repeats are the samples at the positions just before the last batch, and are marked. Without batches (``batched=False``)
 nothing is repeated, and ranks may differ by one sample.
+
+With ``refills=True`` a rank cuts its batches from what a filter keeps of its share. Then global batches say only which
+rank gets a sample: the last one is dealt as it is, whatever ``remainder`` makes of the rank's own last batch.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +44,7 @@ from shoal.order.seeds import draws, key
 REMAINDERS = ("keep", "pad", "drop")
 
 _LANE_BITS = 16
+_DEALT_AT_ONCE = 1 << 20  # positions
 _DEAL_KEY = key(0, 0, "deal")
 
 
@@ -71,12 +77,15 @@ class Partition:
         Treatment of the last, incomplete global batch: "keep", "pad" or "drop".
     batched
         False if ranks get single samples: then G is the world size and nothing is ever repeated.
+    refills
+        True if ranks fill their batches from their shares, so that global batches are only dealt.
     """
 
     global_batch: int
     world_size: int = 1
     remainder: str = "keep"
     batched: bool = True
+    refills: bool = False
 
     def __post_init__(self) -> None:
         if self.remainder not in REMAINDERS:
@@ -92,15 +101,19 @@ class Partition:
     def num_batches(self, num_samples: int, start: int = 0) -> int:
         """Count the global batches from position ``start`` to the end of the epoch, which every rank yields."""
         left = num_samples - start
-        return left // self.global_batch if self.remainder == "drop" else -(-left // self.global_batch)
+        return left // self.global_batch if self._drops else -(-left // self.global_batch)
 
     def num_samples_of(self, rank: int, num_samples: int) -> int:
         """Count the samples that one rank gets in an epoch that starts at position 0, repeats included."""
         whole, rest = divmod(num_samples, self.global_batch)
-        total = whole * self._size_of(rank, self.global_batch)
-        if rest and self.remainder != "drop":
+        total = whole * self.size_of(rank)
+        if rest and not self._drops:
             total += self._size_of(rank, self._filled(rest))
         return total
+
+    def size_of(self, rank: int) -> int:
+        """Return the number of samples that one rank gets of a whole global batch."""
+        return self._size_of(rank, self.global_batch)
 
     def end_of(self, batch: int, num_samples: int, start: int = 0) -> int:
         """Return the position after global batch ``batch``, counted from ``start``; a state keeps it after use."""
@@ -118,7 +131,7 @@ class Partition:
         whole = (end - begin) // self.global_batch
         middle = begin + whole * self.global_batch
         shares = [self._whole_batches(order, rank, begin, middle)]
-        if middle < end and self.remainder != "drop":
+        if middle < end and not self._drops:
             shares.append(self._last_batch(order, rank, middle, end))
         found = _joined(shares)
         if isinstance(order, WithoutGaps):
@@ -134,27 +147,48 @@ class Partition:
         stop = min(stop, order.num_samples // self.global_batch)
         begin, end = first * self.global_batch, max(first, stop) * self.global_batch
         chunks = order.locate(begin, end)[1]
-        positions = np.arange(begin, end)
-        batch = (positions - begin) // self.global_batch
-        batch_bits = max(1, (stop - first).bit_length())
-        by_rank = dealing_order(order, batch, batch_bits, _nodes_of(order, positions), chunks)
-        sizes = [self._size_of(rank, self.global_batch) for rank in range(self.world_size)]
+        by_rank = _dealing(order, begin, chunks, self.global_batch).reshape(-1)
+        sizes = [self.size_of(rank) for rank in range(self.world_size)]
         ranks = np.empty(len(chunks), dtype=np.int64)
         ranks[by_rank] = np.tile(np.repeat(np.arange(self.world_size), sizes), max(0, stop - first))
         return chunks, ranks
+
+    def taken(self, order: BoundOrder, counts: Sequence[int | None], start: int = 0) -> tuple[int, NDArray[np.int64]]:
+        """Return what ranks have taken of their shares, counted from position ``start``: so many samples each.
+
+        None is all of a share. The result is the number of global batches that were taken whole, and the other
+        positions taken, ascending; O(positions from the first global batch that is not whole to the last one begun).
+        """
+        num_batches = self.num_batches(order.num_samples, start)
+        sizes = [self.size_of(rank) for rank in range(self.world_size)]
+        limits = [num_batches * size if count is None else count for count, size in zip(counts, sizes, strict=True)]
+        ranks = list(zip(limits, sizes, strict=True))
+        first = min(num_batches, *(limit // size for limit, size in ranks))
+        stop = min(num_batches, max(-(-limit // size) for limit, size in ranks))
+        num_whole = (order.num_samples - start) // self.global_batch
+        each = max(1, _DEALT_AT_ONCE // self.global_batch)
+        found: list[NDArray[np.int64]] = []
+        cuts = sorted({*range(first, stop, each), *([num_whole] if first < num_whole < stop else [])})
+        for low, high in itertools.pairwise([*cuts, stop]):
+            begin = start + low * self.global_batch
+            size = min(self.global_batch, order.num_samples - begin)
+            end = min(start + high * self.global_batch, order.num_samples)
+            dealt = _dealing(order, begin, order.locate(begin, end)[1], size)
+            for rank, limit in enumerate(limits):
+                mine = np.sort(dealt[:, slice(*self._cut(rank, size))], axis=1)
+                before = np.arange(low, high)[:, None] * sizes[rank] + np.arange(mine.shape[1])
+                found.append(begin + mine[before < limit])
+        return first, np.sort(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
 
     def _whole_batches(self, order: BoundOrder, rank: int, begin: int, end: int) -> Share:
         ids, chunks = order.locate(begin, end)
         positions = np.arange(begin, end)
         num_batches = (end - begin) // self.global_batch
         if self.world_size > 1:
-            batch = (positions - begin) // self.global_batch
-            nodes = _nodes_of(order, positions)
-            dealt = dealing_order(order, batch, max(1, num_batches.bit_length()), nodes, chunks)
             low, high = self._cut(rank, self.global_batch)
-            mine = np.sort(dealt.reshape(num_batches, self.global_batch)[:, low:high], axis=1).reshape(-1)
+            mine = np.sort(_dealing(order, begin, chunks, self.global_batch)[:, low:high], axis=1).reshape(-1)
             ids, chunks, positions = ids[mine], chunks[mine], positions[mine]
-        size = self._size_of(rank, self.global_batch)
+        size = self.size_of(rank)
         batch_first = np.arange(num_batches + 1) * size
         return Share(ids, positions, chunks, np.zeros(len(ids), dtype=bool), batch_first)
 
@@ -170,9 +204,14 @@ class Partition:
         mine = np.sort(dealt[slice(*self._cut(rank, len(positions)))])
         return Share(ids[mine], positions[mine], chunks[mine], repeated[mine], np.array([0, len(mine)]))
 
+    @property
+    def _drops(self) -> bool:
+        """True if the last, incomplete global batch is dropped."""
+        return self.remainder == "drop" and not self.refills
+
     def _filled(self, rest: int) -> int:
         """Return the size of a last global batch of ``rest`` samples, repeats included."""
-        if not self.batched:
+        if not self.batched or self.refills:
             return rest
         return self.global_batch if self.remainder == "pad" else max(rest, self.world_size)
 
@@ -184,6 +223,18 @@ class Partition:
     def _size_of(self, rank: int, size: int) -> int:
         low, high = self._cut(rank, size)
         return high - low
+
+
+def _dealing(order: BoundOrder, begin: int, chunks: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return the dealing order of global batches of ``size`` positions from ``begin``; shape (num_batches, size).
+
+    ``chunks`` are those of the positions, which the result counts from ``begin``.
+    """
+    numbers = np.arange(len(chunks))
+    num_batches = len(chunks) // size
+    nodes = _nodes_of(order, begin + numbers)
+    dealt = dealing_order(order, numbers // size, max(1, num_batches.bit_length()), nodes, chunks)
+    return dealt.reshape(num_batches, size)
 
 
 def dealing_order(

@@ -82,26 +82,60 @@ class Gaps:
 
     def position_of(self, number: int, epoch: int, num_samples: int) -> int:
         """Return the position of the remaining sample number ``number``; at the end, the number of samples."""
-        left = self.left(epoch, num_samples)
-        if left is None:
-            return number
-        return int(left.members(np.array([number]))[0]) if number < len(left) else num_samples
+        return position_in(self.left(epoch, num_samples), number, num_samples)
 
     def span_of(self, first: int, stop: int, epoch: int, num_samples: int) -> tuple[int, int]:
         """Return the span of positions of the remaining numbers ``[first, stop)``, gaps between them included."""
-        left = self.left(epoch, num_samples)
-        if left is None or first >= stop:
-            return first, stop
-        begin, last = left.members(np.array([first, stop - 1])).tolist()
-        return begin, last + 1
+        return span_in(self.left(epoch, num_samples), first, stop)
 
     def number_of(self, position: int, epoch: int, num_samples: int) -> int:
         """Count the positions before this one that are left."""
-        left = self.left(epoch, num_samples)
-        return position if left is None else int(left.count_between(np.array([0, position]))[0])
+        return number_in(self.left(epoch, num_samples), position)
+
+    def of_epoch(self, epoch: int) -> tuple[tuple[int, int], ...]:
+        """Return the ranges ``(start, stop)`` of one epoch."""
+        return tuple((start, stop) for number, start, stop in self.ranges if number == epoch)
 
 
 NO_GAPS = Gaps()
+
+
+def position_in(left: Runs | None, number: int, num_samples: int) -> int:
+    """Return the position of sample ``number`` of those that are left; ``num_samples`` after the last."""
+    if left is None:
+        return number
+    return int(left.members(np.array([number]))[0]) if number < len(left) else num_samples
+
+
+def number_in(left: Runs | None, position: int) -> int:
+    """Count the positions before this one that are left."""
+    return position if left is None else int(left.count_between(np.array([0, position]))[0])
+
+
+def span_in(left: Runs | None, first: int, stop: int) -> tuple[int, int]:
+    """Return the span of positions of the numbers ``[first, stop)`` of what is left, with all that lies between."""
+    if left is None or first >= stop:
+        return first, stop
+    begin, last = left.members(np.array([first, stop - 1])).tolist()
+    return begin, last + 1
+
+
+def left_beside(gaps: Iterable[tuple[int, int]], taken: NDArray[np.int64], num_samples: int) -> Runs | None:
+    """Return the positions that are neither in the ranges ``gaps`` nor among ``taken``, ascending; None if all are.
+
+    >>> left = left_beside([(2, 4)], np.array([3, 4, 7]), 9)
+    >>> left.members(np.arange(len(left))).tolist()
+    [0, 1, 5, 6, 8]
+    """
+    ranges = np.array([each for each in gaps if each[0] < num_samples], dtype=np.int64).reshape(-1, 2)
+    starts, stops = np.concatenate([ranges[:, 0], taken]), np.concatenate([ranges[:, 1], taken + 1])
+    if not len(starts):
+        return None
+    by_start = np.argsort(starts, kind="stable")
+    starts, stops = starts[by_start], np.maximum.accumulate(np.minimum(stops, num_samples)[by_start])
+    begins, ends = np.concatenate([[0], stops]), np.concatenate([starts, [num_samples]])
+    holds = begins < ends
+    return Runs(begins[holds], ends[holds], chunk_starts(ends[holds] - begins[holds]))
 
 
 class OverStored:
@@ -155,25 +189,21 @@ class WithoutGaps:
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at ``[start, stop)`` of the positions that are left, and the chunk of each."""
         first, end = as_span(start, stop, self.num_samples)
-        found = [self.untouched.locate(low, high) for low, high in self._spans(first, end)]
-        if not found:
-            return self.untouched.locate(0, 0)
-        return np.concatenate([ids for ids, _ in found]), np.concatenate([chunks for _, chunks in found])
+        positions = self._left.members(np.arange(first, end))
+        if not len(positions) or positions[-1] - positions[0] == end - first - 1:
+            return self.untouched.locate(*((positions[0], positions[-1] + 1) if len(positions) else (0, 0)))
+        # What lies between near positions is cheaper to ask for as well than to leave out.
+        breaks = np.flatnonzero(np.diff(positions) > self.untouched.span) + 1
+        ids, chunks = np.empty_like(positions), np.empty_like(positions)
+        for low, high in itertools.pairwise([0, *breaks.tolist(), len(positions)]):
+            mine, begin = positions[low:high], int(positions[low])
+            near_ids, near_chunks = self.untouched.locate(begin, int(mine[-1]) + 1)
+            ids[low:high], chunks[low:high] = near_ids[mine - begin], near_chunks[mine - begin]
+        return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the number of each id among those that are left, -1 if it is left out."""
         return self._left.numbers(self.untouched.positions(ids))
-
-    def _spans(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the spans of original positions that make up a span of numbers."""
-        left = self._left
-        cuts = [first, *left.before[(left.before > first) & (left.before < end)].tolist(), end]
-        spans = []
-        for low, high in itertools.pairwise(cuts):
-            if low < high:
-                begin = int(left.members(np.array([low]))[0])
-                spans.append((begin, begin + high - low))
-        return spans
 
 
 class ChosenPositions:

@@ -2,7 +2,7 @@
 
 It counts the samples yielded to the trainer, in positions of the global order; the state of any one rank resumes all
 ranks, at any world size, number of workers and batch size. After the last sample of an epoch it is the start of the
-next one.
+next one. Only where ranks fill their batches (`shoal.order.deals`) each has a state of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
+from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
 
@@ -35,7 +36,8 @@ class State:
     """A position in a stream, and the identity of the stream.
 
     ``order`` holds the name, version and resolved parameters of the order, and everything else that selects samples;
-    ``index`` is the fingerprint of the dataset; ``gaps`` are the positions that the run leaves out.
+    ``index`` is the fingerprint of the dataset; ``gaps`` are the positions that the run leaves out. ``deals`` say what
+    each rank has taken behind ``position`` if ranks fill their batches, in this epoch and later ones.
     """
 
     epoch: int
@@ -44,9 +46,10 @@ class State:
     order: Mapping[str, Any]
     index: str
     gaps: Gaps = NO_GAPS
+    deals: tuple[Deal, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as JSON types, with a checksum; under 1 KB."""
+        """Return the state as JSON types, with a checksum; under 1 KB, but for the deals of more than 100 ranks."""
         found = {
             "version": STATE_VERSION,
             "epoch": self.epoch,
@@ -55,7 +58,8 @@ class State:
             "order": dict(self.order),
             "index": self.index,
         }
-        return sealed(found | ({"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {}))
+        found |= {"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {}
+        return sealed(found | ({"refill": [deal.to_dict() for deal in self.deals]} if self.deals else {}))
 
     @staticmethod
     def from_dict(given: Any) -> State:
@@ -81,12 +85,12 @@ class State:
             msg = "the state's order must be a dict and its index a fingerprint"
             raise StateError(msg, hint=_CHANGED)
         numbers = {name: count_in("state", name, given[name], limit) for name, limit in _LIMITS.items()}
-        gaps = _gaps(given)
+        gaps, deals = _gaps(given), _deals(given)
         check = _checksum(given)
         if not isinstance(given["check"], str) or given["check"] != check:
             msg = f"the state was changed after it was saved: its checksum is {shown(given['check'])}, and not {check}"
             raise StateError(msg, hint=_CHANGED)
-        return State(order=order_in("state", order), index=given["index"], gaps=gaps, **numbers)
+        return State(order=order_in("state", order), index=given["index"], gaps=gaps, deals=deals, **numbers)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
@@ -153,7 +157,7 @@ def shown(value: object) -> str:
 
 def _checksum(fields: Mapping[str, Any]) -> str:
     """Return the CRC-32 in hexadecimal of all fields of a state but the checksum; unknown fields do not count."""
-    names = [name for name in (*_FIELDS, "without") if name in fields and name != "check"]
+    names = [name for name in (*_FIELDS, "without", "refill") if name in fields and name != "check"]
     try:
         told = json.dumps([[name, _plain(fields[name])] for name in names], sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -186,6 +190,14 @@ def _gaps(given: Mapping[str, Any]) -> Gaps:
     except (TypeError, ValueError, UsageError) as error:
         msg = f"the state's positions to leave out are no ranges [epoch, start, stop]: {shown(error)}"
         raise StateError(msg, hint="the state was changed after it was saved") from None
+
+
+def _deals(given: Mapping[str, Any]) -> tuple[Deal, ...]:
+    try:
+        return tuple(Deal.from_dict(each) for each in given.get("refill", ()))
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        msg = f"the state does not say what ranks have taken, or not in numbers: {shown(error)}"
+        raise StateError(msg, hint=_CHANGED) from None
 
 
 _VERBS = "select(), sample(), take() and skip()"

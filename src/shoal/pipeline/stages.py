@@ -120,9 +120,10 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A stage that keeps only samples for which a function is true."""
+    """A stage that keeps only samples for which a function is true; ``refill`` asks for full batches of these."""
 
     function: Callable[[Any], Any]
+    refill: bool = False
 
     def __post_init__(self) -> None:
         _check_callable("filter()", self.function)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,18 @@ from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.block_and_buffer import Buffer
-from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored, WithoutGaps
+from shoal.order.deals import Deal, RankPlace, settled, taken_by
+from shoal.order.position_subsets import (
+    NO_GAPS,
+    ChosenPositions,
+    Gaps,
+    OverStored,
+    WithoutGaps,
+    left_beside,
+    number_in,
+    position_in,
+    span_in,
+)
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sampling.copies import Copies, OverCopies, Pieces
 from shoal.order.sampling.shares import Sampling
@@ -71,8 +82,9 @@ class ResolvedOrder:
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
     None means all. ``sampling`` says how often each of ``stored`` comes; None for once. ``gaps`` are positions that
-    are left out of some epochs. ``spills`` says that chunks too large for the window are kept decoded on disk, so that
-    a window may be too small for two chunks.
+    are left out of some epochs, and ``deals`` say which were taken by the ranks of an earlier part of the run.
+    ``spills`` says that chunks too large for the window are kept decoded on disk, so that a window may be too small for
+    two chunks.
     """
 
     index: Index
@@ -80,14 +92,16 @@ class ResolvedOrder:
     stored: Runs | None = None
     delivered: Runs | None = None
     gaps: Gaps = NO_GAPS
+    deals: tuple[Deal, ...] = ()
     spills: bool = False
     sampling: Sampling | None = None
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without bound orders and chunks: large, but quickly recomputed."""
-        kept = ("index", "request", "stored", "delivered", "gaps", "spills", "sampling")
-        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}}
+        kept = ("index", "request", "stored", "delivered", "gaps", "deals", "spills", "sampling")
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}}
 
     @cached_property
     def _resolved(self) -> tuple[Order, int]:
@@ -170,20 +184,34 @@ class ResolvedOrder:
 
     def num_samples_of(self, epoch: int) -> int:
         """Return the number of samples of one epoch, over all ranks, without its gaps."""
-        left = self.gaps.left(epoch, self.num_samples)
+        left = self.left(epoch)
         return self.num_samples if left is None else len(left)
 
     def number_of(self, epoch: int, position: int) -> int:
         """Return the number of positions of an epoch before this one, without gaps, as iterators count."""
-        return self.gaps.number_of(position, epoch, self.num_samples)
+        return number_in(self.left(epoch), position)
 
     def position_of(self, epoch: int, number: int) -> int:
         """Return the position that follows the first ``number`` of an epoch that are not gaps, as states record it."""
-        return self.gaps.position_of(number, epoch, self.num_samples)
+        return position_in(self.left(epoch), number, self.num_samples)
+
+    def span_of(self, epoch: int, first: int, stop: int) -> tuple[int, int]:
+        """Return the span of positions of the numbers ``[first, stop)``, gaps between them included."""
+        return span_in(self.left(epoch), first, stop)
+
+    def left(self, epoch: int) -> Runs | None:
+        """Return the positions of an epoch that are no gaps, and that no deal has taken; None for all of them."""
+        deals = [deal for deal in self.deals if deal.epoch == epoch]
+        if not deals:
+            return self.gaps.left(epoch, self.num_samples)
+        if epoch not in self._lefts:
+            taken = taken_by(settled(deals, self.untouched(epoch)))
+            self._lefts[epoch] = left_beside(self.gaps.of_epoch(epoch), taken, self.num_samples)
+        return self._lefts[epoch]
 
     def epoch(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch without its gaps, renumbered from 0; see `untouched`."""
-        left, order = self.gaps.left(epoch, self.num_samples), self.untouched(epoch)
+        left, order = self.left(epoch), self.untouched(epoch)
         return order if left is None else WithoutGaps(order, left)
 
     def untouched(self, epoch: int) -> BoundOrder:
@@ -269,10 +297,24 @@ class ResolvedOrder:
             told["delivered"] = self.delivered.digest()
         return told
 
-    def state_at(self, epoch: int, number: int) -> dict[str, Any]:
-        """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps."""
+    def state_at(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
+        """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps.
+
+        ``place`` is that of the rank if ranks fill their batches.
+        """
         position, seed = self.position_of(epoch, number), self.request.seed
-        return State(epoch, position, seed, self.state_order, self.index.fingerprint, self.gaps).to_dict()
+        deals = tuple(deal for deal in self.deals if deal.epoch >= epoch)
+        if place is not None:
+            deals += tuple(self._deals_of(place))
+        return State(epoch, position, seed, self.state_order, self.index.fingerprint, self.gaps, deals).to_dict()
+
+    def _deals_of(self, place: RankPlace) -> Iterator[Deal]:
+        partition, rank = place.partition, place.rank
+        only = partition.world_size == 1
+        for epoch, (start, taken) in sorted(place.starts.items()):
+            if taken or not only:  # else the position says it all
+                terms = (epoch, self.position_of(epoch, start), partition.global_batch, partition.world_size)
+                yield Deal(*terms, (taken,), self.gaps.of_epoch(epoch), None if only else rank)
 
     def __repr__(self) -> str:
         """Return the order as a call that can be pasted at a prompt and gives the same integers if defaults change."""

@@ -23,9 +23,10 @@ class Counters:
     """Counts since the dataset object was created, over all its iterators in this process, and the newest one's speed.
 
     ``num_rereads`` counts reads of a unit that an iterator had released before; ``num_repeats`` samples delivered a
-    second time, marked in ``__pad__``; ``num_skipped`` samples that were due but left out because they are damaged, of
-    which ``skipped_ids`` lists the first 1,000; ``make_seconds`` is the time spent on making batches (or samples), and
-    ``wait_seconds`` the part of it spent blocked on a read; over all worker processes.
+    second time, marked in ``__pad__``; ``num_filtered`` samples that a filter dropped; ``num_skipped`` samples that
+    were due but left out because they are damaged, of which ``skipped_ids`` lists the first 1,000; ``num_refilled``
+    samples of either kind in whose place a batch was filled with others. ``make_seconds`` is the time spent on making
+    batches (or samples), and ``wait_seconds`` the part of it spent blocked on a read; over all worker processes.
 
     ``num_reads`` and ``read_bytes`` are the reads that the order needed, ``num_requests`` and ``requested_bytes`` the
     requests to the store: fewer if neighbours share a request, more with retries. So ``requested_bytes`` over
@@ -58,6 +59,7 @@ class Counters:
     num_repeats: int = 0
     num_unshared_batches: int = 0
     num_filtered: int = 0
+    num_refilled: int = 0
     num_skipped: int = 0
     skipped_ids: list[int] = field(default_factory=list)
     num_reads: int = 0

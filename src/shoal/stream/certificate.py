@@ -159,7 +159,7 @@ def differences(certificate: Certificate, resolved: ResolvedOrder) -> list[str]:
     certificate.at(0).check(
         seed=resolved.request.seed, order=resolved.state_order, index=index.fingerprint, num_samples=0
     )
-    resolved = replace(resolved, gaps=certificate.gaps)
+    resolved = replace(resolved, gaps=certificate.gaps, deals=())
     hashes = RecordHashes(index)
     if hashes.kind != certificate.checksums:
         msg = f"the certificate used checksums of {certificate.checksums}; this index has those of {hashes.kind}"

@@ -206,12 +206,15 @@ class Dataset:
         """Apply a function to every sample (after `batch`: to every batch)."""
         return self._then(Map(function))
 
-    def filter(self, function: Callable[[Any], Any]) -> Dataset:
-        """Keep only samples for which the function returns true.
+    def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Dataset:
+        """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.
 
-        Batches are cut before filtering: they may be short, and a rank that would get nothing gets a marked repeat.
+        Batches are cut before filtering: they may be short, and a rank that would get nothing gets a marked repeat. With
+        ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder`` of `batch`
+        decides about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
+        `shoal.merge_states` makes one of all of them, for any world size and batch size.
         """
-        return self._then(Filter(function), "filter()")
+        return self._then(Filter(function, refill), "filter()")
 
     def decode(self, *decoders: str | Mapping[str, Decoder], allow_pickle: bool = False) -> Dataset:
         """Decode fields by suffix, with the names of WebDataset; images and features only on request.
@@ -434,9 +437,7 @@ class Dataset:
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next iterator at the beginning of this epoch; if it is the current epoch, the position stays."""
-        number = count_of(epoch, "set_epoch()")
-        if number != self.stream.cursor.epoch:
-            self.stream.cursor.begin(number, 0)
+        self.stream.set_epoch(count_of(epoch, "set_epoch()"))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iterator: a few integers, the same on every rank; any one resumes all.
@@ -446,7 +447,7 @@ class Dataset:
         StateError
             Several ranks get single samples, some of which `filter` or `reading` leaves out, and an epoch is under way.
         """
-        return self.resolved.state_at(*self.stream.cursor.resume_point)
+        return self.stream.state_dict()
 
     def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
         """Return the state at a position of an epoch; `load_state_dict` resumes from it.

@@ -216,6 +216,11 @@ class DatasetSpec:
         """True if the number of samples that remain is not known before they are read."""
         return any(isinstance(stage, Filter) for stage in self.stages)
 
+    @property
+    def refills(self) -> bool:
+        """True if batches are filled with what a filter keeps."""
+        return any(isinstance(stage, Filter) and stage.refill for stage in self.stages)
+
     def resolve(self) -> ResolvedOrder:
         """Return the order resolved to integers."""
         opened = self.opened
@@ -228,4 +233,4 @@ class DatasetSpec:
         """Return the partition of epochs at this world size."""
         if self.batching is None:
             return Partition(world_size, world_size, batched=False)
-        return self.batching.partition(world_size)
+        return replace(self.batching.partition(world_size), refills=self.refills)

@@ -28,7 +28,8 @@ from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.delivery_sums import RecordHashes
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
-from shoal.stream.iterator_position import Cursor
+from shoal.stream.iterating.refilled_states import resumed
+from shoal.stream.iterator_position import Cursor, place_in
 from shoal.stream.map_view import MapView
 from shoal.stream.shuffle_quality import quality_of, warning_about
 
@@ -76,6 +77,9 @@ class Stream:
         opened, options = spec.opened, spec.reading
         rank, world_size = spec.ranks.resolve()
         partition = spec.partition(world_size)
+        if spec.refills and spec.batching is None:
+            msg = "filter(refill=True) fills batches, and this dataset has none"
+            raise UsageError(msg, hint="call batch() after it, or leave out refill=True")
         if message := warning_about(resolved, partition.global_batch if spec.batching else 1):
             warnings.warn(message, ShuffleWarning, stacklevel=3)
         refuse_too_large(opened, resolved, options.memory_limit_bytes)
@@ -83,12 +87,14 @@ class Stream:
         formatting = spec.formatting.of(opened, spec.stages)
         pipeline = PipelineSpec(partition, rank, spec.stages, spec.batch_stages, collate, formatting=formatting)
         work = WorkerSpec(opened, resolved, pipeline, options)
-        return IteratorSpec(work, self.cursor.epoch, self.cursor.start, counters=self.counters, cursor=self.cursor)
+        cursor = self.cursor
+        begin = (cursor.epoch, cursor.start, cursor.taken)
+        return IteratorSpec(work, *begin, counters=self.counters, cursor=cursor, later=cursor.later)
 
     def length(self) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples."""
         num_samples = self.resolved.num_samples_of(self.cursor.epoch)
-        if self.spec.batching is not None:
+        if self.spec.batching is not None and not self.spec.refills:
             return self.partition.num_batches(num_samples)
         if self.spec.filters:
             msg = "how many samples filter() keeps is not known before they are read"
@@ -120,6 +126,7 @@ class Stream:
         size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
         here = here if rank is None else count_of(rank, "batch_ids(rank=)")
         check_rank(here, size)
+        self._refuse_steps("batch_ids()")
         step = count_of(step, "batch_ids()")
         partition, order = self.spec.partition(size), self.resolved.epoch(count_of(epoch, "batch_ids(epoch=)"))
         num_batches = partition.num_batches(order.num_samples)
@@ -144,6 +151,7 @@ class Stream:
         if self.spec.batching is None:
             msg = "without(steps=) counts batches, and this dataset has none yet"
             raise UsageError(msg, hint="call it after batch(), or give positions=")
+        self._refuse_steps("without(steps=)")
         several = steps if np.iterable(steps) else [steps]
         numbers = np.unique([count_of(step, "without(steps=)") for step in several])
         partition, resolved = self.partition, self.resolved
@@ -162,9 +170,31 @@ class Stream:
             ranges += [(epoch, start, stop) for start, stop in bounds]
         return resolved.gaps.plus(Gaps.of(ranges))
 
+    def _refuse_steps(self, verb: str) -> None:
+        if self.spec.refills:
+            msg = f"{verb} counts batches, and what is in those of filter(refill=True) is not known before it is read"
+            raise UsageError(msg, hint="with_ids() shows it in each batch; positions= of without() can be left out")
+
     def start_state(self) -> dict[str, Any]:
         """Return the state at which the next iterator begins."""
-        return self.resolved.state_at(self.cursor.epoch, self.cursor.start)
+        cursor, spec = self.cursor, self.spec
+        if not spec.refills or spec.batching is None:
+            return self.resolved.state_at(cursor.epoch, cursor.start)
+        rank, world_size = spec.ranks.resolve()
+        here = (cursor.start, cursor.taken)
+        return self.resolved.state_at(*place_in(spec.partition(world_size), rank, cursor.epoch, here, cursor.later))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the newest iterator; see `Dataset.state_dict`."""
+        point = self.cursor.resume_point
+        return self.start_state() if point is None else self.resolved.state_at(*point)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next iterator at the beginning of an epoch; see `Dataset.set_epoch`."""
+        if epoch < self.cursor.epoch and self.resolved.deals:
+            self.resolved = replace(self.resolved, deals=())  # an epoch that is begun anew is whole
+        if epoch != self.cursor.epoch:
+            self.cursor.begin_epoch(epoch)
 
     def state_at(self, position: int, epoch: int) -> dict[str, Any]:
         """Return the state at a position of an epoch; at the end of an epoch, that of the start of the next."""
@@ -174,17 +204,23 @@ class Stream:
             raise UsageError(msg, hint="positions count samples over all ranks: steps times the global batch")
         if number == self.resolved.num_samples:
             number, in_epoch = 0, in_epoch + 1
-        return replace(State.from_dict(self.resolved.state_at(in_epoch, 0)), position=number).to_dict()
+        start = State.from_dict(self.resolved.state_at(in_epoch, 0))
+        return replace(start, position=number, deals=()).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""
         saved = State.from_dict(state)
         request = self.spec.order_request.adopting(saved)
-        resolved = replace(self.resolved, request=request, gaps=self.spec.gaps.plus(saved.gaps))
+        resolved = replace(self.resolved, request=request, gaps=self.spec.gaps.plus(saved.gaps), deals=())
         index = resolved.index.fingerprint
         saved.check(seed=request.seed, order=resolved.state_order, index=index, num_samples=resolved.num_samples)
+        epoch = saved.epoch
+        starts: Mapping[int, tuple[int, int]] = {saved.epoch: (resolved.number_of(saved.epoch, saved.position), 0)}
+        if saved.deals:
+            rank, world_size = self.spec.ranks.resolve()
+            resolved, epoch, starts = resumed(saved, resolved, self.spec.partition(world_size), rank)
         self.resolved = resolved
-        self.cursor.begin(saved.epoch, resolved.number_of(saved.epoch, saved.position))
+        self.cursor.begin(epoch, *starts.get(epoch, (0, 0)), starts)
         self.cursor.deliveries.forget()
 
     def certificate(self) -> dict[str, Any]:

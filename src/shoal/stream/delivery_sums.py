@@ -60,7 +60,7 @@ class DeliveredPart:
 
     def with_gaps(self, resolved: ResolvedOrder, epoch: int) -> DeliveredPart:
         """Convert to positions of the order, from positions that count what is left of an epoch with gaps."""
-        start, end = resolved.gaps.span_of(self.start, self.end, epoch, resolved.num_samples)
+        start, end = resolved.span_of(epoch, self.start, self.end)
         return DeliveredPart(start, end, self.proof)
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import StateError
+from shoal.order.deals import RankPlace
 from shoal.order.partition import Partition
 from shoal.stream.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 
@@ -18,6 +19,9 @@ class Position:
 
     ``leaves_out`` is true if some samples may not be yielded, which shows only when they are read. ``sums`` are those
     of the maker of the batches; else the receiver sets ``received``.
+
+    Where ranks fill their batches, the position is that of ``rank``, and counts the samples of its share that it has
+    taken. ``later`` has the places in later epochs from which it will go on (`RankPlace`).
     """
 
     epoch: int
@@ -29,11 +33,24 @@ class Position:
     leaves_out: bool = False
     sums: DeliverySums | None = None
     received: Proof = NOTHING
+    rank: int | None = None
+    later: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def num_steps(self) -> int:
-        """Number of batches, or of positions without batches, from the start to the end of the epoch."""
+        """Number of batches, or of positions without batches, from the start to the end of the epoch.
+
+        Where ranks fill their batches, the number of samples in the share of this one.
+        """
+        if self.rank is not None:
+            return self.partition.num_samples_of(self.rank, self.num_samples - self.start)
         return self.partition.num_batches(self.num_samples, self.start)
+
+    @property
+    def global_batches(self) -> range:
+        """The global batches from the next one, or the one of which something is left, to the end of the epoch."""
+        size = 1 if self.rank is None else self.partition.size_of(self.rank)
+        return range(self.num_yielded // size, self.partition.num_batches(self.num_samples, self.start))
 
     @property
     def proof(self) -> Proof:
@@ -45,19 +62,24 @@ class Position:
         """The position after all samples yielded, in this epoch."""
         if not self.num_yielded:
             return self.start
-        return self.partition.end_of(self.num_yielded - 1, self.num_samples, self.start)
+        size = 1 if self.rank is None else self.partition.size_of(self.rank)
+        return self.partition.end_of(-(-self.num_yielded // size) - 1, self.num_samples, self.start)
 
     @property
-    def resume_point(self) -> tuple[int, int]:
-        """Epoch and position of the next sample; (epoch + 1, 0) after the last.
+    def resume_point(self) -> tuple[int, int, RankPlace | None]:
+        """Epoch and position of the next sample; (epoch + 1, 0) after the last. And the place of the rank, if needed.
 
         Raises
         ------
         StateError
             There is no position that all ranks have in common.
         """
+        if self.rank is not None:
+            ends = self.num_yielded >= self.num_steps
+            here = (self.start, self.num_yielded)
+            return place_in(self.partition, self.rank, self.epoch + ends, None if ends else here, self.later)
         if self.num_yielded >= self.num_steps:
-            return self.epoch + 1, 0
+            return self.epoch + 1, 0, None
         ranks = self.partition.world_size
         if self.num_yielded and self.leaves_out and ranks > 1 and not self.partition.batched:
             msg = (
@@ -66,7 +88,20 @@ class Position:
             )
             hint = "add batch(n), batch(1) at least, which is cut before samples are left out; or save between epochs"
             raise StateError(msg, hint=hint)
-        return self.epoch, self.end
+        return self.epoch, self.end, None
+
+
+def place_in(
+    partition: Partition, rank: int, epoch: int, here: tuple[int, int] | None, later: Mapping[int, tuple[int, int]]
+) -> tuple[int, int, RankPlace]:
+    """Return the epoch of a rank that fills its batches, the position before which it has all of its share, its place.
+
+    ``here`` is the start of the deal, and what the rank has taken of it; None for the start of an epoch.
+    """
+    start, taken = later.get(epoch, (0, 0)) if here is None else here
+    starts = {number: place for number, place in later.items() if number > epoch} | {epoch: (start, taken)}
+    position = start + taken // partition.size_of(rank) * partition.global_batch
+    return epoch, position, RankPlace(partition, rank, starts)
 
 
 class Deliveries:
@@ -107,11 +142,16 @@ class Cursor:
     An iterator begins at the position loaded for the epoch, else at its start. A loaded position serves every iterator
     of its epoch until one of them has reached the end: so a look at the first batch loses nothing. Positions count what
     is left of an epoch that has gaps.
+
+    Where ranks fill their batches, ``taken`` samples of this rank's share were taken before, and ``later`` has the
+    places in later epochs from which it goes on.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
         self.start = 0
+        self.taken = 0
+        self.later: Mapping[int, tuple[int, int]] = {}
         self.deliveries = Deliveries()
         self._newest: Position | None = None
         self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -125,10 +165,15 @@ class Cursor:
         self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
         self._watchers.append(weakref.WeakMethod(moved))
 
-    def begin(self, epoch: int, start: int) -> None:
+    def begin(self, epoch: int, start: int, taken: int = 0, later: Mapping[int, tuple[int, int]] | None = None) -> None:
         """Start the next iterator here; forget the position of earlier ones."""
-        self._newest = None
-        self._move(epoch, start)
+        self._newest, self.later = None, later or {}
+        self._move(epoch, start, taken)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the next iterator at the start of an epoch: where a loaded state begins it, if it is a later one."""
+        later = self.later if epoch > self.epoch else {}
+        self.begin(epoch, *later.get(epoch, (0, 0)), later)
 
     def follow(self, position: Position) -> None:
         """Report the position of this iterator from now on."""
@@ -138,15 +183,15 @@ class Cursor:
     def ended(self, position: Position) -> None:
         """Handle the end of an iterator: if it began where the next one would, that one starts the next epoch."""
         if (position.epoch, position.start) == (self.epoch, self.start):
-            self._move(self.epoch + 1, 0)
+            self._move(self.epoch + 1, *self.later.get(self.epoch + 1, (0, 0)))
 
-    def _move(self, epoch: int, start: int) -> None:
-        self.epoch, self.start = epoch, start
+    def _move(self, epoch: int, start: int, taken: int) -> None:
+        self.epoch, self.start, self.taken = epoch, start, taken
         for watcher in self._watchers:
             if (moved := watcher()) is not None:
                 moved()
 
     @property
-    def resume_point(self) -> tuple[int, int]:
-        """Epoch and position to save: of the newest iterator, even after it is gone, else the start of the next."""
-        return (self.epoch, self.start) if self._newest is None else self._newest.resume_point
+    def resume_point(self) -> tuple[int, int, RankPlace | None] | None:
+        """Epoch and position to save, of the newest iterator, even after it is gone; None if the next one begins it."""
+        return None if self._newest is None else self._newest.resume_point

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -166,7 +166,8 @@ class DataLoader:
             if self._serving is not None:
                 self._serving.close()
             workers = self._workers_for(spec.unobserved(), finish)
-            iteration = Iteration(spec, WorkerBatches(workers, spec, stay=self.persistent_workers))
+            source = WorkerBatches(workers, spec, stay=self.persistent_workers, finish=self._pinned_after(finish))
+            iteration = Iteration(spec, source)
             self._serving = iteration if self.persistent_workers else None
         else:
             with InterruptsHeld():
@@ -177,15 +178,20 @@ class DataLoader:
     def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
         """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
         spec = spec.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
-        convert: Callable[[Iterator[Any]], Iterator[Any]] = partial(map, finish)
         if self.pin_memory and can_pin():
             spec = spec.gathered_into(pinned_array)
-            pin = partial(pinned_for, torch.accelerator.current_device_index())
-            convert = lambda batches: map(pin, map(finish, batches))  # noqa: E731
-        maker = BatchMaker(spec, convert)
+            finish = self._pinned_after(finish)
+        maker = BatchMaker(spec, partial(map, finish))
         if not self.prefetch_factor:
             return maker
         return Prefetcher(Iteration(spec, maker), limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)
+
+    def _pinned_after(self, finish: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function that finishes a batch, and pins it if asked to."""
+        if not (self.pin_memory and torch.accelerator.is_available()):
+            return finish
+        pin = partial(pinned_for, torch.accelerator.current_device_index())
+        return lambda batch: pin(finish(batch))
 
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`."""

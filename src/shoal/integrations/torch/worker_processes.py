@@ -27,6 +27,7 @@ from shoal.processes.interrupts import begin_elsewhere, interrupts_wait
 from shoal.processes.process_ends import end_with_parent
 from shoal.processes.start_methods import wait_for_end, wait_for_feeders
 from shoal.storage.retry import StoppedError
+from shoal.stream.iterating.filled_batches import BatchFiller, Part, context_of
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.snapshot import Snapshot
 from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch, add_counts, sharing_chunks
@@ -47,7 +48,8 @@ class Workshop:
         made = self._maker.make(task)
         if made.failed is not None:
             return made
-        batch, is_copied = sendable(self._finish(made.batch))
+        is_part = isinstance(made.batch, Part)  # of batches that are cut, and finished, where they are received
+        batch, is_copied = sendable(made.batch if is_part else self._finish(made.batch))
         return made._replace(batch=batch, counts={**made.counts, "num_unshared_batches": int(is_copied)})
 
 
@@ -67,9 +69,9 @@ class _Tasks:
 
     def __iter__(self) -> Iterator[Task]:
         if (spec := self.spec) is not None:
-            num_steps = spec.num_steps
-            for step in range(num_steps):
-                yield Task(spec.epoch, spec.start, step, num_steps)
+            steps = spec.position().global_batches
+            for step in steps:
+                yield Task(spec.epoch, spec.start, step, steps.stop)
 
 
 class Workers:
@@ -182,12 +184,19 @@ class Workers:
 
 
 class WorkerBatches:
-    """The source of batches that worker processes make: those of one pass, which ``stay`` for the next ones if true."""
+    """The source of batches that worker processes make: those of one pass, which ``stay`` for the next ones if true.
+
+    If batches are to be filled, workers make parts, and ``finish`` converts the batches that are cut from these here.
+    """
 
     survives_interrupts = False  # torch may have taken a batch out of its queue
 
-    def __init__(self, workers: Workers, spec: IteratorSpec, *, stay: bool) -> None:
+    def __init__(
+        self, workers: Workers, spec: IteratorSpec, *, stay: bool, finish: Callable[[Any], Any] | None = None
+    ) -> None:
         self.position = spec.position()
+        self._next_step, self._finish = self.position.global_batches.start, finish
+        self._filler = BatchFiller(context_of(spec, self.position)) if spec.work.pipeline.fills else None
         self._workers: Workers | None = workers
         self._is_waiting = self._has_warned = False
         self._counters, self._stay = spec.counters, stay
@@ -195,6 +204,24 @@ class WorkerBatches:
 
     def receive(self, taken: list[Any]) -> Any:  # noqa: ARG002  # nothing can be given back
         """Return the next batch, waiting for the worker that makes it."""
+        position, filler = self.position, self._filler
+        if filler is None:
+            made = self._received()
+            position.num_yielded += 1
+            position.received = position.received.plus(made.proof)
+            return made.batch
+        finish = self._finish or _as_it_is
+        while not filler.is_full:
+            if self._next_step >= position.global_batches.stop:
+                if filler.has_rest:
+                    return finish(filler.rest())
+                filler.end()
+                raise StopIteration
+            filler.add(self._received().batch)
+        return finish(filler.batch())
+
+    def _received(self) -> WorkerBatch:
+        """Return what a worker made of the next step."""
         if self._workers is None:
             raise StopIteration
         try:
@@ -213,13 +240,11 @@ class WorkerBatches:
             _log.warning("batches of workers come through a pipe, which is slower: %s", SHARED_MEMORY_HINT)
         if made.failed is not None:
             made.failed.raise_here()
-        position = self.position
-        if made.step != position.num_yielded:  # never seen; but a batch lost between processes must not go unnoticed
-            msg = f"a worker sent the batch of step {made.step}; step {position.num_yielded} is due"
+        if made.step != self._next_step:  # never seen; but a batch lost between processes must not go unnoticed
+            msg = f"a worker sent the batch of step {made.step}; step {self._next_step} is due"
             raise AssertionError(msg)
-        position.num_yielded += 1
-        position.received = position.received.plus(made.proof)
-        return made.batch
+        self._next_step += 1
+        return made
 
     def give_back(self, taken: list[Any]) -> None:
         """Do nothing: an interrupt ends this source."""

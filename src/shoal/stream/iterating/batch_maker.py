@@ -24,6 +24,7 @@ from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.stats.counters import Counters, Pins
 from shoal.stream.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
+from shoal.stream.iterating.filled_batches import SharedParts
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.read_schedule import gathered, planned, shares_of, unplanned
 
@@ -43,9 +44,9 @@ class BatchMaker:
         if not options.copy:
             opened = _viewed(opened, counters)
         order, batched = resolved.epoch(spec.epoch), pipeline.partition.batched
-        sums = DeliverySums(RecordHashes(opened.index), spec.epoch)
+        hashes = RecordHashes(opened.index)
+        sums = DeliverySums(hashes, spec.epoch)
         self.position = spec.position()
-        self.position.sums = sums
         quarantine = quarantine_of(options, opened.index, counters)
         is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
         budget = budget_of(resolved, options.memory_limit_bytes, is_remote=is_remote, verifies=verifies)
@@ -60,6 +61,11 @@ class BatchMaker:
         shares = shares_of(order, resolved, pipeline, self.position, budget.units)
         context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, quarantine, self._decoders)
         make = batches_made if batched else samples_made
+        if pipeline.partition.refills:
+            parts = SharedParts(hashes, self.position)
+            shares, make = parts.noted(shares), parts.batches if pipeline.fills else parts.made
+        else:
+            self.position.sums = sums
         if not isinstance(self._reading, Fetcher):
             made = make(unplanned(shares, self._reading, quarantine), context)
         elif (gathering := _gathering(context, budget, self._reading, options)) is not None:

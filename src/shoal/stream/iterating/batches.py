@@ -160,7 +160,7 @@ def _delivered(
             batch = stage(batch, -1)
     except Exception as error:
         position = source.position
-        number = position.start + position.num_yielded * position.partition.global_batch
+        number = position.start + position.global_batches.start * position.partition.global_batch
         start = source.resolved.position_of(position.epoch, number)
         error.add_note(f"shoal: in {stage!r} of the global batch at position {start} of epoch {position.epoch}")
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,8 @@ class PipelineSpec:
 
     Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
     ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches that are
-    gathered from columns, or stacked.
+    gathered from columns, or stacked. With ``in_parts``, if batches are to be filled, this process gives what is left
+    of each global batch, and another cuts the batches.
     """
 
     partition: Partition
@@ -42,6 +43,12 @@ class PipelineSpec:
     formatting: Formatting = field(default_factory=Formatting)
     threaded: Threaded | None = None
     allocate: Callable[..., NDArray[Any]] = np.empty
+    in_parts: bool = False
+
+    @property
+    def fills(self) -> bool:
+        """True if batches are filled here."""
+        return self.partition.refills and not self.in_parts
 
     @property
     def filters(self) -> bool:
@@ -83,7 +90,8 @@ class WorkerSpec:
         limit = self.options.memory_limit_bytes
         each = None if limit is None else max(1, limit // num_workers)
         options = replace(self.options, copy=True, memory_limit_bytes=each)
-        pipeline = replace(self.pipeline, worker=worker, num_workers=num_workers)
+        in_parts = self.pipeline.partition.refills
+        pipeline = replace(self.pipeline, worker=worker, num_workers=num_workers, in_parts=in_parts)
         return replace(self, pipeline=pipeline, options=options)
 
 
@@ -92,7 +100,8 @@ class IteratorSpec:
     """A rank's work from position ``start`` of an epoch to its end, beginning with the batch at ``first_step``.
 
     ``start`` and steps count what is left of the epoch. ``cursor`` follows the iterator; None for the work of others,
-    whose batches are counted where they are received.
+    whose batches are counted where they are received. Where batches are filled, ``first_step`` counts samples, and
+    ``later`` is as in `Position`.
     """
 
     work: WorkerSpec
@@ -101,13 +110,21 @@ class IteratorSpec:
     first_step: int = 0
     counters: Counters = field(default_factory=Counters)
     cursor: Cursor | None = None
+    later: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     def position(self) -> Position:
         """Return the starting position, which is advanced batch by batch."""
         work, num_samples = self.work, self.work.resolved.num_samples_of(self.epoch)
-        leaves_out = work.pipeline.filters or work.options.leaves_out
+        pipeline = work.pipeline
         return Position(
-            self.epoch, self.start, work.pipeline.partition, num_samples, self.first_step, leaves_out=leaves_out
+            self.epoch,
+            self.start,
+            pipeline.partition,
+            num_samples,
+            self.first_step,
+            leaves_out=pipeline.filters or work.options.leaves_out,
+            rank=pipeline.rank if pipeline.fills else None,
+            later=self.later,
         )
 
     @property
@@ -129,6 +146,8 @@ class IteratorSpec:
             "remainder": partition.remainder,
             "world size": partition.world_size,
         }
+        if partition.refills:
+            settings |= {"epoch": "each rank's own", "position": "each rank's own"}
         return settings, work.pipeline.rank
 
     def unobserved(self) -> IteratorSpec:

@@ -64,10 +64,10 @@ def shares_of(
     certificate.
     """
     by_chunks = units is None or (isinstance(units, ChunkUnits) and resolved.moves_chunks)
-    partition, num_workers, num_steps = pipeline.partition, pipeline.num_workers, position.num_steps
+    partition, num_workers, left = pipeline.partition, pipeline.num_workers, position.global_batches
     batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
-    for first in range(position.num_yielded, num_steps, batches):
-        stop = min(first + batches, num_steps)
+    for first in range(left.start, left.stop, batches):
+        stop = min(first + batches, left.stop)
         share = partition.share(order, pipeline.rank, first, stop, position.start)
         steps = range(first, stop)
         if num_workers > 1:

@@ -34,7 +34,8 @@ class Prefetcher:
         made = iteration.position
         self.position = replace(made, sums=None)
         # In the thread that makes them, so that batch and proof match.
-        self._items = ((batch, made.proof) for batch in iteration)
+        self._items = ((batch, made.proof, made.num_yielded) for batch in iteration)
+        self._made = made
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
         self._room = _Room(limit_bytes)
         self._ready: deque[Future[Any]] = deque()
@@ -53,13 +54,14 @@ class Prefetcher:
                 raise StopIteration
             item, num_bytes = self._ready.popleft().result()
             if item is _END:
+                if not self._room.stop.is_set():  # the maker came to the end, perhaps some samples after the last batch
+                    self.position.num_yielded = self._made.num_yielded
                 self.close()
                 raise StopIteration
             taken.append(item)
             self._room.taken(num_bytes)
             self._ask()
-            self.position.num_yielded += 1
-            batch, self.position.received = item
+            batch, self.position.received, self.position.num_yielded = item
         return batch
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:

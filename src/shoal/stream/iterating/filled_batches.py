@@ -1,0 +1,178 @@
+"""Batches filled with what a filter keeps of a rank's share, for ``filter(refill=True)``.
+
+The share comes in parts: what is left of each global batch. Worker processes make parts, and the process that receives
+them cuts the batches; so batches do not depend on the number of workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.partition import Share
+from shoal.pipeline.quarantine import SKIPPED
+from shoal.pipeline.stages import DROPPED
+from shoal.storage.retry import StoppedError
+from shoal.stream.delivery_sums import DeliverySums, Proof, RecordHashes
+from shoal.stream.iterating.batches import BatchContext
+from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterating.read_schedule import ReadSpan
+from shoal.stream.iterator_position import Position
+
+
+class Part(NamedTuple):
+    """The samples that are left of a rank's share of one global batch.
+
+    ``counts`` are the samples of the share up to each of them and with it, dropped ones included; ``hashes`` those for
+    the certificate, of shape (num_samples,).
+    """
+
+    samples: list[Any]
+    counts: list[int]
+    hashes: NDArray[np.uint64]
+
+
+class SharedParts:
+    """The maker of the parts of a rank's share, from the position of an iterator on."""
+
+    def __init__(self, hashes: RecordHashes, position: Position) -> None:
+        self._of, self._epoch = hashes, position.epoch
+        self._skipped = 0 if position.rank is None else position.num_yielded % position.partition.size_of(position.rank)
+        self._noted: deque[tuple[NDArray[np.uint64], int]] = deque()
+
+    def noted(self, shares: Iterator[tuple[Share, range]]) -> Iterator[tuple[Share, range]]:
+        """Yield shares without samples that were taken before; each is read as one span, for which `made` looks."""
+        for share, steps in shares:
+            given, skipped, self._skipped = share, self._skipped, 0
+            if skipped:
+                given = Share(
+                    share.ids[skipped:],
+                    share.positions[skipped:],
+                    share.chunks[skipped:],
+                    share.repeated[skipped:],
+                    np.maximum(share.batch_first - skipped, 0),
+                )
+            self._noted.append((self._of.of(self._epoch, given.positions, given.ids), skipped))
+            yield given, steps
+
+    def made(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Part]:
+        """Yield part after part."""
+        made, position, counters = source.made, source.position, source.counters
+        size = position.partition.size_of(source.pipeline.rank)
+        for span in spans:
+            hashes, skipped = self._noted.popleft()
+            stored = source.samples(span)
+            for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
+                samples: list[Any] = []
+                kept: list[int] = []
+                for number, sample_id in enumerate(span.ids[begin:end], begin):
+                    sample = next(stored)
+                    result = made(sample, sample_id) if made else sample
+                    if position.is_over:
+                        msg = "the stream was closed while a batch was made"
+                        raise StoppedError(msg)
+                    if result is DROPPED or result is SKIPPED:
+                        counters.num_filtered += result is DROPPED
+                        continue
+                    samples.append(result)
+                    kept.append(number)
+                before = step * size + skipped + 1 - begin
+                skipped = 0
+                if position.rank is None:
+                    position.num_yielded = step + 1
+                yield Part(samples, [before + number for number in kept], hashes[kept])
+
+    def batches(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+        """Yield batch after batch."""
+        filler = BatchFiller(source)
+        for part in self.made(spans, source):
+            filler.add(part)
+            while filler.is_full:
+                yield filler.batch()
+        if filler.has_rest:
+            yield filler.rest()
+        filler.end()
+
+
+def context_of(spec: IteratorSpec, position: Position) -> BatchContext:
+    """Return what batches are made with where their samples come from other processes."""
+    work, sums = spec.work, DeliverySums(RecordHashes(spec.work.opened.index), spec.epoch)
+    return BatchContext(work.opened, work.resolved, work.pipeline, spec.counters, position, sums, None, None)
+
+
+class BatchFiller:
+    """The cutting of parts into batches, and the position after each batch."""
+
+    def __init__(self, source: BatchContext) -> None:
+        self._source, self._position = source, source.position
+        self._size = source.position.partition.size_of(source.pipeline.rank)
+        self._collated, self._deliver = source.pipeline.collator, source.deliverer
+        self._waiting = Part([], [], np.zeros(0, dtype=np.uint64))
+        self._first, self._has_kept = source.position.num_yielded, False
+
+    def add(self, part: Part) -> None:
+        """Append a part, without samples that were taken before."""
+        new = bisect_right(part.counts, self._position.num_yielded)
+        samples, counts, hashes = self._waiting
+        samples += part.samples[new:]
+        counts += part.counts[new:]
+        self._waiting = Part(samples, counts, np.concatenate([hashes, part.hashes[new:]]))
+        self._has_kept = self._has_kept or bool(samples)
+
+    @property
+    def is_full(self) -> bool:
+        """True if `batch` has one."""
+        return len(self._waiting.samples) >= self._size
+
+    @property
+    def has_rest(self) -> bool:
+        """True if `rest` has a batch, once there are no more parts."""
+        return bool(self._waiting.samples) and self._position.partition.remainder != "drop"
+
+    def batch(self) -> Any:
+        """Return the next full batch."""
+        return self._taken(self._size, 0, self._waiting.counts[self._size - 1])
+
+    def rest(self) -> Any:
+        """Return the last batch of the share; if it is to be padded, with repeats of its own samples."""
+        num_samples = len(self._waiting.samples)
+        missing = self._size - num_samples if self._position.partition.remainder == "pad" else 0
+        return self._taken(num_samples, missing, self._position.num_steps)
+
+    def end(self) -> None:
+        """Record that the share is over.
+
+        Raises
+        ------
+        UsageError
+            Nothing was kept of a whole epoch.
+        """
+        position = self._position
+        is_whole = not (self._first or position.start or self._source.resolved.deals)
+        if is_whole and not self._has_kept and position.num_steps:
+            msg = f"filter() keeps none of the {position.num_steps} samples that rank {position.rank} gets in epoch "
+            msg += str(position.epoch)
+            hint = "try the function on ds[0]; if it keeps few, use fewer ranks, or leave out refill=True"
+            raise UsageError(msg, hint=hint)
+        position.num_yielded = position.num_steps
+
+    def _taken(self, num_samples: int, num_repeats: int, count: int) -> Any:
+        """Return a batch of the first samples that wait, after which this many samples of the share are taken."""
+        samples, counts, hashes = self._waiting
+        repeats = itertools.islice(itertools.cycle(samples[:num_samples]), num_repeats)
+        repeated = [False] * num_samples + [True] * num_repeats
+        batch = self._deliver(self._collated([*samples[:num_samples], *repeats]), repeated)
+        # Only now: a batch that failed was not yielded.
+        position, delivered = self._position, hashes[:num_samples]
+        self._source.counters.num_refilled += count - position.num_yielded - num_samples
+        position.num_yielded = count
+        position.received = position.received.plus(Proof(num_samples, int(delivered.sum(dtype=np.uint64))))
+        self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])
+        return batch

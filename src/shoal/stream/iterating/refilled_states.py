@@ -1,0 +1,88 @@
+"""Resuming from a state of a stream in which ranks fill their batches (``filter(refill=True)``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from shoal.errors import StateError
+from shoal.order.deals import Deal, settled, still_told
+from shoal.order.partition import Partition
+from shoal.order.position_subsets import Gaps
+from shoal.order.state_dict import State
+from shoal.reading.resolved_order import ResolvedOrder
+
+
+class Resumed(NamedTuple):
+    """The order without what was taken, and where the rank goes on: an epoch, and `RankPlace.starts`."""
+
+    resolved: ResolvedOrder
+    epoch: int
+    starts: Mapping[int, tuple[int, int]]
+
+
+def resumed(saved: State, resolved: ResolvedOrder, partition: Partition, rank: int) -> Resumed:
+    """Return where a rank goes on: as it would have, if global batches are dealt as before, else with its new share.
+
+    ``resolved`` is the order without deals. All ranks find the same order.
+
+    Raises
+    ------
+    StateError
+        The ranks of this dataset do not fill batches; or the state is that of another rank, and was not merged.
+    """
+    if not partition.refills:
+        msg = "the state was saved with filter(refill=True), where each rank is at its own position"
+        raise StateError(msg, hint="give filter() refill=True; or load a state from between two epochs")
+    if any(deal.rank is not None for deal in saved.deals):
+        _check_rank(saved, resolved.gaps, partition, rank)
+    deals: list[Deal] = []
+    going_on: list[Deal] = []
+    done: dict[int, int] = {}
+    for epoch in sorted({deal.epoch for deal in saved.deals}):
+        here = [deal for deal in saved.deals if deal.epoch == epoch]
+        if _dealt_as_before(here[-1], resolved.gaps, partition):
+            going_on.append(here.pop())
+        else:
+            kept, done[epoch] = still_told(settled(here, resolved.untouched(epoch)))
+            here = list(kept)
+        deals += here
+    resolved = replace(resolved, deals=tuple(deals))
+    starts: dict[int, tuple[int, int]] = {epoch: (resolved.number_of(epoch, at), 0) for epoch, at in done.items()}
+    finished = set()
+    for deal in going_on:
+        taken, start = deal.taken[0 if deal.rank is not None else rank], resolved.number_of(deal.epoch, deal.position)
+        if taken is None:
+            finished.add(deal.epoch)
+            taken = partition.num_samples_of(rank, resolved.num_samples_of(deal.epoch) - start)
+        starts[deal.epoch] = (start, taken)
+    epoch = saved.epoch
+    while epoch in finished:
+        epoch += 1
+    if epoch == saved.epoch and epoch not in starts:
+        starts[epoch] = (resolved.number_of(epoch, saved.position), 0)
+    return Resumed(resolved, epoch, {number: place for number, place in starts.items() if number >= epoch})
+
+
+def _dealt_as_before(deal: Deal, gaps: Gaps, partition: Partition) -> bool:
+    dealt = (deal.global_batch, deal.world_size, deal.gaps)
+    return dealt == (partition.global_batch, partition.world_size, gaps.of_epoch(deal.epoch))
+
+
+def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> None:
+    """Raise `StateError` unless the state, which was not merged, is of this rank and of batches as they are here."""
+    merge = "shoal.merge_states() of the states of all ranks gives one that fits any world size and batch size"
+    for deal in saved.deals:
+        if deal.rank is None:
+            continue
+        theirs = {"rank": deal.rank, "world_size": deal.world_size, "global batch": deal.global_batch}
+        ours = {"rank": rank, "world_size": partition.world_size, "global batch": partition.global_batch}
+        for name, value in theirs.items():
+            if value != ours[name]:
+                msg = f"a state of filter(refill=True) is that of one rank: it was saved with {name}={value}; "
+                msg += f"this is {name}={ours[name]}"
+                raise StateError(msg, hint=merge)
+        if deal.gaps != gaps.of_epoch(deal.epoch):
+            msg = "with filter(refill=True) the state of one rank cannot be loaded where without() leaves out more"
+            raise StateError(msg, hint=merge)

@@ -1,0 +1,127 @@
+"""`filter(refill=True)` through worker processes: the same batches, states and certificates for any number of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.integrations import stages, train_refilled
+from tests.stream.made import open_finely, write_tars
+
+import shoal
+from shoal.errors import UsageError
+from shoal.stream.dataset import Dataset
+from shoal.torch import DataLoader, IterableDataset
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
+]
+
+WORKERS = [0, 1, 2, 3]
+
+
+def part(tars: Dataset, *, size: int = 7, remainder: str = "keep") -> Dataset:
+    ds = tars.shuffle(seed=3).filter(stages.is_odd, refill=True).with_ids()
+    return ds.batch(size, remainder=remainder).partition(rank=1, world_size=2)
+
+
+def ids_of(batches: Any) -> list[list[int]]:
+    return [batch["__id__"].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("num_workers", WORKERS)
+@pytest.mark.parametrize("remainder", ["keep", "pad", "drop"])
+def test_batches_do_not_depend_on_who_makes_them(num_workers: int, remainder: str, tars: Dataset) -> None:
+    here, ds = part(tars, remainder=remainder), part(tars, remainder=remainder)
+    loader = DataLoader(ds, num_workers=num_workers)
+    batches, expected = list(loader), list(here)
+    assert ids_of(batches) == ids_of(expected)
+    assert isinstance(batches[0]["__id__"], torch.Tensor)
+    assert [batch["bin"] for batch in batches] == [batch["bin"] for batch in expected]
+    assert [bool("__pad__" in batch) for batch in batches] == [bool("__pad__" in batch) for batch in expected]
+    assert loader.state_dict() == here.state_dict()
+    assert loader.certificate() == here.certificate()
+    counts = ("num_samples", "num_batches", "num_repeats", "num_filtered", "num_refilled")
+    assert [loader.stats()[name] for name in counts] == [here.stats()[name] for name in counts]
+    assert ids_of(loader) == ids_of(here)  # the next epoch
+
+
+@pytest.mark.parametrize(("num_workers", "then"), [(0, 2), (1, 0), (2, 3), (3, 1)])
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_run_goes_on_with_any_number_of_workers(num_workers: int, then: int, steps: int, tars: Dataset) -> None:
+    expected = ids_of(part(tars))
+    loader = DataLoader(part(tars), num_workers=num_workers)
+    begun = ids_of(itertools.islice(loader, steps))
+    state = json.loads(json.dumps(loader.state_dict()))
+    again = DataLoader(part(tars), num_workers=then)
+    again.load_state_dict(state)
+    assert begun + ids_of(again) == expected
+    assert again.state_dict()["epoch"] == 1
+    whole = part(tars)
+    list(whole)
+    assert shoal.merge_certificates([loader.certificate(), again.certificate()]) == whole.certificate()
+
+
+def test_workers_that_stay_learn_what_was_taken(tars: Dataset) -> None:
+    """A state that was dealt at another size leaves samples out; the workers of the run before do not know them."""
+    parts = [part(tars, size=5).partition(rank=rank, world_size=3) for rank in range(3)]
+    before = [i for each in parts for batch in itertools.islice(each, 4) for i in batch["__id__"].tolist()]
+    state = shoal.merge_states(each.state_dict() for each in parts)
+    after = []
+    for rank in range(2):
+        loader = DataLoader(part(tars).partition(rank=rank, world_size=2), num_workers=2, persistent_workers=True)
+        assert ids_of(itertools.islice(loader, 1))
+        loader.load_state_dict(state)
+        after += [i for batch in loader for i in batch["__id__"].tolist()]
+        loader.close()
+    assert sorted(before + after) == list(range(1, 197, 2))
+
+
+def test_collation_and_functions_of_batches_run_where_batches_are_received(tars: Dataset) -> None:
+    ds = part(tars).map(stages.with_pid)
+    here = next(iter(ds))["pid"]
+    assert {batch["pid"] for batch in DataLoader(part(tars).map(stages.with_pid), num_workers=2)} == {here}
+    collated = list(DataLoader(part(tars), num_workers=2, collate_fn=len))
+    assert collated == [len(ids) for ids in ids_of(part(tars))]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_of_tensors_arrive_as_they_are(num_workers: int, tars: Dataset) -> None:
+    ds = tars.filter(stages.is_odd, refill=True).map(stages.in_torch).batch(8)
+    first = next(iter(DataLoader(ds, num_workers=num_workers)))
+    assert first["image"].dtype is torch.bfloat16
+    assert first["image"][:, 0, 0].tolist() == list(range(1, 16, 2))
+
+
+def test_other_loaders_are_refused(tars: Dataset) -> None:
+    with pytest.raises(UsageError, match="other loaders keep it apart"):
+        IterableDataset(part(tars))
+
+
+def test_a_job_that_is_killed_goes_on_from_what_its_ranks_saved(tmp_path: Path) -> None:
+    """Real ranks with worker processes end by SIGKILL after some checkpoints, at two sizes: every sample once."""
+    data = write_tars(tmp_path / "data", [70, 1, 0, 147, 62, 60, 35, 102])
+    open_finely(data)
+    context: Any = multiprocessing.get_context("forkserver")
+    for number, (world_size, num_workers, steps) in enumerate([(2, 1, 7), (3, 0, 5), (1, 2, 0)]):
+        ranks = [
+            context.Process(target=train_refilled.run, args=(tmp_path, number, rank, world_size, num_workers, steps))
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(100)
+            assert process.exitcode == (-signal.SIGKILL if steps else 0)
+    ids, proofs = train_refilled.consumed(tmp_path)
+    assert sorted(ids) == list(range(1, 477, 2))
+    whole = train_refilled.dataset(tmp_path).partition(rank=0, world_size=1)
+    list(whole)
+    assert shoal.merge_certificates(proofs) == whole.certificate()

@@ -1,0 +1,52 @@
+"""A rank of a toy run with `filter(refill=True)`, which saves its place after each step, and is killed after some."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tests.integrations import stages
+
+import shoal
+import shoal.torch
+from shoal.errors import ShuffleWarning
+
+SAVED_AT = 3  # steps before the end: what comes after the last checkpoint is lost, and done again
+
+
+def dataset(out: Path) -> shoal.Dataset:
+    ds = shoal.open(str(out / "data"), index=str(out / "fine.index"))
+    ds = ds.shuffle(seed=11, window=100_000, num_canonical_nodes=2)
+    return ds.filter(stages.is_odd, refill=True).with_ids().batch(8)
+
+
+def consumed(out: Path) -> tuple[list[int], list[Any]]:
+    """The ids that were received before checkpoints, and the certificates saved with these."""
+    ids, proofs = [], []
+    for path in sorted(out.glob("saved-*.json")):
+        saved = json.loads(path.read_text())
+        ids += saved["ids"]
+        proofs.append(saved["certificate"])
+    return ids, proofs
+
+
+def run(out: Path, number: int, rank: int, world_size: int, num_workers: int, steps: int) -> None:
+    """Run leg ``number`` from what the ranks of the one before saved: some steps, or with 0 to the epoch's end."""
+    warnings.simplefilter("ignore", ShuffleWarning)
+    ds = dataset(out).partition(rank=rank, world_size=world_size)
+    loader = shoal.torch.DataLoader(ds, num_workers=num_workers)
+    if number:
+        before = [json.loads(path.read_text())["state"] for path in out.glob(f"saved-{number - 1}-*.json")]
+        loader.load_state_dict(shoal.merge_states(before))
+    ids: list[int] = []
+    for step, batch in enumerate(loader, 1):
+        ids += batch["__id__"].tolist()
+        if not steps or step <= steps - SAVED_AT:
+            saved = {"state": loader.state_dict(), "certificate": loader.certificate(), "ids": ids}
+            (out / f"saved-{number}-{rank}.json").write_text(json.dumps(saved))
+        if step == steps:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,377 @@
+"""`filter(refill=True)`: full batches; every kept sample once, over ranks, stops, sizes and epochs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import shoal
+from shoal.errors import StateError, UsageError
+from shoal.orders import Buffer, Full, Order, Sequential, Window
+from shoal.stream.dataset import Dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+NUM_SAMPLES = 197
+ORDERS: list[Order] = [Window(chunks=12, num_canonical_nodes=3), Full(), Sequential(), Buffer(samples=20)]
+
+
+def keep(seed: int, tenths: int) -> Callable[[Any], bool]:
+    """A filter that keeps about so many tenths of the samples."""
+    kept = set(kept_ids(seed, tenths))
+    return lambda sample: int(sample["cls"]) in kept
+
+
+def kept_ids(seed: int, tenths: int) -> list[int]:
+    return np.flatnonzero(np.random.default_rng(seed).integers(0, 10, NUM_SAMPLES) < tenths).tolist()
+
+
+def on_ranks(dataset: Dataset, world_size: int) -> list[Dataset]:
+    return [dataset.partition(rank=rank, world_size=world_size) for rank in range(world_size)]
+
+
+def marks(batch: Any) -> list[bool]:
+    return list(batch.get("__pad__", [False] * len(batch["__id__"])))
+
+
+def ids_of(batch: Any) -> list[int]:
+    """The ids of a batch without repeats."""
+    return [int(i) for i, again in zip(batch["__id__"], marks(batch), strict=True) if not again]
+
+
+def forever(dataset: Dataset, num_epochs: int) -> Iterator[Any]:
+    """The batches of a rank, epoch after epoch; nothing is kept of a share that is too small."""
+    while dataset.epoch < num_epochs:
+        yield from dataset
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A run of some steps at a world size, with batches of a size."""
+
+    world_size: int
+    size: int
+    is_global: bool
+    remainder: str
+    steps: int
+    resaves: bool  # each rank is stopped in the middle, and goes on from its own state
+
+    def batched(self, ds: Dataset) -> Dataset:
+        if self.is_global:
+            return ds.batch(global_batch_size=max(self.size, self.world_size), remainder=self.remainder)
+        return ds.batch(self.size, remainder=self.remainder)
+
+
+LEGS = st.builds(
+    Leg,
+    st.integers(1, 5),
+    st.integers(1, 17),
+    st.booleans(),
+    st.sampled_from(["keep", "pad"]),
+    st.integers(0, 7),
+    st.booleans(),
+)
+
+
+def run_leg(leg: Leg, ds: Dataset, state: Any, note: Callable[[Any], None], num_epochs: int | None) -> tuple[Any, list]:
+    """The state that the ranks' states merge to after the steps, and their certificates."""
+    states, certificates = [], []
+    for part in on_ranks(leg.batched(ds), leg.world_size):
+        if state is not None:
+            part.load_state_dict(json.loads(json.dumps(state)))
+        if num_epochs is None:
+            run = forever(part, 10**9)
+            for step in range(leg.steps):
+                note(next(run))
+                if leg.resaves and step == leg.steps // 2:
+                    certificates.append(part.certificate())
+                    part.load_state_dict(json.loads(json.dumps(part.state_dict())))
+                    run = forever(part, 10**9)
+        else:
+            for batch in forever(part, num_epochs):
+                note(batch)
+        states.append(part.state_dict())
+        certificates.append(part.certificate())
+    return shoal.merge_states(states), certificates
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(ORDERS),
+    st.integers(0, 9),
+    st.integers(2, 10),
+    st.lists(LEGS, max_size=4),
+    LEGS,
+    st.sampled_from([[], [(0, 40, 61)], [(0, 100, 130), (1, 3, 9)]]),
+)
+def test_every_kept_sample_comes_once_whatever_stops_the_run(
+    tars: Dataset, order: Order, seed: int, tenths: int, legs: list[Leg], last: Leg, gaps: list
+) -> None:
+    """At any world size and batch size after each stop; ranks are at different epochs at times."""
+    base = tars.shuffle(order, seed=1, chunk="8KiB") if not isinstance(order, Sequential) else tars
+    base = base.filter(keep(seed, tenths), refill=True).with_ids()
+    for epoch, start, stop in gaps:
+        base = base.without(positions=[(start, stop)], epoch=epoch)
+    found: dict[int, Counter] = {0: Counter(), 1: Counter()}
+
+    def note(batch: Any) -> None:
+        epoch = int(batch["__epoch__"][0])
+        assert set(batch["__epoch__"].tolist()) == {epoch}
+        if epoch in found:
+            found[epoch].update(ids_of(batch))
+
+    state, proofs = None, []
+    try:
+        for leg in legs:
+            state, more = run_leg(leg, base, state, note, None)
+            proofs += more
+        state, more = run_leg(last, base, state, note, 2)
+    except UsageError as error:
+        assert "keeps none" in str(error)  # noqa: PT017
+        assume(False)
+    merged = shoal.merge_certificates([*proofs, *more])["epochs"]
+    whole = Leg(1, 7, is_global=False, remainder="keep", steps=0, resaves=False)
+    expected = shoal.merge_certificates(run_leg(whole, base, None, lambda _: None, 2)[1])["epochs"]
+    for epoch, counts in found.items():
+        left = np.setdiff1d(base.ids(epoch), gone(base, epoch, gaps))
+        assert sorted(counts.elements()) == sorted(set(left.tolist()) & set(kept_ids(seed, tenths)))
+        assert merged[str(epoch)] == expected[str(epoch)]
+
+
+def gone(ds: Dataset, epoch: int, gaps: list) -> Any:
+    ids = ds.ids(epoch)
+    return np.concatenate([ids[:0], *(ids[start:stop] for number, start, stop in gaps if number == epoch)])
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 9),
+    st.integers(2, 9),
+    st.integers(1, 4),
+    st.integers(1, 20),
+    st.sampled_from(["keep", "pad", "drop"]),
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),
+)
+def test_resumed_at_the_same_size_it_is_the_run_that_was_not_stopped(
+    tars: Dataset, seed: int, tenths: int, world_size: int, size: int, remainder: str, stops: list
+) -> None:
+    """From the state of each rank, or from one that all of them merge to."""
+    base = tars.shuffle(ORDERS[0], seed=2, chunk="8KiB").filter(keep(seed, tenths), refill=True).with_ids()
+    base = base.batch(size, remainder=remainder)
+    number = 25
+    try:
+        expected = [
+            [batch["__id__"].tolist() for batch, _ in zip(forever(part, 9), range(number), strict=False)]
+            for part in on_ranks(base, world_size)
+        ]
+        found: list[list] = [[] for _ in range(world_size)]
+        parts = on_ranks(base, world_size)
+        for steps, merges in [*stops, (number, False)]:
+            for rank, part in enumerate(parts):
+                left = min(steps, number - len(found[rank]))
+                found[rank] += [b["__id__"].tolist() for _, b in zip(range(left), forever(part, 9), strict=False)]
+            states = [part.state_dict() for part in parts]
+            if merges:
+                states = [shoal.merge_states(states)] * world_size
+            parts = on_ranks(base, world_size)
+            for part, state in zip(parts, states, strict=True):
+                part.load_state_dict(json.loads(json.dumps(state)))
+    except UsageError as error:
+        assert "keeps none" in str(error)  # noqa: PT017
+        assume(False)
+    assert found == expected
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+@pytest.mark.parametrize("remainder", ["keep", "pad", "drop"])
+def test_batches_are_cut_from_what_is_kept_of_the_share(tars: Dataset, world_size: int, remainder: str) -> None:
+    """The law itself: the rank's share by steps, filtered, in batches of n; the last one by `remainder`."""
+    plain = tars.shuffle(ORDERS[0], seed=2, chunk="8KiB").with_ids()
+    kept = set(kept_ids(5, 6))
+    filled = plain.filter(keep(5, 6), refill=True).batch(9, remainder=remainder)
+    for rank, part in enumerate(on_ranks(filled, world_size)):
+        share: list[int] = []
+        every = plain.batch(9)
+        for step in range(len(every.partition(rank=rank, world_size=world_size))):
+            mine = {*every.batch_ids(step, rank=rank, world_size=world_size).tolist()} & kept
+            share += [int(i) for i in plain.ids() if int(i) in mine]
+        batches = list(part)
+        found = [i for batch in batches for i in ids_of(batch)]
+        if remainder == "drop":
+            assert found == share[: len(share) // 9 * 9]
+        else:
+            assert found == share
+        assert [len(batch["__id__"]) for batch in batches[:-1]] == [9] * (len(batches) - 1)
+        rest = len(share) % 9 or 9
+        assert len(batches[-1]["__id__"]) == (rest if remainder == "keep" else 9)
+        if remainder == "pad" and rest < 9:
+            assert marks(batches[-1]) == [False] * rest + [True] * (9 - rest)
+        stats = part.stats()
+        assert stats["num_samples"] - stats["num_repeats"] == len(found)
+        if len(share) % 9 and remainder != "drop":  # else what is left behind the last full batch is not counted
+            assert stats["num_filtered"] == stats["num_refilled"]
+        with pytest.raises(TypeError, match="not known before they are read"):
+            len(part)
+
+
+def test_damaged_samples_are_refilled_too(tars: Dataset) -> None:
+    def fussy(data: bytes) -> bytes:
+        if int(data.split(b":")[0]) % 5 == 0:
+            message = "damaged"
+            raise ValueError(message)
+        return data
+
+    ds = tars.shuffle(seed=4).decode({"bin": fussy}).filter(lambda s: int(s["cls"]) % 2, refill=True).with_ids()
+    ds = ds.reading(on_error="skip").batch(10)
+    batches = [ids_of(batch) for batch in ds]
+    good = [i for i in range(NUM_SAMPLES) if i % 2 and i % 5]
+    assert sorted(i for batch in batches for i in batch) == good
+    assert [len(batch) for batch in batches[:-1]] == [10] * (len(batches) - 1)
+    stats = ds.stats()
+    assert stats["num_skipped"] == 40
+    assert stats["num_filtered"] == NUM_SAMPLES - len(good) - 40
+    assert stats["num_refilled"] == NUM_SAMPLES - len(good)
+
+
+def test_an_error_leaves_state_and_certificate_after_the_last_batch(tars: Dataset) -> None:
+    """The filter fails far behind it: few samples are kept, and spans of the schedule have come and gone."""
+
+    def fails(sample: Any) -> bool:
+        if int(sample["cls"]) == 190:
+            message = "out of luck"
+            raise RuntimeError(message)
+        return int(sample["cls"]) % 30 == 0
+
+    ds = tars.filter(fails, refill=True).with_ids().batch(4)
+    run = iter(ds)
+    assert ids_of(next(run)) == [0, 30, 60, 90]
+    certificate, state = ds.certificate(), ds.state_dict()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="out of luck"):
+            next(run)
+    assert (ds.certificate(), ds.state_dict()) == (certificate, state)
+    again = tars.filter(lambda s: int(s["cls"]) % 30 == 0, refill=True).with_ids().batch(4)
+    again.load_state_dict(state)
+    assert [ids_of(batch) for batch in again] == [[120, 150, 180]]
+
+
+def test_a_filter_that_keeps_nothing_is_an_error_and_no_endless_loop(tars: Dataset) -> None:
+    with pytest.raises(UsageError, match=r"keeps none of the 99 samples that rank 0 gets in epoch 0"):
+        list(tars.filter(lambda _: False, refill=True).batch(4).partition(rank=0, world_size=2))
+
+
+def two_ranks(ds: Dataset, steps: int = 3) -> list[Dataset]:
+    parts = on_ranks(ds, 2)
+    for part in parts:
+        run = iter(part)
+        for _ in range(steps):
+            next(run)
+    return parts
+
+
+def test_the_state_of_a_rank_is_that_of_a_rank(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True)
+    batched = ds.batch(6)
+    states = [part.state_dict() for part in two_ranks(batched)]
+    assert all(len(json.dumps(state)) < 1000 for state in states)
+    for wrong, words in (
+        (batched.partition(rank=1, world_size=2), "saved with rank=0; this is rank=1"),
+        (batched.partition(rank=0, world_size=3), "saved with world_size=2; this is world_size=3"),
+        (ds.batch(7).partition(rank=0, world_size=2), "saved with global batch=12; this is global batch=14"),
+        (batched.without(positions=[(3, 9)]).partition(rank=0, world_size=2), "where without"),
+    ):
+        with pytest.raises(StateError, match=words) as caught:
+            wrong.load_state_dict(states[0])
+        assert "merge_states" in str(caught.value)
+    with pytest.raises(StateError, match="each rank is at its own position"):
+        tars.shuffle(seed=1).filter(keep(1, 5)).batch(6).load_state_dict(states[0])
+    tampered = json.loads(json.dumps(states[0]))
+    tampered["refill"][0]["taken"] += 1
+    with pytest.raises(StateError, match="checksum"):
+        batched.partition(rank=0, world_size=2).load_state_dict(tampered)
+
+
+def test_what_does_not_merge(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6)
+    states = [part.state_dict() for part in two_ranks(ds)]
+    later = [part.state_dict() for part in two_ranks(ds, 5)]
+    other = [part.state_dict() for part in two_ranks(tars.shuffle(seed=2).filter(keep(1, 5), refill=True).batch(6))]
+    bigger = [part.state_dict() for part in two_ranks(tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(9))]
+    three = ds.partition(rank=2, world_size=3).state_dict()
+    start = tars.shuffle(seed=1).batch(6).state_dict()
+    for given_states, words in (
+        (states[:1], "the states of 1 of 2 ranks are missing: 1"),
+        ([*states, later[0]], "two different states of rank 0"),
+        ([states[0], other[1]], "different runs: seed is 1 and 2"),
+        ([states[0], bigger[1]], "are dealt in several ways"),
+        ([*states, three], "on 2 and 3 ranks"),
+        ([states[0], start], "not that of a rank"),
+    ):
+        with pytest.raises(StateError, match=words):
+            shoal.merge_states(given_states)
+    with pytest.raises(UsageError, match="no states to merge"):
+        shoal.merge_states([])
+    assert shoal.merge_states([states[1], states[0], states[1]]) == shoal.merge_states(states)
+    assert shoal.merge_states([start, start]) == start
+    plain = tars.shuffle(seed=1).batch(6)
+    with pytest.raises(StateError, match="any one of them resumes all"):
+        shoal.merge_states([start, plain.state_at(12)])
+
+
+def test_between_epochs_merged_states_are_what_they_are_without_refill(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6)
+    parts = on_ranks(ds, 3)
+    for part in parts:
+        list(part)
+    merged = shoal.merge_states(part.state_dict() for part in parts)
+    assert merged == tars.shuffle(seed=1).batch(6).state_at(0, epoch=1)
+
+
+def test_a_state_grows_with_ranks_and_not_with_stops(tars: Dataset) -> None:
+    """What an earlier part of a run has taken is told only until all of it lies behind every rank."""
+    ds = tars.shuffle(Full(), seed=1).filter(keep(1, 7), refill=True)
+    state, sizes = None, []
+    for stop in range(24):
+        world_size = 2 + stop % 3
+        parts = on_ranks(ds.batch(2), world_size)
+        for part in parts:
+            if state is not None:
+                part.load_state_dict(state)
+            run = forever(part, 99)
+            for _ in range(5):
+                next(run)
+        state = shoal.merge_states(part.state_dict() for part in parts)
+        sizes.append(len(json.dumps(state)))
+    assert max(sizes) < 1000
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda ds: next(iter(ds)), "fills batches, and this dataset has none"),
+        (lambda ds: ds.batch(4).batch_ids(0), "not known before it is read"),
+        (lambda ds: ds.batch(4).without(steps=3), "not known before it is read"),
+    ],
+)
+def test_what_is_refused(tars: Dataset, call: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        call(tars.filter(bool, refill=True))
+
+
+def test_going_back_to_an_epoch_begins_it_anew(tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).with_ids().batch(6)
+    state = shoal.merge_states(part.state_dict() for part in two_ranks(ds))
+    ds.load_state_dict(state)
+    ds.set_epoch(0)  # the current one: the position stays
+    assert ds.state_dict() == shoal.merge_states([ds.state_dict()])
+    assert len([i for batch in ds for i in ids_of(batch)]) == len(kept_ids(1, 5)) - 36
+    ds.set_epoch(0)
+    assert sorted(i for batch in ds for i in ids_of(batch)) == kept_ids(1, 5)
