@@ -209,9 +209,9 @@ class Dataset:
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Dataset:
         """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.
 
-        Batches are cut before filtering: they may be short, and a rank that would get nothing gets a marked repeat. With
-        ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder`` of `batch`
-        decides about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
+        Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
+        ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder=`` decides
+        about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
         `shoal.merge_states` makes one of all of them, for any world size and batch size.
         """
         return self._then(Filter(function, refill), "filter()")
