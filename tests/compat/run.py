@@ -1,4 +1,4 @@
-"""Runs the golden tests of the orders on every Python and numpy at hand: the same call must give the same order.
+"""Runs the golden tests of orders and splits on every Python and numpy at hand: the same call must give the same order.
 
 ``python tests/compat/run.py`` makes one environment below ``.compat/`` for each interpreter and each numpy (the
 oldest that shoal takes and has a wheel there, and the newest) and prints one line for each. Exit code 1 if any differs.
@@ -19,6 +19,7 @@ from tests.environments import ROOT, environment
 COMPAT = ROOT / ".compat"
 # The oldest numpy from 2.0 on with a wheel for the interpreter: 2.0 came before Python 3.13.
 OLDEST_NUMPY = {"3.11": "2.0.2", "3.12": "2.0.2", "3.13": "2.1.0"}
+GOLDEN = ("tests/order", "tests/stream/test_hash_splits.py")
 _NO_TESTS = 5  # pytest's exit code for "nothing collected"
 
 
@@ -55,9 +56,9 @@ def run_golden(version: str, interpreter: Path, numpy: str, constraints: Path) -
         options=("--only-binary=numpy", "-c", str(constraints)),
         interpreter=interpreter,
     )
-    # By path and not installed: the orders need nothing but numpy, and an environment is then made in seconds.
+    # By path and not installed: orders and splits need nothing but numpy, and an environment is then made in seconds.
     by_path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "golden", "tests/order"]
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "golden", *GOLDEN]
     done = subprocess.run(command, cwd=ROOT, env=by_path, capture_output=True, text=True, check=False)
     version_of = "import numpy; print(numpy.__version__)"
     exact = subprocess.run([python, "-c", version_of], capture_output=True, text=True, check=True).stdout.strip()

@@ -217,6 +217,7 @@ def test_shares_are_as_close_as_chance_allows_and_seeds_are_unrelated() -> None:
     assert all(abs((neighbours[lag:] * neighbours[:-lag]).mean() / 0.16) < 5 / math.sqrt(number) for lag in range(1, 9))
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -285,6 +286,8 @@ def test_numbers_and_ids_are_excluded_too() -> None:
     assert sorted(splits_of(ds, both, by="n", exclude=["3", 4.0, np.int8(5)])) == [*range(15), *range(30, 100)]
     by_ten = splits_of(ds, both, by="n", group=lambda n: n // 2, exclude=[1])
     assert sorted(by_ten) == [*range(10), *range(20, 100)], "excluded are groups, not the values that they are made of"
+    many = made({"s": 70_000}, {"n": np.arange(70_000)})
+    assert sorted(splits_of(many, both, by="n", exclude=range(0, 70_000, 7))) == [i for i in range(70_000) if i % 7]
     whole = splits_of(ds, both)
     assert splits_of(ds, both, exclude=[3, 5, 5]) == {i: name for i, name in whole.items() if i not in (3, 5)}
     assert splits_of(ds, both, exclude=ds.take(30)) == {i: name for i, name in whole.items() if i >= 30}
