@@ -353,7 +353,7 @@ def test_keys_that_are_in_no_header_are_refused_unless_a_column_has_them(tmp_pat
     ds = shoal.open(write_jsonl(tmp_path / "docs.jsonl"))
     with pytest.raises(UsageError, match="the keys of jsonl samples are known only by reading") as caught:
         ds.split({"a": 0.5, "b": 0.5}, by="__key__")
-    assert "column" in caught.value.hint
+    assert "index_columns=" in caught.value.hint
     with Writer(tmp_path / "packed", format="jsonl", columns=["__key__=id"]) as writer:
         for sample in ds:
             writer.write({"__key__": str(sample["id"]), **sample})
@@ -396,6 +396,7 @@ def test_a_number_without_a_text_is_a_group_of_its_own() -> None:
     ("make", "message", "hint"),
     [
         (lambda ds: ds.shuffle().split({"a": 1}), "after shuffle", "before shuffle"),
+        (lambda ds: ds.sample(by="who", balanced=True).split({"a": 1}), "after sample", "before sample"),
         (lambda ds: ds.batch(2).split({"a": 1}), "after batch", "before batch"),
         (lambda ds: ds.filter(bool).split({"a": 1}), "after filter", "before filter"),
         (lambda ds: ds.split({"a": 1}, by="hwo"), "no column 'hwo'", "did you mean 'who'"),
@@ -433,6 +434,14 @@ def test_what_cannot_be_is_refused(make: Any, message: str, hint: str) -> None:
         make(ds)
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_a_split_may_be_sampled() -> None:
+    groups = [f"g{i // 3}" for i in range(300)]
+    part = of_texts(groups).split(THREE, by="who")["train"]
+    drawn = part.sample(by="who", balanced=True).shuffle(seed=1)
+    assert set(drawn.ids(epoch=0)) | set(drawn.ids(epoch=1)) <= set(part.ids())
+    assert drawn.num_samples == part.num_samples
 
 
 def test_splits_are_datasets_like_any_other(tmp_path: Path) -> None:

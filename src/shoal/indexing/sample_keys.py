@@ -29,7 +29,7 @@ def sample_keys(opened: Opened) -> Iterator[list[str]]:
         return
     if not isinstance(opened.format, Tar):
         msg = f"the keys of {index.format} samples are known only by reading the samples"
-        raise UsageError(msg, hint="make them a column of the index")
+        raise UsageError(msg, hint='split by a column: shoal.open(..., index_columns=["id"])')
     num_samples = index.extent_first_sample[index.shard_first_extent].tolist()
     for shard, (name, path) in enumerate(zip(index.shard_names, opened.paths, strict=True)):
         opened.check.check(shard)

@@ -144,19 +144,17 @@ class Dataset:
     ) -> dict[str, Dataset]:
         """Split stored samples by a hash of their group: no group is in two splits, and none ever moves.
 
-        The split of a group depends on its name, the fractions and the seed alone: not on the machine, the other
-        groups, or the order in which ``fractions`` are listed. So shares are approximate: of ``g`` equal groups, a
-        fraction ``f`` gets ``f * g``, give or take ``sqrt(f * (1 - f) * g)``; the datasets print as what they are.
+        The hash, the fractions and the seed alone decide: not the machine, other groups, or the order of names. So of
+        ``g`` equal groups, a fraction ``f`` gets ``f * g``, give or take ``sqrt(f * (1 - f) * g)``.
 
         Parameters
         ----------
         fractions
             By name, above 0; if they sum to less than 1, the rest is in no split.
         by
-            What samples of a group share: a column of the index (see `index_column`), compared by its texts if it has
-            any; ``"shard"``, by the name of its file; ``"__key__"``, which is read from the headers of tars; or a
-            text or number for each sample by id. By default each sample is a group of its own, known by its shard and
-            its number there.
+            What samples of a group share: a column of the index (compared by its texts, if it has any), ``"shard"``,
+            ``"__key__"`` (read from the headers of tars), or a text or number for each sample by id. By default each
+            sample is a group of its own, known by the name of its shard and its number there.
         group
             A function from that value to the group: ``lambda key: key.split("_")[0]``.
         seed
@@ -167,8 +165,7 @@ class Dataset:
         Raises
         ------
         UsageError
-            The dataset is shuffled or batched, there is no such column, fractions are not possible, or a split gets
-            no sample.
+            After `shuffle`, `sample` or `batch`; there is no such column; or a split gets no sample.
         """
         out = exclude.stream.spec if isinstance(exclude, Dataset) else exclude
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)

@@ -133,9 +133,6 @@ class DatasetSpec:
         if not len(runs):
             msg = f"{verb} leaves none of {self.num_samples} samples"
             raise UsageError(msg)
-        if self.request is None and self.sampling is not None:
-            msg = f"{verb} chooses stored samples, and was called after sample()"
-            raise UsageError(msg, hint=f"put {verb} before sample()")
         if self.request is None:
             return replace(self, stored=runs if self.stored is None else self.stored.of_members(runs))
         return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))
@@ -174,12 +171,15 @@ class DatasetSpec:
         return replace(self, gaps=joined)
 
     def refuse_selection(self, verb: str) -> None:
-        """Raise `UsageError` if samples can no longer be selected: after `batch`, `without` or `filter`."""
+        """Raise `UsageError` if samples can no longer be selected: after `batch`, `without`, `filter` or `sample`."""
         self._refuse_after_batch(verb)
         self._refuse_after_gaps(verb)
         if self.filters:
             msg = f"{verb} counts samples before any filter, and was called after filter()"
             raise UsageError(msg, hint=f"put {verb} before filter()")
+        if self.request is None and self.sampling is not None:
+            msg = f"{verb} chooses stored samples, and was called after sample()"
+            raise UsageError(msg, hint=f"put {verb} before sample()")
 
     def _refuse_after_gaps(self, verb: str) -> None:
         if self.gaps:
