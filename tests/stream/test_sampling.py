@@ -177,6 +177,19 @@ def test_quality_is_that_of_the_copies(tmp_path: Path) -> None:
     assert len(balanced.resolved.pieces(0).starts) > len(borders) + 10  # type: ignore[union-attr]
 
 
+def test_pieces_of_a_chunk_do_not_keep_it_in_memory(tmp_path: Path) -> None:
+    # All in one span of the plan: with chunks as units, a rare one would stay from its first piece to its last.
+    ds = open_finely(write_tars(tmp_path / "data", [1500, 1500]), extent_bytes=12_000)
+    held, reads = {}, {}
+    rare = np.repeat([0, 1, 2], [1900, 800, 300])
+    for name, each in (("plain", ds), ("balanced", ds.sample(by=rare, balanced=True))):
+        run = each.shuffle(Window(chunks=8, num_canonical_nodes=1), chunk=12_000).batch(16)
+        assert flat(batches_of(run)) == run.ids().tolist()
+        held[name], reads[name] = run.stats()["peak_held_bytes"], run.stats()["num_reads"]
+    assert held["balanced"] < 1.1 * held["plain"]
+    assert reads["plain"] < reads["balanced"] < 1.5 * reads["plain"]
+
+
 def test_the_summary_and_the_repeats_say_it_before_the_run(tmp_path: Path) -> None:
     write_tar_shards(tmp_path)
     ds = shoal.open(tmp_path)

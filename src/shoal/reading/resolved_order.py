@@ -34,7 +34,7 @@ from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
-from shoal.reading.schedule.units import ChunkUnits, RecordUnits, Units
+from shoal.reading.schedule.units import ChunkUnits, PieceUnits, RecordUnits, Units
 
 # Below this fraction of the bytes of the chunks around them, reading single records costs less than reading the chunks.
 _SPARSE = 1 / 16
@@ -97,11 +97,12 @@ class ResolvedOrder:
     sampling: Sampling | None = None
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _pieces: dict[int, Pieces] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without bound orders and chunks: large, but quickly recomputed."""
         kept = ("index", "request", "stored", "delivered", "gaps", "deals", "spills", "sampling")
-        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}}
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}, "_pieces": {}}
 
     @cached_property
     def _resolved(self) -> tuple[Order, int]:
@@ -224,18 +225,20 @@ class ResolvedOrder:
             found = found if pieces is None else OverCopies(found, pieces)
             found = found if self.stored is None else OverStored(found, self.stored)
             found = found if self.delivered is None else ChosenPositions(found, self.delivered)
-            for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
-                self._epochs.pop(earlier, None)
-            self._epochs[epoch] = found
+            _keep(self._epochs, epoch, found)
         return found
 
     def pieces(self, epoch: int) -> Pieces | None:
         """Return the copies of the samples of an epoch, cut into the chunks of its order; None without a sampling."""
         if self.sampling is None:
             return None
-        copies = Copies(self.sampling.counts(seed=self.request.seed, epoch=epoch))
-        is_whole = isinstance(self.order, (Full, Sequential))  # which move no chunks
-        return Pieces.of(copies, self.stored_between(self.order_borders), whole=is_whole)
+        found = self._pieces.get(epoch)
+        if found is None:
+            copies = Copies(self.sampling.counts(seed=self.request.seed, epoch=epoch))
+            is_whole = isinstance(self.order, (Full, Sequential)) or self.by_shards  # which move no chunks
+            found = Pieces.of(copies, self.stored_between(self.order_borders), whole=is_whole)
+            _keep(self._pieces, epoch, found)
+        return found
 
     def stored_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the stored samples that take part between neighbouring borders."""
@@ -272,15 +275,19 @@ class ResolvedOrder:
         """True if every read serves only one sample, so that nothing is kept for another."""
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
-    @property
-    def moves_chunks(self) -> bool:
-        """True if the chunks of the order are those of the table; not if they are shards, or pieces of a sampling."""
-        return not self.by_shards and self.sampling is None
+    def units_in(self, epoch: int) -> Units:
+        """Return the units in which an epoch is read: those of the dataset, or the pieces of a sampling."""
+        pieces = self.pieces(epoch) if isinstance(self.units, ChunkUnits) and not self.by_shards else None
+        return self.units if pieces is None else PieceUnits(self.chunks, pieces.chunk)
+
+    def moves(self, units: Units) -> bool:
+        """Return whether these units are the chunks that the order moves."""
+        is_chunks = isinstance(units, ChunkUnits) and self.sampling is None and not self.by_shards
+        return is_chunks or isinstance(units, PieceUnits)
 
     def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the unit that holds each sample id, given the order's chunk that holds it."""
-        same = isinstance(self.units, ChunkUnits) and self.moves_chunks
-        return chunks if same else self.units.of(ids)
+        return chunks if self.moves(self.units) else self.units.of(ids)
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
@@ -325,3 +332,10 @@ class ResolvedOrder:
             return call + ")"
         extent_bytes = int(self.index.extent_decoded_bytes.sum()) / self.index.num_extents  # chunk= is in decoded bytes
         return f"{call}, chunk={round(self.extents_per_chunk * extent_bytes)})"
+
+
+def _keep(cache: dict[int, Any], epoch: int, found: Any) -> None:
+    """Keep what was made for an epoch, and for the last one before."""
+    for earlier in sorted(list(cache))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
+        cache.pop(earlier, None)
+    cache[epoch] = found

@@ -4,8 +4,8 @@ Copies are numbered in storage order, the copies of one sample beside each other
 of which more copies than samples take part is cut into *pieces* of about as many copies as it has samples, each a chunk
 of its own to the order: piece ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a sample are in
 different pieces, all over the epoch. Otherwise a rare class that is stored together would make a few chunks that
-outnumber all others, and a window is only as good as its chunks are even. It is read once for each piece, so an epoch
-reads at most the whole dataset, and once more what the pieces hold.
+outnumber all others, and a window is only as good as its chunks are even. A chunk is read once for each piece, so an
+epoch reads at most the whole dataset, and once more what the pieces hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.drawing import holding
 
 _BLOCK = 64  # samples whose copies are counted from the first of them: an eighth of a byte a sample for the rest
-_TILE = 1 << 14
+_TILE_BITS = 16
 
 
 class Copies:
@@ -47,15 +47,24 @@ class Copies:
     def __len__(self) -> int:
         return int(self._before[-1])
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory."""
+        return self._ends.nbytes + self._before.nbytes
+
     def samples(self, copies: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample of each copy; 0.15 us each."""
+        """Return the sample of each copy; 50 to 70 ns each."""
         found = np.empty(len(copies), dtype=np.int64)
-        for first in range(0, len(copies), _TILE):
-            part = copies[first : first + _TILE]
+        for first in range(0, len(copies), 1 << _TILE_BITS):
+            # Sorted, with their places in the low bits: a search of 10^8 samples takes a fifth of the time.
+            words = copies[first : first + (1 << _TILE_BITS)] << _TILE_BITS
+            words |= np.arange(len(words))
+            words.sort()
+            part, places = words >> _TILE_BITS, words & ((1 << _TILE_BITS) - 1)
             block = np.searchsorted(self._before, part, side="right") - 1
             inside = (part - self._before[block]).astype(self._ends.dtype)
             passed = (self._ends[block] <= inside[:, None]).sum(axis=1, dtype=np.uint8)
-            found[first : first + _TILE] = block * _BLOCK + passed
+            found[first + places] = block * _BLOCK + passed
         return found
 
     def before(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -80,14 +89,15 @@ class Pieces:
         The copies of each sample.
     starts
         The first number of each piece, then the number of copies; shape (num_pieces + 1,).
-    first_copy, stride
-        The first copy of each piece, and the distance to the next; shape (num_pieces,).
+    chunk, first_copy, stride
+        The chunk of each piece, its first copy, and the distance to the next one; shape (num_pieces,).
     chunk_copies, chunk_pieces
         The first copy and the first piece of each chunk, then their totals; shape (num_chunks + 1,).
     """
 
     copies: Copies
     starts: NDArray[np.int64]
+    chunk: NDArray[np.int64]
     first_copy: NDArray[np.int64]
     stride: NDArray[np.int64]
     chunk_copies: NDArray[np.int64]
@@ -101,11 +111,10 @@ class Pieces:
         each = np.maximum(chunk_samples, 1)
         pieces = np.ones_like(counts) if whole else np.maximum((counts + each // 2) // each, 1)
         chunk_pieces = chunk_starts(pieces)
-        number = np.arange(chunk_pieces[-1]) - np.repeat(chunk_pieces[:-1], pieces)
-        size, more = np.repeat(counts // pieces, pieces), np.repeat(counts % pieces, pieces)
-        starts = chunk_starts(size + (number < more))
-        first_copy = np.repeat(chunk_copies[:-1], pieces) + number
-        return Pieces(copies, starts, first_copy, np.repeat(pieces, pieces), chunk_copies, chunk_pieces)
+        chunk = np.repeat(np.arange(len(pieces)), pieces)
+        number = np.arange(len(chunk)) - chunk_pieces[chunk]
+        starts = chunk_starts((counts // pieces)[chunk] + (number < (counts % pieces)[chunk]))
+        return Pieces(copies, starts, chunk, chunk_copies[chunk] + number, pieces[chunk], chunk_copies, chunk_pieces)
 
     def samples(self, numbers: NDArray[np.int64], pieces: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample behind each number, given its piece."""

@@ -62,9 +62,10 @@ class Repeats:
 
     def __str__(self) -> str:
         """Return one line of text."""
+        most = "once" if self.most_copies == 1 else f"{self.most_copies:,} times"
         return (
             f"{self.num_samples:,} samples an epoch, of {self.num_stored:,}: "
-            f"{self.num_repeated:,.0f} more than once, at most {self.most_copies:,} times; "
+            f"{self.num_repeated:,.0f} more than once, at most {most}; "
             f"{self.num_unvisited:,.0f} ({100 * self.num_unvisited / self.num_stored:.1f} %) not at all"
         )
 

@@ -49,7 +49,9 @@ class BatchMaker:
         self.position = spec.position()
         quarantine = quarantine_of(options, opened.index, counters)
         is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
-        budget = budget_of(resolved, options.memory_limit_bytes, is_remote=is_remote, verifies=verifies)
+        budget = budget_of(
+            resolved, options.memory_limit_bytes, epoch=spec.epoch, is_remote=is_remote, verifies=verifies
+        )
         reading: type[Fetcher | LocalSamples | RemoteSamples] = Fetcher
         if resolved.by_singles:
             reading = RemoteSamples if is_remote else LocalSamples

@@ -20,7 +20,7 @@ from shoal.reading.memory_division import Budget
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
-from shoal.reading.schedule.units import ChunkUnits, Units
+from shoal.reading.schedule.units import Units
 from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterator_position import Position
 
@@ -63,7 +63,7 @@ def shares_of(
     Their chunks are the ``units`` that hold the samples; None for the chunks of the order. Each is noted for the
     certificate.
     """
-    by_chunks = units is None or (isinstance(units, ChunkUnits) and resolved.moves_chunks)
+    by_chunks = units is None or resolved.moves(units)
     partition, num_workers, left = pipeline.partition, pipeline.num_workers, position.global_batches
     batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
     for first in range(left.start, left.stop, batches):
