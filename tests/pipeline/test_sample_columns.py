@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.table import Index
 from shoal.indexing.open_source import Opened, open_source
 from shoal.pack import Writer
-from shoal.pipeline.sample_columns import column_scan, kept_parts
+from shoal.pipeline.sample_columns import added_columns, column_scan, kept_parts
 from shoal.pipeline.sample_columns.added_columns import add_columns
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
@@ -378,8 +380,8 @@ def test_columns_are_added_to_those_there_are(tmp_path: Path) -> None:
 
 def test_texts_that_fit_no_header_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_json_tar(tmp_path / "x.tar", [{"a": f"text {i}"} for i in range(50)])
-    monkeypatch.setattr("shoal.pipeline.sample_columns.column_parts._MOST_WORD_BYTES", 100)
-    with pytest.raises(UsageError, match="has 50 different texts of 340 characters"):
+    monkeypatch.setattr(added_columns, "_MOST_TEXT_BYTES", 100)
+    with pytest.raises(UsageError, match=r"'a' has 50 different texts, \d+ bytes in an index file, which may hold 100"):
         added(path, "a")
 
 
@@ -416,3 +418,33 @@ def test_a_scan_that_ended_early_continues(tmp_path: Path, monkeypatch: pytest.M
     assert values_of(index, "w") == [sample["w"] for sample in samples]
     assert values_of(index, "n") == [sample.get("n", -1) for sample in samples]
     assert not list((tmp_path / "cache").rglob("*.columns"))
+
+
+@pytest.mark.parametrize("name", ["{:04d}", "{:04d}-a-name-that-is-too-long-for-the-field-of-a-header-" + "x" * 60])
+def test_large_members_of_a_tar_are_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for number in range(20):
+            members = {"jpg": bytes(200_000 + number), "json": b'{"label": %d}' % number, "cls": b"%d" % (number % 3)}
+            for field, data in members.items():
+                member = tarfile.TarInfo(f"{name.format(number)}.{field}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    opened = open_source(tmp_path)
+    num_read, pread = 0, os.pread
+
+    def counted(descriptor: int, num_bytes: int, first_byte: int) -> bytes:
+        nonlocal num_read
+        num_read += num_bytes
+        return pread(descriptor, num_bytes, first_byte)
+
+    monkeypatch.setattr(os, "pread", counted)
+    index = add_columns(opened, as_columns(["label", "cls", "size=jpg:len", "length"]))
+    num_bytes = opened.index.num_bytes
+    assert num_read < num_bytes / 50 if name == "{:04d}" else num_read >= num_bytes * 0.9
+    monkeypatch.undo()
+    samples = samples_of(opened)
+    assert values_of(index, "label") == [json.loads(sample["json"])["label"] for sample in samples]
+    assert values_of(index, "cls") == [int(sample["cls"]) for sample in samples]
+    assert values_of(index, "size") == [len(sample["jpg"]) for sample in samples]
+    sizes = [sum(len(value) for key, value in sample.items() if key != "__key__") for sample in samples]
+    assert values_of(index, "length") == sizes

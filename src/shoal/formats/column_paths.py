@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Sample
+from shoal.formats.shard_format import Sample, Unread
 
 TOTAL_BYTES = "length"
 LENGTH = ":len"
@@ -92,13 +92,16 @@ def length_of(value: Any) -> int | None:
     """
     if isinstance(value, np.ndarray):
         return len(value) if value.ndim else None
+    if isinstance(value, Unread):
+        return value.num_bytes
     return len(value) if isinstance(value, list | tuple | str | bytes | bytearray | memoryview) else None
 
 
 def total_bytes(sample: Sample) -> int:
     """Return the total bytes of a sample's values."""
     values = (value for name, value in sample.items() if name[:2] != "__")
-    return sum(len(value) for value in values if isinstance(value, bytes | str | bytearray | memoryview))
+    sized = bytes | str | bytearray | memoryview | Unread
+    return sum(length_of(value) or 0 for value in values if isinstance(value, sized))
 
 
 def value_inside(sample: Sample, path: str) -> Any:

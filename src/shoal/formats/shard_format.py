@@ -14,6 +14,7 @@ Whatever else a format may be able to do is one of the protocols below `Format`,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -180,6 +181,25 @@ class PiecemealFormat(Protocol):
         """Read the one sample of ``span``, which ends at ``end_byte`` of the shard.
 
         Returns and raises what `Format.parse` of these bytes would.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Placeholder for the bytes of a field that were not read: only their number is known."""
+
+    num_bytes: int
+
+
+@runtime_checkable
+class PartialFormat(Protocol):
+    """A format that can read some fields of a sample and skip the bytes of others."""
+
+    def read_wanted(self, read: ReadBytes, end_byte: int, span: Span, wanted: Callable[[str], bool]) -> Sample:
+        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard; fields not wanted are `Unread`.
+
+        Raises what `Format.parse` of its bytes would, except about the bytes that are skipped.
         """
         ...
 

@@ -35,12 +35,14 @@ class Sliced(Protocol):
         ...
 
 
-def read_plain_sample(buffer: Sliced, start: int, end: int, payloads: memoryview | None = None) -> Sample | None:
+def read_plain_sample(
+    buffer: Sliced, start: int, end: int, payloads: Sliced | memoryview | None = None
+) -> Sample | None:
     """Return the sample in ``buffer[start:end]``; None if it is unusual or wrong in any way. About 2 us a member.
 
     Plain are regular members with octal sizes, alone or after a PAX header with only times (as WebDataset's writer
     makes them), whose names are all the same up to the first dot. ``buffer`` is bytes, or a `SlicedShard`; with
-    ``payloads``, a view of the same bytes, values are slices of that.
+    ``payloads``, a view of the same bytes, values are slices of that, whatever these are.
     """
     values: Sliced | memoryview = buffer if payloads is None else payloads
     sample: Sample = {}

@@ -7,7 +7,7 @@ consecutive samples. Headers are parsed in `shoal.formats.tar.headers`, members 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from zlib import crc32
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
 from shoal.formats.metadata.third_party_index import wrong_border
-from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.formats.shard_format import ReadBytes, Sample, Span, Unread
 from shoal.formats.tar.borders import cut_sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES, text
 from shoal.formats.tar.headers import (
@@ -127,6 +127,27 @@ class Tar:
         whole = span._replace(sample_starts=[0, end_byte - first_byte])
         return self.parse(read(first_byte, end_byte), whole).sample(0)
 
+    def read_wanted(self, read: ReadBytes, end_byte: int, span: Span, wanted: Callable[[str], bool]) -> Sample:
+        """Read the headers of one sample and the payloads of its wanted members; of others the size is known.
+
+        Raises `ShardError` as `parse` and `TarRecords.sample` do.
+        """
+        slices: Any = read if hasattr(read, "__getitem__") else SlicedShard(read)
+        ranges = (
+            None if span.head.get("pax_globals") else read_plain_sample(slices, span.first_byte, end_byte, _ONLY_RANGES)
+        )
+        if ranges is None:
+            return self.read_sample(read, end_byte, span)
+        sample: Sample = {}
+        for name, value in ranges.items():
+            if not isinstance(value, slice):
+                sample[name] = value
+            elif wanted(name):
+                sample[name] = slices[value]
+            else:
+                sample[name] = Unread(value.stop - value.start)
+        return sample
+
     def parse(self, buffer: Buffer, span: Span) -> TarRecords:
         """Open the bytes of consecutive samples; O(1) if the index has their borders.
 
@@ -138,6 +159,16 @@ class Tar:
     def parse_views(self, buffer: Buffer, payloads: memoryview, span: Span) -> TarRecords:
         """Open samples like `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``."""
         return TarRecords(buffer, span, payloads)
+
+
+class _OnlyRanges:
+    """Bytes of a shard whose slices are the ranges themselves."""
+
+    def __getitem__(self, span: slice, /) -> Any:
+        return span
+
+
+_ONLY_RANGES = _OnlyRanges()
 
 
 class TarRecords:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from shoal.pipeline.stored_types import class_labels
 COLUMN_SOURCES = "column_sources"
 """Metadata key of an index for where the values of columns were found: `ScannedColumns.found`."""
 
+_MOST_TEXT_BYTES = 12 << 20  # of all columns; they lie in the header of the index file, which may have 16 MiB
 _TAKEN = ("shard", "bytes", "sample_bytes")  # what every index knows of a sample
 
 
@@ -76,14 +78,27 @@ def add_columns(
 
 
 def with_columns(opened: Opened, scanned: ScannedColumns) -> Index:
-    """Return the index with the columns of a scan; names of Hugging Face's classes come with them."""
+    """Return the index with the columns of a scan; names of Hugging Face's classes come with them.
+
+    Raises `UsageError`: the texts are too many for the header of an index file.
+    """
     index = opened.index
     metadata = dict(index.metadata)
     if scanned.texts:
         metadata["texts"] = {**metadata.get("texts", {}), **scanned.texts}
+        _check_texts(metadata["texts"])
     labels, classes = class_labels(opened), metadata.get("classes") or {}
     named = {name: list(labels[path]) for name, about in scanned.found.items() if (path := about["path"]) in labels}
     if named and isinstance(classes, Mapping):
         metadata["classes"] = {**classes, **named}
     metadata[COLUMN_SOURCES] = {**metadata.get(COLUMN_SOURCES, {}), **scanned.found}
     return replace(index, columns={**index.columns, **scanned.arrays}, metadata=metadata)
+
+
+def _check_texts(texts: Mapping[str, Sequence[str]]) -> None:
+    num_bytes = {name: len(json.dumps(json.dumps(words))) for name, words in texts.items()}  # as in an index file
+    if sum(num_bytes.values()) > _MOST_TEXT_BYTES:
+        name = max(num_bytes, key=lambda name: num_bytes[name])
+        what = f"{len(texts[name]):,} different texts, {num_bytes[name]:,} bytes in an index file"
+        msg = f"the column {name!r} has {what}, which may hold {_MOST_TEXT_BYTES:,} of all columns"
+        raise UsageError(msg, hint="number these texts in the shards, or leave the column out")

@@ -7,7 +7,7 @@ the same for all samples: a name that means one thing here and another there is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import UsageError
@@ -110,6 +110,14 @@ def check_source(column: Column, before: str, source: str, where: str) -> None:
     if before and source and before != source:
         msg = f"the column {column.name!r} is found at {before!r} in some samples, and at {source!r} in {where}"
         raise UsageError(msg, hint=f"name one path: {column.name}={source}")
+
+
+def wanted_members(columns: Sequence[Column]) -> Callable[[str], bool]:
+    """Return a function that tells whether the lookup of columns may need the bytes of a tar member, by its name."""
+    names = {column.path for column in columns}
+    paths = [column.path.removesuffix(LENGTH) for column in columns]
+    names |= {path[:at] for path in paths for at, letter in enumerate(path) if letter == "."}
+    return lambda name: name in names or name == "json" or name.endswith(".json")
 
 
 def json_members(sample: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,6 @@ _DTYPES: Mapping[str, Any] = {
 _KIND_OF: Mapping[type, str] = {bool: BOOLEAN, int: INTEGER, float: FLOAT, str: TEXT}
 _JOINED = {frozenset((NUMERAL, TEXT)): TEXT, frozenset((INTEGER, FLOAT)): FLOAT}
 _MOST_EXACT = 1 << 53  # a float64 holds every integer up to here
-_MOST_WORD_BYTES = 8 << 20  # texts of a column lie in the header of the index file, which is read whole
 
 
 class Part(NamedTuple):
@@ -147,19 +146,13 @@ class JoinedColumn:
     def finished(self) -> tuple[NDArray[Any], list[str] | None, NDArray[np.int64]]:
         """Return the column, shape (num_samples,), the texts that codes stand for, and the ids of samples without one.
 
-        Raises `UsageError`: no sample has a value, or some have none and there is no default; or the texts are too many
-        for the header of an index file.
+        Raises `UsageError`: no sample has a value, or some have none and there is no default.
         """
         missing = np.concatenate(self._missing) if self._missing else np.zeros(0, np.int64)
         if len(missing):
             self._fill(missing)
         if self._kind != TEXT:
             return self._values, None, missing
-        if (num_bytes := sum(map(len, self._codes))) > _MOST_WORD_BYTES:
-            msg = (
-                f"the column {self.column.name!r} has {len(self._codes):,} different texts of {num_bytes:,} characters"
-            )
-            raise UsageError(msg, hint="an index keeps up to 8 MiB of texts for a column: number them, or leave it out")
         words = sorted(self._codes)
         ranks = np.zeros(len(words), np.int32)
         ranks[[self._codes[word] for word in words]] = np.arange(len(words))

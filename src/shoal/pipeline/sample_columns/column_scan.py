@@ -1,7 +1,7 @@
 """Reading of columns from all samples of a dataset, once, several spans of extents at a time.
 
-Of Parquet shards only the pages of the columns are read. Of other shards all bytes are, and compared with the
-checksums of the index if it has any.
+Of Parquet shards only the pages of the columns are read, and of large samples in local tars only headers and the
+members that are needed. Of other shards all bytes are, and compared with the checksums of the index if it has any.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,20 @@ from numpy.typing import NDArray
 
 from shoal.formats.column_paths import LENGTH, TOTAL_BYTES, Column
 from shoal.formats.field_columns import Kind
-from shoal.formats.shard_format import ColumnarFormat, ColumnRecords, FieldsFormat, Records, Sample, SchemaFormat
+from shoal.formats.shard_format import (
+    ColumnarFormat,
+    ColumnRecords,
+    FieldsFormat,
+    PartialFormat,
+    Records,
+    Sample,
+    SchemaFormat,
+)
 from shoal.formats.tables.field_values import cells_as_list, field_lengths, field_values, inner_column
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.open_source import Opened
-from shoal.pipeline.sample_columns.column_lookup import ColumnLookup, check_source, refuse_unknown
+from shoal.pipeline.sample_columns.column_lookup import ColumnLookup, check_source, refuse_unknown, wanted_members
 from shoal.pipeline.sample_columns.column_parts import (
     JoinedColumn,
     Part,
@@ -41,6 +50,7 @@ from shoal.reading.schedule.units import UnitRead, extent_of
 from shoal.stats.counters import Counters
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
+_SPARSE_BYTES = 128 << 10  # mean size of local samples from which on members that are not needed are skipped
 _DECODED_BYTES = 256 << 20  # under way at a time, but always two spans
 _MOST_THREADS = 8
 _REMOTE_THREADS = 16  # that wait for responses, not for the processor
@@ -134,7 +144,7 @@ class _SpanReader:
     def __init__(self, opened: Opened, columns: Sequence[Column], have_defaults: frozenset[str]) -> None:
         self._columns, self._have_defaults = tuple(columns), have_defaults
         self._fields = _fields_of(opened, columns)
-        self._opened = opened
+        self._opened, self._wanted = opened, wanted_members(columns)
         if self._fields is not None and isinstance(opened.format, ColumnarFormat):
             self._opened = replace(opened, format=opened.format.projected(self._fields))
 
@@ -201,19 +211,23 @@ class _SpanReader:
 
     def _values(self, read: UnitRead) -> SpanValues:
         """Read and parse a span, and find the values of all columns in it."""
-        records = self._records(read)
 
         def where(row: int) -> str:
             return _sample_name(self._opened.index, read.first_sample + row)
 
-        parts, fields = self._gathered(records, where)
+        samples = self._sparse(read)
+        parts, fields = dict[str, Part](), list[str]()
+        if samples is None:
+            records = self._records(read)
+            parts, fields = self._gathered(records, where)
+            samples = map(records.sample, range(read.num_samples))
         left = [column for column in self._columns if column.name not in parts]
         sources = {name: column.path for column in self._columns if (name := column.name) in parts}
         example: Sample = {}
         if left:
             lookup = ColumnLookup(left, where)
-            for number in range(read.num_samples):
-                lookup.add(records.sample(number))
+            for sample in samples:
+                lookup.add(sample)
             example, fields = lookup.example, list(lookup.example)
             for column, values, source in zip(left, lookup.values, lookup.sources, strict=True):
                 parts[column.name], sources[column.name] = part_of_values(values, column, where), source
@@ -221,6 +235,23 @@ class _SpanReader:
             if not parts[column.name].kind and read.first_sample == 0 and column.name not in self._have_defaults:
                 refuse_unknown(column, fields, example)
         return SpanValues([parts[each.name] for each in self._columns], [sources[each.name] for each in self._columns])
+
+    def _sparse(self, read: UnitRead) -> Iterator[Sample] | None:
+        """Return the samples of a span with no more than what the columns need, if they are large; else None."""
+        opened = self._opened
+        is_large = read.num_bytes >= _SPARSE_BYTES * read.num_samples and opened.index.sample_bytes is not None
+        if not (is_large and opened.store.reads_ahead and isinstance(opened.format, PartialFormat)):
+            return None
+        return self._wanted_parts(read, opened.format)
+
+    def _wanted_parts(self, read: UnitRead, parts_of: PartialFormat) -> Iterator[Sample]:
+        opened = self._opened
+        opened.check.check(read.shard)
+        reader, whole = opened.store.reader(opened.paths[read.shard]), span_of(opened.index, read)
+        for begin, end in pairwise(whole.sample_starts or ()):
+            span = whole._replace(first_byte=read.first_byte + begin, num_samples=1, sample_starts=None)
+            yield parts_of.read_wanted(reader, read.first_byte + end, span, self._wanted)
+        reader.confirm()
 
     def _gathered(self, records: Records, where: Where) -> tuple[dict[str, Part], list[str]]:
         """Return the parts of those columns that are numbers or texts of a table, and the names of all its fields."""
