@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from posixpath import splitext
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,10 @@ from shoal.cli.options.source_options import open_with_samples
 from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.formats.folder.reader import Folder
+from shoal.formats.tar.reader import Tar
 from shoal.index.table import Index
 from shoal.indexing.open_source import Opened
+from shoal.indexing.sample_keys import sample_keys
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 
@@ -35,15 +36,15 @@ def keyed_samples(arguments: argparse.Namespace) -> tuple[NDArray[Any], Index | 
 
 
 def keys_in_order(opened: Opened, *, label: str) -> Iterator[str]:
-    """Yield the key of each sample by id; reads the dataset, unless it is a folder. Refuses samples without keys."""
+    """Yield the key of each sample by id; reads the dataset, unless names have them. Refuses samples without keys."""
     index = opened.index
-    if isinstance(opened.format, Folder):
-        for shard in index.extent_shard.tolist():
-            yield splitext(index.shard_names[shard])[0]
-        return
-    dataset = Dataset(DatasetSpec(opened)).partition(rank=0, world_size=1)
     with Progress(total=index.num_samples, label=label) as progress:
-        for sample in dataset:
+        if isinstance(opened.format, Folder | Tar):
+            for keys in sample_keys(opened):
+                yield from keys
+                progress.advance(len(keys))
+            return
+        for sample in Dataset(DatasetSpec(opened)).partition(rank=0, world_size=1):
             key = sample.get(KEY, sample.get(_PACKED_KEY))
             if not isinstance(key, str):
                 msg = f"samples of format {index.format} have no keys"
