@@ -123,3 +123,24 @@ def test_touched_and_resized_shards_are_told_apart(root: str, data: Path, calls:
     MemoryStore().put(f"{root}/train-000001.tar", whole + bytes(512))
     info = calls.json("info", root, "--index", said["index"])["index"]
     assert (info["num_resized_shards"], info["num_touched_shards"]) == (1, 3)
+
+
+def test_columns_of_far_shards(root: str, data: Path, calls: Calls) -> None:
+    calls.json("index", root)
+    said = calls.json("index", root, "--columns", "cls,size=txt:len")
+    assert (said["index"], said["columns"]) == (f"{root}/shoal.index", ["cls", "size"])
+    ds = shoal.open(root)
+    assert ds.index_column("cls").tolist() == [int(sample["cls"]) for sample in shoal.open(data)]
+    calls.json("index", f"{root}/shoal.index", "--columns", "key=__key__")
+    assert shoal.open(root).select(key="0007", size=11).ids().tolist() == [7]
+
+
+def test_columns_over_http_go_elsewhere(server: RangeServer, tmp_path: Path, calls: Calls) -> None:
+    names = [f"{server.url}/d/train-{number:06d}.tar" for number in range(4)]
+    assert "nothing is written over http" in calls.refused("index", *names, "--columns", "cls")
+    target = tmp_path / "http.index"
+    calls.json("index", *names, "--columns", "cls", "--output", target)
+    assert shoal.open(names, index=target).select(cls=2).num_samples == 50
+    ds = shoal.open(names, index_columns=["cls"])
+    parts = ds.split({"train": 0.5, "val": 0.5}, by="cls")
+    assert set(parts["train"].ids() // 50).isdisjoint((parts["val"].ids() // 50).tolist())

@@ -7,6 +7,7 @@ import json
 import os
 import tarfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -448,3 +449,21 @@ def test_large_members_of_a_tar_are_not_read(name: str, tmp_path: Path, monkeypa
     assert values_of(index, "size") == [len(sample["jpg"]) for sample in samples]
     sizes = [sum(len(value) for key, value in sample.items() if key != "__key__") for sample in samples]
     assert values_of(index, "length") == sizes
+
+
+def _noted(calls: list[tuple[int, int]], done: int, total: int) -> None:
+    calls.append((done, total))
+
+
+def test_row_groups_that_shrink_much_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"n": [7] * 200_000}), tmp_path / "x.parquet", row_group_size=10_000)
+    opened = open_source(tmp_path)
+    for limit_bytes, num_spans in ((160_000, 10), (1, 20), (16 << 20, 1)):
+        monkeypatch.setattr(column_scan, "_SPAN_DECODED_BYTES", limit_bytes)
+        calls = list[tuple[int, int]]()
+        index = add_columns(opened, as_columns("n"), progress=partial(_noted, calls))
+        assert len(calls) == num_spans
+        assert calls[-1][0] == calls[-1][1] <= opened.index.num_bytes
+        assert index.columns["n"].sum() == 7 * 200_000

@@ -50,6 +50,7 @@ from shoal.reading.schedule.units import UnitRead, extent_of
 from shoal.stats.counters import Counters
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
+_SPAN_DECODED_BYTES = 16 << 20
 _SPARSE_BYTES = 128 << 10  # mean size of local samples from which on members that are not needed are skipped
 _DECODED_BYTES = 256 << 20  # under way at a time, but always two spans
 _MOST_THREADS = 8
@@ -295,9 +296,13 @@ def _column_at(path: str, kinds: Mapping[str, Kind], arrays: Mapping[str, Any]) 
 def _reads(index: Index, shard: int, first_extent: int, end_extent: int) -> Iterator[tuple[int, UnitRead]]:
     """Yield reads of consecutive extents of a shard, each with the number of the extent behind it."""
     ends, at = index.extent_end_byte[first_extent:end_extent], first_extent
+    decoded = np.concatenate([[0], np.cumsum(index.extent_decoded_bytes[first_extent:end_extent])])
     while at < end_extent:
         begin = int(index.extent_first_byte[at])
-        after = max(at + 1, first_extent + int(np.searchsorted(ends, begin + _READ_BYTES, side="right")))
+        after = int(np.searchsorted(ends, begin + _READ_BYTES, side="right"))
+        limit = int(decoded[at - first_extent]) + _SPAN_DECODED_BYTES
+        after = min(after, int(np.searchsorted(decoded, limit, side="right")) - 1)
+        after = max(at + 1, first_extent + after)
         first, end = index.extent_first_sample[[at, after]].tolist()
         yield after, UnitRead(at, shard, begin, int(ends[after - 1 - first_extent]), first, end - first)
         at = after
