@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.order.sampling.copies import Copies, OverCopies, Pieces
+from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
 from shoal.orders import BoundOrder, Window
 
@@ -77,10 +77,10 @@ def run(setting: str, num_samples: int) -> None:
         print(f"    {rule.repeats}")
         copies = timed("draws of an epoch", lambda: Copies(rule.counts(seed=1, epoch=1)))
         print(f"    kept for the epoch      {copies.num_bytes / num_samples:8.2f} bytes a stored sample")
-        pieces = timed("pieces", lambda: Pieces.of(copies, chunks))
-        print(f"    {len(pieces.stride):,} pieces of {len(chunks):,} chunks")
-        numbered = timed("bind", lambda: order.bind(np.diff(pieces.starts), seed=1, epoch=1))
-        bound = OverCopies(numbered, pieces)
+        turns = timed("turns", lambda: Turns.of(copies, chunks))
+        print(f"    {len(turns.stride):,} turns of {len(chunks):,} chunks")
+        numbered = timed("bind", lambda: order.bind(np.diff(turns.starts), seed=1, epoch=1))
+        bound = OverCopies(numbered, turns)
     read(bound)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.permutation import permute, permute_each
 from shoal.order.partition import Partition
-from shoal.order.sampling.copies import Copies, OverCopies, Pieces
+from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
 from shoal.order.seeds import draws, key, keys, text_keys
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
@@ -121,8 +121,8 @@ def test_samplings() -> None:
         ByClass.limited(classes, np.bincount(classes), 2000),
     ]
     arrays = [rule.counts(seed=3, epoch=epoch) for rule in rules for epoch in (0, 1, 2**40)]
-    pieces = Pieces.of(Copies(rules[2].counts(seed=3, epoch=1)), UNEVEN)
-    bound = OverCopies(Window(chunks=64).bind(np.diff(pieces.starts), seed=3, epoch=1), pieces)
+    turns = Turns.of(Copies(rules[2].counts(seed=3, epoch=1)), UNEVEN)
+    bound = OverCopies(Window(chunks=64).bind(np.diff(turns.starts), seed=3, epoch=1), turns)
     assert digest([*arrays, *bound.locate(0, 300_000)]) == "ffbf2c6101f3f19e"
     digests = ["d20df7c835999c14", "42e42892519271bd", "86316f8a09a8865f", "308089d460693296"]
     assert [rule.digest() for rule in rules] == digests

@@ -14,7 +14,7 @@ from tests.order.datasets import orders, scan
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
 from shoal.order.sampling import drawing
-from shoal.order.sampling.copies import Copies, OverCopies, Pieces
+from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.drawing import weighted_counts
 from shoal.order.sampling.shares import ByClass, ByWeight, integer_weights
 from shoal.orders import Full, Order, Sequential, Window
@@ -201,24 +201,24 @@ def test_an_order_over_copies(chunks: list[int], order: Order, most: int, data: 
     total = int(chunk_samples.sum())
     draw = np.random.default_rng(data.draw(st.integers(0, 99)))
     counts = draw.integers(0, most + 1, total) * (draw.random(total) < 0.7)
-    pieces = Pieces.of(Copies(counts.astype(np.uint16)), chunk_samples, whole=data.draw(st.booleans()))
-    sizes = np.diff(pieces.starts)
-    over = OverCopies(order.bind(sizes, seed=2), pieces)
-    samples, piece = over.locate(0, over.num_samples)
+    turns = Turns.of(Copies(counts.astype(np.uint16)), chunk_samples, whole=data.draw(st.booleans()))
+    sizes = np.diff(turns.starts)
+    over = OverCopies(order.bind(sizes, seed=2), turns)
+    samples, turn = over.locate(0, over.num_samples)
     assert np.array_equal(np.bincount(samples, minlength=total), counts)
-    assert np.array_equal(np.bincount(piece, minlength=len(sizes)), sizes)
-    # A piece is of one chunk, and no larger than its chunk, by more than half.
-    chunk_of_piece = np.repeat(np.arange(len(chunks)), np.diff(pieces.chunk_pieces))
-    assert np.array_equal(np.repeat(np.arange(len(chunks)), chunks)[samples], chunk_of_piece[piece])
-    if (pieces.stride > 1).any():
-        assert (sizes <= 1.5 * chunk_samples[chunk_of_piece] + 1).all()
+    assert np.array_equal(np.bincount(turn, minlength=len(sizes)), sizes)
+    # A turn is of one chunk, and no larger than its chunk, by more than half.
+    chunk_of_turn = np.repeat(np.arange(len(chunks)), np.diff(turns.chunk_turns))
+    assert np.array_equal(np.repeat(np.arange(len(chunks)), chunks)[samples], chunk_of_turn[turn])
+    if (turns.stride > 1).any():
+        assert (sizes <= 1.5 * chunk_samples[chunk_of_turn] + 1).all()
     start = data.draw(st.integers(0, len(samples)))
     stop = data.draw(st.integers(start, len(samples)))
     assert np.array_equal(over.ids(start, stop), samples[start:stop])
     firsts = np.full(total, -1)
     firsts[samples[::-1]] = np.arange(len(samples))[::-1]
     assert np.array_equal(over.positions(np.arange(total)), firsts)
-    assert np.array_equal(np.sort(pieces.all_samples()), np.sort(samples))
+    assert np.array_equal(np.sort(turns.all_samples()), np.sort(samples))
     world_size = data.draw(st.integers(1, 9))
     part = Partition(world_size * 3, world_size)
     shares = [part.share(over, rank, 0, part.num_batches(len(samples))) for rank in range(world_size)]
@@ -227,10 +227,10 @@ def test_an_order_over_copies(chunks: list[int], order: Order, most: int, data: 
 
 
 def test_copies_of_a_sample_are_far_from_each_other() -> None:
-    # 100 copies of each of 50 samples, stored in one chunk of 200: in one piece they would be a window apart at most.
+    # 100 copies of each of 50 samples, stored in one chunk of 200: in one turn they would be a window apart at most.
     counts = np.concatenate([np.full(50, 100), np.ones(9950, dtype=int)])
-    pieces = Pieces.of(Copies(counts.astype(np.uint8)), np.full(50, 200))
-    ids = scan(OverCopies(Window(chunks=8, num_canonical_nodes=1).bind(np.diff(pieces.starts), seed=1), pieces))
+    turns = Turns.of(Copies(counts.astype(np.uint8)), np.full(50, 200))
+    ids = scan(OverCopies(Window(chunks=8, num_canonical_nodes=1).bind(np.diff(turns.starts), seed=1), turns))
     places = np.flatnonzero(ids == 7)
     assert np.diff(places).max() < 0.15 * len(ids)
     assert places.max() - places.min() > 0.8 * len(ids)
@@ -244,11 +244,11 @@ def test_a_rare_class_stored_together_mixes_as_well_as_all_others() -> None:
     order = Window(chunks=16, num_canonical_nodes=1)
     ratios, predicted = [], []
     for seed in range(40):
-        pieces = Pieces.of(Copies(rule.counts(seed=seed, epoch=0)), np.full(100, 64))
-        bound = order.bind(np.diff(pieces.starts), seed=seed)
-        emitted = classes[scan(OverCopies(bound, pieces))]
+        turns = Turns.of(Copies(rule.counts(seed=seed, epoch=0)), np.full(100, 64))
+        bound = order.bind(np.diff(turns.starts), seed=seed)
+        emitted = classes[scan(OverCopies(bound, turns))]
         ratios.append(variance_ratio(emitted, 64))
-        predicted.append(predicted_variance_ratio(order, np.diff(pieces.starts), 64))
+        predicted.append(predicted_variance_ratio(order, np.diff(turns.starts), 64))
     assert np.mean(ratios) < 1.15 * np.mean(predicted)
     assert np.mean(predicted) < 1.5 * predicted_variance_ratio(order, np.full(100, 64), 64)
 
@@ -282,7 +282,7 @@ def test_repeats_are_what_epochs_have_on_average(labels: list[int], num_samples:
 def test_orders_without_chunks_leave_the_copies_of_a_sample_together() -> None:
     counts = np.array([3, 0, 2], dtype=np.uint8)
     for order, expected in ((Sequential(), [0, 0, 0, 2, 2]), (Full(), None)):
-        pieces = Pieces.of(Copies(counts), np.array([2, 1]), whole=True)
-        ids = scan(OverCopies(order.bind(np.diff(pieces.starts)), pieces))
+        turns = Turns.of(Copies(counts), np.array([2, 1]), whole=True)
+        ids = scan(OverCopies(order.bind(np.diff(turns.starts)), turns))
         assert sorted(ids.tolist()) == [0, 0, 0, 2, 2]
         assert expected in (None, ids.tolist())

@@ -133,6 +133,20 @@ def test_batches_that_are_left_out(tars: Dataset) -> None:
     assert batches_of(ds.without(steps=[2, 5])) == [batch for step, batch in enumerate(whole) if step not in (2, 5)]
 
 
+def test_samples_of_a_split_whose_filter_refills_batches_resume_at_another_size(tars: Dataset) -> None:
+    split = tars.split({"train": 0.8, "val": 0.2}, by=np.arange(NUM))["train"]
+    ds = split.sample(BALANCED, num_samples=300).shuffle(Window(chunks=6), seed=3, chunk=6000).with_ids()
+    ds = ds.filter(lambda sample: int(sample["cls"]) % 3 > 0, refill=True)
+    due = [number for number in ds.ids().tolist() if number % 3]
+    parts = [iter(ds.partition(rank=rank, world_size=3).batch(7)) for rank in range(3)]
+    first = flat(next(part)["__id__"].tolist() for part in parts for _ in range(2))
+    state = shoal.merge_states(part.state_dict() for part in parts)
+    rest = [ds.partition(rank=rank, world_size=2).batch(5) for rank in range(2)]
+    for part in rest:
+        part.load_state_dict(json.loads(json.dumps(state)))
+    assert sorted(first + flat(flat(batches_of(part)) for part in rest)) == sorted(due)
+
+
 def test_the_state_is_small_and_tells_samplings_apart(tars: Dataset) -> None:
     ds = tars.sample(BALANCED).shuffle(seed=3)
     assert len(json.dumps(ds.state_dict())) < 500
@@ -174,11 +188,11 @@ def test_quality_is_that_of_the_copies(tmp_path: Path) -> None:
     quality = balanced.quality(batch=32, key=labels)
     assert 1.5 < quality.vr[32] < 1.5 * plain.quality(batch=32).vr[32]
     assert quality.distinct_chunks <= quality.perfect_chunks + 1
-    assert len(balanced.resolved.pieces(0).starts) > len(borders) + 10  # type: ignore[union-attr]
+    assert len(balanced.resolved.turns(0).starts) > len(borders) + 10  # type: ignore[union-attr]
 
 
-def test_pieces_of_a_chunk_do_not_keep_it_in_memory(tmp_path: Path) -> None:
-    # All in one span of the plan: with chunks as units, a rare one would stay from its first piece to its last.
+def test_turns_of_a_chunk_do_not_keep_it_in_memory(tmp_path: Path) -> None:
+    # All in one span of the plan: with chunks as units, a rare one would stay from its first turn to its last.
     ds = open_finely(write_tars(tmp_path / "data", [1500, 1500]), extent_bytes=12_000)
     held, reads = {}, {}
     rare = np.repeat([0, 1, 2], [1900, 800, 300])

@@ -28,13 +28,13 @@ from shoal.order.position_subsets import (
     span_in,
 )
 from shoal.order.protocol import BoundOrder, Order
-from shoal.order.sampling.copies import Copies, OverCopies, Pieces
+from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.shares import Sampling
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
-from shoal.reading.schedule.units import ChunkUnits, PieceUnits, RecordUnits, Units
+from shoal.reading.schedule.units import ChunkUnits, RecordUnits, TurnUnits, Units
 
 # Below this fraction of the bytes of the chunks around them, reading single records costs less than reading the chunks.
 _SPARSE = 1 / 16
@@ -97,12 +97,12 @@ class ResolvedOrder:
     sampling: Sampling | None = None
     _epochs: dict[int, BoundOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _pieces: dict[int, Pieces] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _turns: dict[int, Turns] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without bound orders and chunks: large, but quickly recomputed."""
         kept = ("index", "request", "stored", "delivered", "gaps", "deals", "spills", "sampling")
-        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}, "_pieces": {}}
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}, "_turns": {}}
 
     @cached_property
     def _resolved(self) -> tuple[Order, int]:
@@ -219,25 +219,25 @@ class ResolvedOrder:
         """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
         found = self._epochs.get(epoch)
         if found is None:
-            pieces = self.pieces(epoch)
-            counts = self.stored_between(self.order_borders) if pieces is None else np.diff(pieces.starts)
+            turns = self.turns(epoch)
+            counts = self.stored_between(self.order_borders) if turns is None else np.diff(turns.starts)
             found = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
-            found = found if pieces is None else OverCopies(found, pieces)
+            found = found if turns is None else OverCopies(found, turns)
             found = found if self.stored is None else OverStored(found, self.stored)
             found = found if self.delivered is None else ChosenPositions(found, self.delivered)
             _keep(self._epochs, epoch, found)
         return found
 
-    def pieces(self, epoch: int) -> Pieces | None:
-        """Return the copies of the samples of an epoch, cut into the chunks of its order; None without a sampling."""
+    def turns(self, epoch: int) -> Turns | None:
+        """Return the copies of the samples of an epoch, in the turns of their chunks; None without a sampling."""
         if self.sampling is None:
             return None
-        found = self._pieces.get(epoch)
+        found = self._turns.get(epoch)
         if found is None:
             copies = Copies(self.sampling.counts(seed=self.request.seed, epoch=epoch))
             is_whole = isinstance(self.order, (Full, Sequential)) or self.by_shards  # which move no chunks
-            found = Pieces.of(copies, self.stored_between(self.order_borders), whole=is_whole)
-            _keep(self._pieces, epoch, found)
+            found = Turns.of(copies, self.stored_between(self.order_borders), whole=is_whole)
+            _keep(self._turns, epoch, found)
         return found
 
     def stored_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -276,14 +276,14 @@ class ResolvedOrder:
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
     def units_in(self, epoch: int) -> Units:
-        """Return the units in which an epoch is read: those of the dataset, or the pieces of a sampling."""
-        pieces = self.pieces(epoch) if isinstance(self.units, ChunkUnits) and not self.by_shards else None
-        return self.units if pieces is None else PieceUnits(self.chunks, pieces.chunk)
+        """Return the units in which an epoch is read: those of the dataset, or the turns of a sampling."""
+        turns = self.turns(epoch) if isinstance(self.units, ChunkUnits) and not self.by_shards else None
+        return self.units if turns is None else TurnUnits(self.chunks, turns.chunk)
 
     def moves(self, units: Units) -> bool:
         """Return whether these units are the chunks that the order moves."""
         is_chunks = isinstance(units, ChunkUnits) and self.sampling is None and not self.by_shards
-        return is_chunks or isinstance(units, PieceUnits)
+        return is_chunks or isinstance(units, TurnUnits)
 
     def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the unit that holds each sample id, given the order's chunk that holds it."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.block_and_buffer import Buffer
 from shoal.order.protocol import chunk_starts
-from shoal.order.sampling.copies import Pieces
+from shoal.order.sampling.copies import Turns
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
@@ -41,9 +41,9 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
         msg = f"batches of {batch} cannot be compared: {num_samples} samples must make at least two"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
     index, borders = resolved.index, resolved.order_borders
-    pieces = resolved.pieces(0)
-    chunk_samples = resolved.stored_between(borders) if pieces is None else np.diff(pieces.starts)
-    keys = _keys(resolved, key, pieces)
+    turns = resolved.turns(0)
+    chunk_samples = resolved.stored_between(borders) if turns is None else np.diff(turns.starts)
+    keys = _keys(resolved, key, turns)
     correlation = _correlation(keys, chunk_samples, rho)
     order, sizes = resolved.order, batch_sizes(batch, num_samples)
     # Storage order does not shuffle chunks, and a buffer leaves similar samples of a chunk together.
@@ -53,8 +53,8 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     else:
         layout = ChunkLayout.of(chunk_samples)
         ratios = [predicted_variance_ratio(order, layout, size, rho=correlation) for size in sizes]
-    chunks = _different(resolved, batch, borders, pieces)
-    shards = _different(resolved, batch, index.extent_first_sample[index.shard_first_extent], pieces)
+    chunks = _different(resolved, batch, borders, turns)
+    shards = _different(resolved, batch, index.extent_first_sample[index.shard_first_extent], turns)
     vr = dict(zip(sizes, ratios, strict=True))
     return ShuffleQuality(
         order=str(resolved),
@@ -71,7 +71,7 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     )
 
 
-def _keys(resolved: ResolvedOrder, key: Any, pieces: Pieces | None) -> NDArray[Any] | None:
+def _keys(resolved: ResolvedOrder, key: Any, turns: Turns | None) -> NDArray[Any] | None:
     """Return the key of each sample that takes part, in storage order, or of each copy of it."""
     index = resolved.index
     if key is None:
@@ -85,7 +85,7 @@ def _keys(resolved: ResolvedOrder, key: Any, pieces: Pieces | None) -> NDArray[A
             raise UsageError(msg)
     if resolved.stored is not None:
         array = array[resolved.stored.members(np.arange(len(resolved.stored)))]
-    return array if pieces is None else array[pieces.all_samples()]
+    return array if turns is None else array[turns.all_samples()]
 
 
 def _correlation(keys: NDArray[Any] | None, chunk_samples: NDArray[np.int64], rho: float | None) -> float:
@@ -113,7 +113,7 @@ def _measured(
 
 
 def _different(
-    resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64], pieces: Pieces | None
+    resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64], turns: Turns | None
 ) -> tuple[float, float]:
     """Return the mean number of parts between these borders that a batch draws from, and that in a perfect shuffle."""
     order = resolved.epoch(0)
@@ -130,8 +130,8 @@ def _different(
         parts = np.searchsorted(borders, ids, side="right") - 1
         found.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
     counts = resolved.stored_between(borders)
-    if pieces is not None:
-        counts = pieces.copies.count_between(chunk_starts(counts))
+    if turns is not None:
+        counts = turns.copies.count_between(chunk_starts(counts))
     return float(np.mean(found)), expected_distinct_of(counts[counts > 0], batch)
 
 

@@ -1,11 +1,10 @@
-"""The samples of an epoch with all their copies: numbered, and cut into pieces for an order to mix.
+"""The samples of an epoch with all their copies: numbered, and divided into turns for an order to mix.
 
 Copies are numbered in storage order, the copies of one sample beside each other. Where an order moves chunks, a chunk
-of which more copies than samples take part is cut into *pieces* of about as many copies as it has samples, each a chunk
-of its own to the order: piece ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a sample are in
-different pieces, all over the epoch. Otherwise a rare class that is stored together would make a few chunks that
-outnumber all others, and a window is only as good as its chunks are even. A chunk is read once for each piece, so an
-epoch reads at most the whole dataset, and once more what the pieces hold.
+of which more copies than samples take part comes in several *turns* of about as many copies as it has samples, each a
+chunk of its own to the order: turn ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a sample are
+in different turns, all over the epoch. Otherwise a rare class that is stored together would make a few chunks that
+outnumber all others, and a window is only as good as its chunks are even. A chunk is read once for each turn.
 """
 
 from __future__ import annotations
@@ -80,19 +79,19 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
-    """The copies of an epoch, cut into pieces, which number them anew: piece after piece.
+class Turns:
+    """The copies of an epoch by the turns of their chunks, which number them anew: turn after turn.
 
     Parameters
     ----------
     copies
         The copies of each sample.
     starts
-        The first number of each piece, then the number of copies; shape (num_pieces + 1,).
+        The first number of each turn, then the number of copies; shape (num_turns + 1,).
     chunk, first_copy, stride
-        The chunk of each piece, its first copy, and the distance to the next one; shape (num_pieces,).
-    chunk_copies, chunk_pieces
-        The first copy and the first piece of each chunk, then their totals; shape (num_chunks + 1,).
+        The chunk of each turn, its first copy, and the distance to the next one; shape (num_turns,).
+    chunk_copies, chunk_turns
+        The first copy and the first turn of each chunk, then their totals; shape (num_chunks + 1,).
     """
 
     copies: Copies
@@ -101,25 +100,25 @@ class Pieces:
     first_copy: NDArray[np.int64]
     stride: NDArray[np.int64]
     chunk_copies: NDArray[np.int64]
-    chunk_pieces: NDArray[np.int64]
+    chunk_turns: NDArray[np.int64]
 
     @staticmethod
-    def of(copies: Copies, chunk_samples: NDArray[np.int64], *, whole: bool = False) -> Pieces:
-        """Cut the copies of chunks with so many samples into pieces; ``whole`` leaves one piece to each chunk."""
+    def of(copies: Copies, chunk_samples: NDArray[np.int64], *, whole: bool = False) -> Turns:
+        """Divide the copies of chunks with so many samples into turns; ``whole`` leaves one to each chunk."""
         chunk_copies = copies.before(chunk_starts(chunk_samples))
         counts = np.diff(chunk_copies)
         each = np.maximum(chunk_samples, 1)
-        pieces = np.ones_like(counts) if whole else np.maximum((counts + each // 2) // each, 1)
-        chunk_pieces = chunk_starts(pieces)
-        chunk = np.repeat(np.arange(len(pieces)), pieces)
-        number = np.arange(len(chunk)) - chunk_pieces[chunk]
-        starts = chunk_starts((counts // pieces)[chunk] + (number < (counts % pieces)[chunk]))
-        return Pieces(copies, starts, chunk, chunk_copies[chunk] + number, pieces[chunk], chunk_copies, chunk_pieces)
+        turns = np.ones_like(counts) if whole else np.maximum((counts + each // 2) // each, 1)
+        chunk_turns = chunk_starts(turns)
+        chunk = np.repeat(np.arange(len(turns)), turns)
+        number = np.arange(len(chunk)) - chunk_turns[chunk]
+        starts = chunk_starts((counts // turns)[chunk] + (number < (counts % turns)[chunk]))
+        return Turns(copies, starts, chunk, chunk_copies[chunk] + number, turns[chunk], chunk_copies, chunk_turns)
 
-    def samples(self, numbers: NDArray[np.int64], pieces: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sample behind each number, given its piece."""
-        inside = numbers - self.starts[pieces]
-        return self.copies.samples(self.first_copy[pieces] + inside * self.stride[pieces])
+    def samples(self, numbers: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sample behind each number, given its turn."""
+        inside = numbers - self.starts[turns]
+        return self.copies.samples(self.first_copy[turns] + inside * self.stride[turns])
 
     def all_samples(self) -> NDArray[np.int64]:
         """Return the sample behind every number, shape (num_copies,)."""
@@ -130,16 +129,16 @@ class Pieces:
         """Return the numbers of all copies of these samples, one sample after the other, and how many each has."""
         found, lengths = expand(self.copies.before(samples), self.copies.before(samples + 1))
         chunk = np.searchsorted(self.chunk_copies, found, side="right") - 1
-        first_piece = self.chunk_pieces[chunk]
-        inside, piece = np.divmod(found - self.chunk_copies[chunk], self.chunk_pieces[chunk + 1] - first_piece)
-        return self.starts[first_piece + piece] + inside, lengths
+        first_turn = self.chunk_turns[chunk]
+        inside, turn = np.divmod(found - self.chunk_copies[chunk], self.chunk_turns[chunk + 1] - first_turn)
+        return self.starts[first_turn + turn] + inside, lengths
 
 
 class OverCopies:
-    """An order over the numbered copies of samples, which gives the samples; its chunks are pieces."""
+    """An order over the numbered copies of samples, which gives the samples; its chunks are turns."""
 
-    def __init__(self, numbered: BoundOrder, pieces: Pieces) -> None:
-        self.numbered, self._pieces = numbered, pieces
+    def __init__(self, numbered: BoundOrder, turns: Turns) -> None:
+        self.numbered, self._turns = numbered, turns
         self.num_samples = numbered.num_samples
         self.span = numbered.span
         self.version = numbered.version
@@ -151,13 +150,13 @@ class OverCopies:
         return self.locate(start, stop)[0]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the samples at positions ``[start, stop)`` and the piece of each."""
-        numbers, pieces = self.numbered.locate(start, stop)
-        return self._pieces.samples(numbers, pieces), pieces
+        """Return the samples at positions ``[start, stop)`` and the turn of each."""
+        numbers, turns = self.numbered.locate(start, stop)
+        return self._turns.samples(numbers, turns), turns
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the first position of each sample, -1 if it does not take part."""
-        numbers, lengths = self._pieces.numbers(np.atleast_1d(np.asarray(ids)))
+        numbers, lengths = self._turns.numbers(np.atleast_1d(np.asarray(ids)))
         found = np.full(len(lengths), -1, dtype=np.int64)
         if len(numbers):
             starts = np.cumsum(lengths) - lengths

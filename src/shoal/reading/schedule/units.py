@@ -87,30 +87,30 @@ class ChunkUnits:
         return int(self._table.decoded_bytes[read.unit])
 
 
-class PieceUnits:
-    """Units that read the chunk of a piece (`shoal.order.sampling.copies`), and are released before its next piece.
+class TurnUnits:
+    """Units that read the chunk of a turn (`shoal.order.sampling.copies`), and are released before its next turn.
 
-    Chunks as units would be kept from one piece to the next if both are in a span, and a span may be a whole epoch.
+    Chunks as units would be kept from one turn to the next if both are in a span, and a span may be a whole epoch.
     """
 
-    def __init__(self, table: ChunkTable, chunk_of_piece: NDArray[np.int64]) -> None:
-        self._chunks, self._chunk_of_piece, self.num_units = ChunkUnits(table), chunk_of_piece, len(chunk_of_piece)
+    def __init__(self, table: ChunkTable, chunk_of_turn: NDArray[np.int64]) -> None:
+        self._chunks, self._chunk_of_turn, self.num_units = ChunkUnits(table), chunk_of_turn, len(chunk_of_turn)
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first piece of the chunk that holds each sample id."""
-        return np.searchsorted(self._chunk_of_piece, self._chunks.of(ids))
+        """Return the first turn of the chunk that holds each sample id."""
+        return np.searchsorted(self._chunk_of_turn, self._chunks.of(ids))
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
-        """Return the reads of the pieces' chunks."""
+        """Return the reads of the turns' chunks."""
         return list(map(_unit_read, zip(*(column.tolist() for column in self.columns(units)), strict=True)))
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Return the reads of the pieces' chunks as columns."""
-        return [units, *self._chunks.columns(self._chunk_of_piece[units])[1:]]
+        """Return the reads of the turns' chunks as columns."""
+        return [units, *self._chunks.columns(self._chunk_of_turn[units])[1:]]
 
     def held_bytes(self, read: UnitRead) -> int:
-        """Return the decoded bytes of the piece's chunk."""
-        return self._chunks.held_bytes(read._replace(unit=int(self._chunk_of_piece[read.unit])))
+        """Return the decoded bytes of the turn's chunk."""
+        return self._chunks.held_bytes(read._replace(unit=int(self._chunk_of_turn[read.unit])))
 
 
 class UnitReaders(Protocol):
