@@ -11,7 +11,7 @@ from tests.cli.calls import Calls, make_shards
 from tests.samples import write_tar
 
 import shoal
-from shoal.errors import StorageError
+from shoal.errors import IndexFileError, StorageError
 from shoal.indexing import open_source
 from shoal.indexing.index_files import load_index
 from shoal.storage.memory_store import MemoryStore
@@ -144,3 +144,13 @@ def test_columns_over_http_go_elsewhere(server: RangeServer, tmp_path: Path, cal
     ds = shoal.open(names, index_columns=["cls"])
     parts = ds.split({"train": 0.5, "val": 0.5}, by="cls")
     assert set(parts["train"].ids() // 50).isdisjoint((parts["val"].ids() // 50).tolist())
+
+
+def test_a_published_index_with_columns_is_no_longer_replaced_by_opening(root: str, calls: Calls) -> None:
+    shoal.open(root, publish_index=True)
+    calls.json("index", root, "--columns", "cls")
+    first = f"{root}/train-000000.tar"
+    whole = MemoryStore().read_range(first, 0, MemoryStore().stat(first).num_bytes)
+    MemoryStore().put(f"{root}/train-000009.tar", whole)
+    with pytest.raises(IndexFileError, match="does not know 1 of 5 shards"):
+        shoal.open(root, publish_index=True)

@@ -13,9 +13,13 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.measure import audit
+from shoal.order.partition import Partition
 from shoal.pack import Writer
 from shoal.pipeline.sample_columns import added_columns
+from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
+from shoal.stream.workers import pickling
 
 HF = Path(__file__).parent.parent / "formats" / "data" / "hf"
 
@@ -170,3 +174,14 @@ def test_columns_of_no_kind_are_refused(plain_lines: Path) -> None:
     with pytest.raises(UsageError, match="no column 'lang'") as caught:
         shoal.open(plain_lines).select(lang="de")
     assert "`shoal index --columns lang`" in caught.value.hint
+
+
+def test_worker_processes_map_the_columns(plain_lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickling, "_SMALL_ROWS", 0)
+    stream = shoal.open(plain_lines, index_columns=["lang"]).select(lang="de").shuffle(seed=0).stream
+    pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, ())
+    work = WorkerSpec(stream.opened, stream.resolved, pipeline, ReadingOptions())
+    packed = pickling.pack(work)
+    found = pickling.unpack(packed).opened.index
+    assert len(packed) < 8000
+    assert found.columns["lang"].tolist() == stream.opened.index.columns["lang"].tolist()

@@ -31,6 +31,7 @@ from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_covers_source import describes
+from shoal.indexing.index_files import made_on_purpose
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.open_source import (
     Opened,
@@ -137,7 +138,7 @@ def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Co
 
 def _extended(opened: Opened, arguments: argparse.Namespace, columns: Sequence[Column]) -> Index:
     """Return an index with further columns, and checksums if they are asked for."""
-    index = columns_added(opened, columns, missing_of(arguments))
+    index = made_on_purpose(columns_added(opened, columns, missing_of(arguments)))
     if arguments.checksum and index.extent_checksum is None:
         return _with_checksums(index, opened.paths, opened.format, opened.store)
     return index

@@ -168,6 +168,11 @@ def _write(index: Index, path: str, store: Put, replaces: ObjectInfo | None) -> 
     return True
 
 
+def made_on_purpose(index: Index) -> Index:
+    """Return the index without the mark of one that was published by opening: it is not replaced silently any more."""
+    return replace(index, metadata={name: value for name, value in index.metadata.items() if name != _BY_OPENING})
+
+
 def was_left_by_opening(index: Index) -> bool:
     """Return True if this index was published by opening a dataset, not made by `shoal index`."""
     return bool(index.metadata.get(_BY_OPENING))

@@ -56,7 +56,7 @@ def opened_with_columns(opened: Opened, asked: ColumnsLike) -> Opened:
         mark_used(path)
         try:
             if local.find(path) is not None:
-                return replace(opened, index=load_index(path, store=local, trusted=True))
+                return replace(opened, index=load_index(path, store=local, trusted=True), index_path=path)
         except ShoalError as error:
             _log.warning("the cached columns cannot be used and are read again: %s", error.message)
         index = add_columns(opened, columns, missing=missing, progress=lambda *_: signal_waiting())
@@ -65,4 +65,5 @@ def opened_with_columns(opened: Opened, asked: ColumnsLike) -> Opened:
             bound_cache(directory)
         except StorageError as error:
             _log.warning("the columns cannot be kept, and are read again next time: %s", error.message)
-    return replace(opened, index=index)
+            return replace(opened, index=index, index_path=None)  # no file has it, for workers to map
+    return replace(opened, index=index, index_path=path)
