@@ -168,6 +168,9 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
     if state is not None and (options := given_order_options(arguments)):
         msg = f"--state determines the order, and {options[0]} asks for another"
         raise UsageError(msg, hint="leave out one of them")
+    if state is not None and state.deals:
+        msg = "the state was saved with filter(refill=True), where what is in a batch is known only when it is read"
+        raise UsageError(msg, hint="with_ids() shows it in each batch; the order without --state has positions alone")
     if state is None and arguments.from_state:
         msg = "--from-state counts from the position of a state, and no state is given"
         raise UsageError(msg, hint="--state FILE names it")

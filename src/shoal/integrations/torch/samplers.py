@@ -24,6 +24,9 @@ class BatchSampler:
         if dataset.stream.spec.batching is None:
             msg = "a batch sampler yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
+        if dataset.stream.spec.refills:
+            msg = "a batch sampler yields ids, and those of filter(refill=True) are known only when samples are read"
+            raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
