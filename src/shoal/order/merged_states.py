@@ -27,7 +27,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Returns
     -------
     dict
-        Holds two to six bytes for each rank: less than 1 KB for 100 ranks.
+        Holds about six bytes for each rank: less than 1 KB for 100 ranks, 6 KB for 1000.
 
     Raises
     ------
