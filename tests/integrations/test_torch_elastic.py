@@ -208,7 +208,7 @@ def test_a_job_that_is_killed_goes_on_at_another_size(data: tuple[Path, Path], t
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
-def test_a_job_over_balanced_samples_that_is_killed(
+def test_a_job_over_balanced_samples_of_a_split_that_is_killed(
     data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOAL_TEST_BALANCED", "1")

@@ -30,7 +30,7 @@ SEED = 11
 def dataset(data: str, index: str) -> shoal.Dataset:
     ds = shoal.open(data, index=index)
     if os.environ.get("SHOAL_TEST_BALANCED"):
-        ds = ds.sample(by="shard", balanced=True)
+        ds = ds.split({"train": 0.7, "val": 0.3})["train"].sample(by="shard", balanced=True)
     ds = ds.shuffle(seed=SEED, window=100_000, num_canonical_nodes=2)
     return ds.with_ids().batch(global_batch_size=GLOBAL_BATCH)
 

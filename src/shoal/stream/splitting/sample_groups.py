@@ -28,7 +28,10 @@ from shoal.stream.index_columns import column_of, words_of_column
 KEY, SHARD = "__key__", "shard"
 """What samples can be grouped by besides columns."""
 
-_OF_TEXTS, _OF_NUMBERS = key(0, 0, "text group"), key(0, 0, "number group")
+_OF_TEXTS = key(0, 0, "text group")
+_OF_NUMBERS, _OF_LARGE_NUMBERS, _OF_REAL_NUMBERS = (
+    key(0, 0, f"{kind} group") for kind in ("number", "large number", "real number")
+)
 _NOT_A_NUMBER = 0x7FF8000000000000
 _WHOLE = re.compile("0|-?[1-9][0-9]{0,19}")
 _SPAN = 1 << 16  # samples, so that temporaries stay in the cache
@@ -116,21 +119,27 @@ def _hashed(values: Sequence[str], group: Callable[[Any], Any] | None) -> NDArra
 def _hashed_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
     found = text_keys(_OF_TEXTS, texts)
     numbers = [(i, int(text)) for i, text in enumerate(texts) if _WHOLE.fullmatch(text)]
-    numbers = [(i, number) for i, number in numbers if -(2**63) <= number < 2**64]
-    words = np.array([number % 2**64 for _, number in numbers], dtype=np.uint64)
-    found[[i for i, _ in numbers]] = keys(_OF_NUMBERS, words)
+    for kind, first, end in ((np.int64, -(2**63), 2**63), (np.uint64, 2**63, 2**64)):
+        chosen = [(i, number) for i, number in numbers if first <= number < end]
+        found[[i for i, _ in chosen]] = _hashed_numbers(np.array([number for _, number in chosen], dtype=kind))
     return found
 
 
 def _hashed_numbers(values: NDArray[Any]) -> NDArray[np.uint64]:
-    if values.dtype.kind in "biu":
+    if values.dtype.kind in "bi":
         return keys(_OF_NUMBERS, values)
-    wide = values.astype(np.float64)
-    words = wide.view(np.uint64)
-    words[np.isnan(wide)] = _NOT_A_NUMBER
-    whole = np.flatnonzero((np.floor(wide) == wide) & (np.abs(wide) < 2.0**63))
-    words[whole] = wide[whole].astype(np.int64).view(np.uint64)
-    return keys(_OF_NUMBERS, words)
+    words = values.astype(np.uint64 if values.dtype.kind == "u" else np.float64).view(np.uint64)
+    if values.dtype.kind == "u":
+        others, base = np.flatnonzero(words >> np.uint64(63)), _OF_LARGE_NUMBERS  # -1 has the bits of 2**64 - 1
+    else:
+        wide = words.view(np.float64)
+        is_whole = (np.floor(wide) == wide) & (np.abs(wide) < 2.0**63)
+        others, base = np.flatnonzero(~is_whole), _OF_REAL_NUMBERS  # and 0.5 has those of 4602678819172646912
+        words[np.isnan(wide)] = _NOT_A_NUMBER
+        words[is_whole] = wide[is_whole].astype(np.int64).view(np.uint64)
+    found = keys(_OF_NUMBERS, words)
+    found[others] = keys(base, words[others])
+    return found
 
 
 def _of_values(values: NDArray[Any] | Sequence[str], group: Callable[[Any], Any] | None) -> Groups:
