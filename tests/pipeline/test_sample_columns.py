@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.samples import write_tar
 
 from shoal.errors import ShardError, UsageError
-from shoal.formats.column_paths import as_columns
+from shoal.formats.column_paths import as_columns, length_of, plain_value
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.table import Index
 from shoal.indexing.open_source import Opened, open_source
@@ -467,3 +467,76 @@ def test_row_groups_that_shrink_much_are_read_a_few_at_a_time(tmp_path: Path, mo
         assert len(calls) == num_spans
         assert calls[-1][0] == calls[-1][1] <= opened.index.num_bytes
         assert index.columns["n"].sum() == 7 * 200_000
+
+
+ARROW_TYPES = (
+    *(
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bool",
+    ),
+    *("string", "large_string", "string_view", "dictionary", "binary", "large_binary", "binary[2]"),
+    *("list<int16>", "list<string>", "large_list<float>", "fixed list", "struct"),
+)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("kind", ARROW_TYPES)
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_every_type_of_arrow(suffix: str, kind: str, gaps: bool, tmp_path: Path) -> None:
+    """Columns taken from tables whole are what reading sample by sample gives; so are those inside of structs."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    types: dict[str, Any] = {
+        "bool": pa.bool_(), "dictionary": pa.dictionary(pa.int8(), pa.string()), "binary[2]": pa.binary(2),
+        "list<int16>": pa.list_(pa.int16()), "list<string>": pa.list_(pa.string()),
+        "large_list<float>": pa.large_list(pa.float32()), "fixed list": pa.list_(pa.int32(), 2),
+        "struct": pa.struct({"x": pa.int16(), "y": pa.string()}),
+    }  # fmt: skip
+    arrow = types[kind] if kind in types else getattr(pa, kind)()
+    width = 2 if kind in ("binary[2]", "fixed list") else None
+    makes: dict[str, Any] = {
+        "string": lambda i: f"ü{i % 3}" * (i % 4), "bool": lambda i: i % 2 == 0, "binary": lambda i: b"ab" * (i % 3),
+        "list": lambda i: [i] * (i % 4), "list<string>": lambda i: [f"{i}"] * (i % 4),
+        "struct": lambda i: {"x": i, "y": f"y{i % 5}"}, "binary[2]": lambda i: b"%02d" % i, "fixed": lambda i: [i, i],
+    }  # fmt: skip
+    words = ("struct", "list<string>", "binary[2]", "fixed", "list", "binary", "bool", "string")
+    make = makes.get(next((word for word in words if word in kind.replace("dictionary", "string")), ""), int)
+    values = [None if kind == "null" or (gaps and i % 5 == 1) else make(i) for i in range(40)]
+    assert width is None or all(value is None or len(value) == width for value in values)
+    table = pa.table({"v": pa.array(values, arrow), "s": pa.array([{"v": v} for v in values], pa.struct({"v": arrow}))})
+    if suffix == "parquet":
+        sliced = None if kind == "string_view" else 13  # pyarrow cannot slice views
+        pq.write_table(table, tmp_path / "x.parquet", row_group_size=sliced)
+    else:
+        with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=13)
+    samples = samples_of(open_source(tmp_path))
+    for path, stored in (("v", [s["v"] for s in samples]), ("s.v", [s["s"]["v"] for s in samples])):
+        lengths = [None if value is None else length_of(value) for value in stored]
+        if all(value is None for value in stored):
+            with pytest.raises(UsageError, match=r"nothing there|none of the 40"):
+                added(tmp_path, path)
+        elif any(isinstance(value, list | dict | np.ndarray) for value in stored):
+            with pytest.raises(UsageError, match=r"has a (list|dict|ndarray) there"):
+                added(tmp_path, path, missing={path: 0})
+        else:
+            default = {str: "x", bytes: "x", bool: False}.get(type(make(1)), 0)
+            _, index = added(tmp_path, path, missing={path: default})
+            expected = [default if value is None else plain_value(value) for value in stored]
+            if isinstance(make(1), bytes):
+                assert list(map(str, values_of(index, path))) == list(map(str, expected))
+            else:
+                assert values_of(index, path) == expected
+        if any(length is not None for length in lengths):
+            _, index = added(tmp_path, f"{path}:len", missing={f"{path}:len": -1})
+            assert values_of(index, f"{path}:len") == [-1 if length is None else length for length in lengths]

@@ -204,6 +204,8 @@ class JoinedColumn:
         value = _default_of(self._kind, self._default, self.column)
         part = part_of_values([value], self.column, lambda _: f"what --missing gives {first}")
         if part.kind != self._kind:
+            if frozenset((part.kind, self._kind)) not in _JOINED:
+                _refuse_default(self._kind, self._default, self.column)
             part = self._alike(part, int(missing[0]))
         self._values[missing] = self._coded(part)[0] if part.kind == TEXT else part.values[0]
 
@@ -222,10 +224,14 @@ def _default_of(kind: str, given: Any, column: Column) -> Any:
         except ValueError:
             continue
         return given.encode() if kind == NUMERAL and convert is int else number
-    if kind == NUMERAL:
-        return given
-    msg = f"the column {column.name!r} holds values like {_NOUNS[kind]}, and {given!r} was given for missing ones"
-    raise UsageError(msg, hint=f"--missing {column.name}=-1")
+    if kind != NUMERAL:
+        _refuse_default(kind, given, column)
+    return given
+
+
+def _refuse_default(kind: str, given: Any, column: Column) -> NoReturn:
+    msg = f"each value of the column {column.name!r} is {_NOUNS[kind]}, and {given!r} was given for missing ones"
+    raise UsageError(msg, hint="give them a value of that kind")
 
 
 def _plain(value: Any) -> Any:
