@@ -13,8 +13,10 @@ from tests.stream.made import batches_of, check_sample, flat, ids_of, open_finel
 
 import shoal
 from shoal.errors import StateError, UsageError
+from shoal.order.state_dict import State
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_requests import request_of_state
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -202,6 +204,42 @@ def test_turns_of_a_chunk_do_not_keep_it_in_memory(tmp_path: Path) -> None:
         held[name], reads[name] = run.stats()["peak_held_bytes"], run.stats()["num_reads"]
     assert held["balanced"] < 1.1 * held["plain"]
     assert reads["plain"] < reads["balanced"] < 1.5 * reads["plain"]
+
+
+@pytest.mark.parametrize("memory_limit", [None, "24KB"])
+def test_turns_are_read_by_threads_and_within_limits(
+    tars: Dataset, lines: Dataset, readers: str, memory_limit: str | None
+) -> None:
+    for ds in (tars, lines):
+        rare = np.arange(ds.num_samples) < 9
+        run = ds.sample(by=rare, balanced=True, num_samples=400).shuffle(Window(chunks=4), seed=5, chunk=6000)
+        run = run.reading(memory_limit=memory_limit).batch(7)
+        assert flat(batches_of(run)) == run.ids().tolist(), readers
+        if memory_limit is not None:
+            assert run.stats()["peak_held_bytes"] <= 24_000
+
+
+def test_columns_of_turns_are_gathered(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    numbers = np.arange(3000)
+    table = pa.table({"n": numbers, "text": [str(i) for i in numbers], "rare": (numbers > 2800).astype(np.int8)})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=50)
+    ds = shoal.open(tmp_path / "a.parquet", index_columns=["rare"]).sample(by="rare", balanced=True)
+    for each in (ds.shuffle(Window(chunks=4), seed=5, chunk=1), ds.shuffle("full")):
+        batches = list(each.batch(64).format("numpy"))
+        ids = each.ids()
+        assert np.concatenate([batch["n"] for batch in batches]).tolist() == ids.tolist()
+        assert [text for batch in batches for text in batch["text"]] == [str(i) for i in ids]
+    assert len(each.batch(1000)) == 3
+    turns = ds.shuffle(Window(chunks=4), chunk=1).resolved.turns(0)
+    assert turns is not None
+    assert len(turns.stride) > 80
+
+
+def test_a_state_holds_only_a_digest_for_the_command_line(tars: Dataset) -> None:
+    state = State.from_dict(tars.sample(BALANCED).shuffle().state_dict())
+    with pytest.raises(StateError, match=r"sample\(\) or the like \(sampled\), and holds only a digest"):
+        request_of_state(state)
 
 
 def test_the_summary_and_the_repeats_say_it_before_the_run(tmp_path: Path) -> None:
