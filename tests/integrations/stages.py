@@ -42,6 +42,13 @@ def fail_at_100(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
+def fail_with_75(batch: dict[str, Any]) -> dict[str, Any]:
+    if 75 in list(batch["__id__"]):
+        msg = "this batch holds sample 75"
+        raise KeyError(msg)
+    return batch
+
+
 def die_at_100(sample: dict[str, Any]) -> dict[str, Any]:
     if int(sample["cls"]) == 100:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -15,7 +15,7 @@ from tests.integrations import stages, train_refilled
 from tests.stream.made import open_finely, write_tars
 
 import shoal
-from shoal.errors import UsageError
+from shoal.errors import UsageError, WorkerError
 from shoal.stream.dataset import Dataset
 from shoal.torch import DataLoader, IterableDataset
 
@@ -125,3 +125,33 @@ def test_a_job_that_is_killed_goes_on_from_what_its_ranks_saved(tmp_path: Path) 
     whole = train_refilled.dataset(tmp_path).partition(rank=0, world_size=1)
     list(whole)
     assert shoal.merge_certificates(proofs) == whole.certificate()
+
+
+def test_a_lost_worker_loses_nothing_that_was_received(tars: Dataset) -> None:
+    ds = tars.map(stages.die_at_100).filter(stages.is_odd, refill=True).with_ids().batch(10)
+    loader, received = DataLoader(ds, num_workers=2), []
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        for batch in loader:
+            received += batch["__id__"].tolist()
+    again = DataLoader(tars.filter(stages.is_odd, refill=True).with_ids().batch(10), num_workers=1)
+    again.load_state_dict(loader.state_dict())
+    received += [i for batch in again for i in batch["__id__"].tolist()]
+    assert received == list(range(1, 197, 2))
+
+
+def test_threads_that_decode_change_nothing(tars: Dataset) -> None:
+    expected = ids_of(part(tars))
+    assert ids_of(DataLoader(part(tars), num_threads=3)) == expected
+    assert ids_of(DataLoader(part(tars), prefetch_factor=0)) == expected
+
+
+def test_an_error_of_a_batch_function_is_raised_at_its_place(tars: Dataset) -> None:
+    ds = part(tars).map(stages.fail_with_75)
+    loader, received = DataLoader(ds, num_workers=2), []
+    with pytest.raises(KeyError):
+        for batch in loader:
+            received.append(batch["__id__"].tolist())  # noqa: PERF401
+    assert received == ids_of(part(tars))[: len(received)]
+    again = DataLoader(part(tars), num_workers=0)
+    again.load_state_dict(loader.state_dict())
+    assert received + ids_of(again) == ids_of(part(tars))

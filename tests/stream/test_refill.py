@@ -375,3 +375,46 @@ def test_going_back_to_an_epoch_begins_it_anew(tars: Dataset) -> None:
     assert len([i for batch in ds for i in ids_of(batch)]) == len(kept_ids(1, 5)) - 36
     ds.set_epoch(0)
     assert sorted(i for batch in ds for i in ids_of(batch)) == kept_ids(1, 5)
+
+
+@settings(max_examples=25)
+@given(st.lists(LEGS, min_size=1, max_size=3), st.data())
+def test_more_may_be_left_out_when_a_run_goes_on(tars: Dataset, legs: list[Leg], data: st.DataObject) -> None:
+    """Of what is left out, only what had come before comes; all else comes once."""
+    base = tars.shuffle(ORDERS[0], seed=1, chunk="8KiB").filter(keep(3, 7), refill=True).with_ids()
+    found, gaps, state = Counter[int](), set[int](), None
+
+    def note(batch: Any) -> None:
+        if batch["__epoch__"][0] == 0:
+            found.update(ids_of(batch))
+
+    for leg in legs:
+        state, _ = run_leg(leg, base, state, note, None)
+        start = data.draw(st.integers(0, NUM_SAMPLES - 1))
+        stop = data.draw(st.integers(start + 1, min(start + 30, NUM_SAMPLES)))
+        before = set(found)
+        base = base.without(positions=[(start, stop)])
+        gaps |= {int(i) for i in base.ids(0, start, stop)} - before
+    for part in on_ranks(base.batch(5), 2):
+        part.load_state_dict(state)
+        for batch in forever(part, 1):
+            note(batch)
+    assert set(found.values()) <= {1}
+    assert set(found) == set(kept_ids(3, 7)) - gaps
+
+
+@pytest.mark.parametrize("options", [{}, {"memory_limit": "64KiB"}, {"copy": False}, {"verify": "always"}], ids=str)
+@pytest.mark.parametrize("order", [ORDERS[0], Full()], ids=["window", "full"])
+def test_however_bytes_are_read(readers: str, tars: Dataset, order: Order, options: dict[str, Any]) -> None:
+    ds = tars.shuffle(order, seed=2, chunk="8KiB") if isinstance(order, Window) else tars.shuffle(order, seed=2)
+    ds = ds.filter(keep(5, 4), refill=True).with_ids().reading(**options).batch(6)
+    expected = [int(i) for i in ds.ids() if int(i) in set(kept_ids(5, 4))]
+    run = iter(ds)
+    first = [i for _ in range(5) for i in ids_of(next(run))]
+    run.close()
+    ds.load_state_dict(ds.state_dict())
+    batches = list(ds)
+    assert first + [i for batch in batches for i in ids_of(batch)] == expected
+    assert all(
+        bytes(data).startswith(b"%d:" % i) for b in batches for i, data in zip(b["__id__"], b["bin"], strict=True)
+    )
