@@ -20,7 +20,8 @@ from shoal.order.seeds import key
 VERSION = 1
 """Number that changes whenever the same arguments would give other samples."""
 
-_MOST_SAMPLES = 2**40  # of an epoch
+# Samples of an epoch: a turn of a chunk takes 40 bytes, and the arithmetic is exact up to 2**40.
+_MOST_OF_FEW, _MOST_TIMES, _MOST_SAMPLES = 2**32, 16, 2**40
 _MOST_OF_CLASS = 2**32 - 1
 _SUM_BITS = 61
 _WEIGHT_BITS = 32
@@ -108,7 +109,7 @@ class ByWeight:
     num_samples: int
 
     def __post_init__(self) -> None:
-        _check_num_samples(self.num_samples)
+        _check_num_samples(self.num_samples, len(self.weights))
 
     @cached_property
     def weight_sum(self) -> int:
@@ -186,7 +187,7 @@ class ByClass:
         return ByClass(classes, sizes, int(np.minimum(sizes, limit).sum()), limit)
 
     def __post_init__(self) -> None:
-        _check_num_samples(self.num_samples)
+        _check_num_samples(self.num_samples, len(self.classes))
         if int(self.sizes.max(initial=0)) > _MOST_OF_CLASS:
             msg = f"a class of {int(self.sizes.max())} samples; sampling by classes takes up to {_MOST_OF_CLASS} of one"
             raise UsageError(msg, hint="weights have no such limit")
@@ -256,9 +257,10 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
     return found
 
 
-def _check_num_samples(num_samples: int) -> None:
-    if not 1 <= num_samples <= _MOST_SAMPLES:
-        msg = f"an epoch of {num_samples} samples; it can have 1 to {_MOST_SAMPLES}"
+def _check_num_samples(num_samples: int, num_stored: int) -> None:
+    most = min(max(_MOST_OF_FEW, _MOST_TIMES * num_stored), _MOST_SAMPLES)
+    if not 1 <= num_samples <= most:
+        msg = f"an epoch of {num_samples} samples; from {num_stored} it can have 1 to {most}"
         raise UsageError(msg, hint="an endless run is a loop over epochs: while True: for batch in ds")
 
 
