@@ -29,13 +29,14 @@ from shoal import errors
 from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
-    from shoal import formats, measure, orders, pack
+    from shoal import formats, measure, mixing, orders, pack
     from shoal import huggingface as huggingface
     from shoal import jax as jax
     from shoal import torch as torch
     from shoal.order.merged_states import merge_states
     from shoal.stream.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
+    from shoal.stream.mixing.mix_datasets import mix
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() says what it does
 
 __all__ = [
@@ -45,6 +46,8 @@ __all__ = [
     "measure",
     "merge_certificates",
     "merge_states",
+    "mix",
+    "mixing",
     "open",
     "orders",
     "pack",
@@ -54,10 +57,14 @@ __all__ = [
 __getattr__, __dir__ = _lazy_names(
     __name__,
     {
-        **{f"shoal.{door}": "" for door in ("formats", "huggingface", "jax", "measure", "orders", "pack", "torch")},
+        **{
+            f"shoal.{door}": ""
+            for door in ("formats", "huggingface", "jax", "measure", "mixing", "orders", "pack", "torch")
+        },
         "shoal.order.merged_states": "merge_states",
         "shoal.stream.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",
+        "shoal.stream.mixing.mix_datasets": "mix",
         "shoal.stream.open_dataset": "open=open_dataset",
         "shoal.version": "__version__",
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,24 @@ EXTENT_COLUMNS = {
     "extent_layout_crc": "<u4",
 }
 """The columns that each extent has, and their types in an index file."""
+
+
+class SampleIndex(Protocol):
+    """An index as seen by those who ask for single samples: of one dataset, or of several that are mixed."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the dataset."""
+        ...
+
+    @property
+    def num_samples(self) -> int:
+        """Number of sample ids."""
+        ...
+
+    def place(self, sample_id: int) -> tuple[str, int, int]:
+        """Return the shard that holds a sample, and its first and end byte, or those of its extent."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +95,11 @@ class Index:
         np.cumsum(self.extent_num_samples, out=first[1:])
         first.flags.writeable = False
         object.__setattr__(self, "extent_first_sample", first)
+
+    def place(self, sample_id: int) -> tuple[str, int, int]:
+        """Return the shard that holds a sample, and its first and end byte, or those of its extent; see `locate`."""
+        (shard,), (first_byte,), (end_byte,) = (column.tolist() for column in locate(self, [sample_id]))
+        return self.shard_names[shard], first_byte, end_byte
 
     @property
     def num_shards(self) -> int:

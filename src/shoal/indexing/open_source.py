@@ -74,6 +74,19 @@ class Opened:
     cache: ChunkCache | None = None
     stored: Runs | None = None
 
+    @property
+    def parts(self) -> tuple[Opened, ...]:
+        """The dataset itself: the only one (see `OpenedMixture`)."""
+        return (self,)
+
+    def with_parts(self, parts: tuple[Opened, ...]) -> Opened:
+        """Return the dataset with its only part replaced."""
+        return parts[0]
+
+    def part_of(self, sample_id: int) -> tuple[Opened, int]:
+        """Return the dataset that holds a sample, and the id of the sample there."""
+        return self, sample_id
+
 
 def open_source(
     source: SourceLike,

@@ -36,16 +36,12 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
-from shoal.order.position_subsets import OverStored, WithoutGaps
-from shoal.order.protocol import BoundOrder, Laned
-from shoal.order.sampling.copies import OverCopies
-from shoal.order.seeds import draws, key
+from shoal.order.position_subsets import WithoutGaps
+from shoal.order.protocol import AXIS_BITS, LANE_BITS, BoundOrder, Dealing, lanes_of
 
 REMAINDERS = ("keep", "pad", "drop")
 
-_LANE_BITS = 16
 _DEALT_AT_ONCE = 1 << 20  # positions
-_DEAL_KEY = key(0, 0, "deal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +195,7 @@ class Partition:
         by_position = np.lexsort((repeated, positions))
         positions, repeated = positions[by_position], repeated[by_position]
         ids, chunks = _locate_some(order, positions)
-        nodes = _nodes_of(order, positions)
-        dealt = dealing_order(order, np.zeros_like(positions), 1, nodes, chunks)
+        dealt = dealing_order(order, np.zeros_like(positions), 1, positions, chunks)
         mine = np.sort(dealt[slice(*self._cut(rank, len(positions)))])
         return Share(ids[mine], positions[mine], chunks[mine], repeated[mine], np.array([0, len(mine)]))
 
@@ -232,8 +227,7 @@ def _dealing(order: BoundOrder, begin: int, chunks: NDArray[np.int64], size: int
     """
     numbers = np.arange(len(chunks))
     num_batches = len(chunks) // size
-    nodes = _nodes_of(order, begin + numbers)
-    dealt = dealing_order(order, numbers // size, max(1, num_batches.bit_length()), nodes, chunks)
+    dealt = dealing_order(order, numbers // size, max(1, num_batches.bit_length()), begin + numbers, chunks)
     return dealt.reshape(num_batches, size)
 
 
@@ -241,25 +235,17 @@ def dealing_order(
     order: BoundOrder,
     batch: NDArray[np.int64],
     batch_bits: int,
-    nodes: NDArray[np.int64],
+    positions: NDArray[np.int64],
     chunks: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """Return the indices that sort samples for dealing: by batch, canonical node, lane of the chunk, position."""
-    order = order.untouched if isinstance(order, WithoutGaps) else order
-    while isinstance(order, (OverStored, OverCopies)):
-        order = order.numbered
-    if isinstance(order, Laned):
-        lanes = order.lanes(chunks).astype(np.uint64)
-    else:
-        lanes = draws(_DEAL_KEY, chunks) >> np.uint64(64 - _LANE_BITS)
-    return order_by((batch, batch_bits), (nodes, order.num_canonical_nodes.bit_length()), (lanes, _LANE_BITS))
-
-
-def _nodes_of(order: BoundOrder, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the canonical node of each position."""
-    untouched = order.untouched_positions(positions) if isinstance(order, WithoutGaps) else positions
-    nodes: NDArray[np.int64] = untouched % order.num_canonical_nodes
-    return nodes
+    if isinstance(order, WithoutGaps):
+        positions, order = order.untouched_positions(positions), order.untouched
+    if isinstance(order, Dealing):
+        return order_by((batch, batch_bits), (order.axis(positions, chunks, batch), AXIS_BITS))
+    num_nodes = order.num_canonical_nodes
+    nodes = (positions % num_nodes, num_nodes.bit_length())
+    return order_by((batch, batch_bits), nodes, (lanes_of(order, chunks), LANE_BITS))
 
 
 def check_rank(rank: int, world_size: int) -> None:

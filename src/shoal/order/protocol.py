@@ -14,6 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.order.seeds import draws, key
+
+LANE_BITS = 16
+AXIS_BITS = 24
+_DEAL_KEY = key(0, 0, "deal")
 
 
 class BoundOrder(Protocol):
@@ -67,6 +72,54 @@ class Laned(Protocol):
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
         """Return the lane of each chunk, spread over all 16 bits; chunks that mix have different lanes."""
         ...
+
+
+@runtime_checkable
+class Narrowing(Protocol):
+    """A bound order that keeps spans, and can be asked to keep shorter ones."""
+
+    def narrow(self, positions: int) -> None:
+        """Make spans of about so many positions at most, for a caller that uses few at a time."""
+        ...
+
+
+@runtime_checkable
+class Dealing(Protocol):
+    """A bound order that says itself how ranks share a batch, since its positions do not alternate over nodes."""
+
+    def axis(
+        self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """Return a number below 2^`AXIS_BITS` for each sample: ranks get consecutive parts of a batch sorted by it.
+
+        Positions ascend within a batch; ``batches`` are numbered from 0.
+        """
+        ...
+
+
+@runtime_checkable
+class Renumbered(Protocol):
+    """A bound order over the numbers of another one, which it gives other names."""
+
+    @property
+    def numbered(self) -> BoundOrder:
+        """The other order."""
+        ...
+
+
+def innermost(order: BoundOrder) -> BoundOrder:
+    """Return the order below all renumberings."""
+    while isinstance(order, Renumbered):
+        order = order.numbered
+    return order
+
+
+def lanes_of(order: BoundOrder, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the lane of each chunk in `LANE_BITS` bits; a fixed hash of the chunk for orders without lanes."""
+    order = innermost(order)
+    if isinstance(order, Laned):
+        return order.lanes(chunks).astype(np.uint64)
+    return draws(_DEAL_KEY, chunks) >> np.uint64(64 - LANE_BITS)
 
 
 class Order(Protocol):

@@ -15,10 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.index.table import Index
+from shoal.index.table import SampleIndex
 from shoal.pipeline.batch_memory import bytes_of
 from shoal.pipeline.quarantine import QUARANTINED
-from shoal.pipeline.stages import Decode, Rename, SelectColumns, Stage, ToTuple, WithIds, run_stages
+from shoal.pipeline.stages import BySource, Decode, Rename, SelectColumns, Stage, ToTuple, WithIds, run_stages
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done
@@ -60,13 +60,20 @@ def threaded(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: i
 
 def _num_that_gain(stages: Sequence[Stage]) -> int:
     own = itertools.takewhile(_is_own, stages)
-    gains = (number for number, stage in enumerate(own, 1) if isinstance(stage, Decode) and stage.has_images)
-    return max(gains, default=0)
+    return max((number for number, stage in enumerate(own, 1) if _gains(stage)), default=0)
+
+
+def _gains(stage: Stage) -> bool:
+    if isinstance(stage, BySource):
+        return any(_gains(each) for stages in stage.stages for each in stages)
+    return isinstance(stage, Decode) and stage.has_images
 
 
 def _is_own(stage: Stage) -> bool:
     if isinstance(stage, Decode):
         return not stage.has_functions
+    if isinstance(stage, BySource):
+        return all(_is_own(each) for stages in stage.stages for each in stages)
     return isinstance(stage, SelectColumns | Rename | ToTuple | WithIds)
 
 
@@ -77,7 +84,7 @@ class Decoders:
     seconds more.
     """
 
-    def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: Index | None, forgiving: bool) -> None:
+    def __init__(self, stages: Sequence[Stage], how: Threaded, *, index: SampleIndex | None, forgiving: bool) -> None:
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(how.num_threads, thread_name_prefix="shoal-decode")
         self._stop = Stop()
         self._make = _Make(tuple(stages[: how.num_stages]), index, forgiving, self._stop)
@@ -137,7 +144,7 @@ class _Make:
     """The work of a thread on a group of samples."""
 
     stages: tuple[Stage, ...]
-    index: Index | None
+    index: SampleIndex | None
     forgiving: bool
     stop: Stop
 

@@ -15,8 +15,9 @@ from shoal.formats.tables.arrow_types import is_number, is_numpy_time
 from shoal.formats.tables.arrow_values import numpy_cells, plain_cells, python_values, typed_array
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.collate import collate, column_of
-from shoal.pipeline.stages import Stage
+from shoal.pipeline.stages import Stage, stages_of
 from shoal.pipeline.stored_types import StoredTypes, stored_types
 from shoal.pipeline.tensors import tensors, torch_library
 
@@ -43,10 +44,12 @@ class Formatting:
         elif self.name == "torch":
             torch_library()
 
-    def of(self, opened: Opened, stages: Sequence[Stage]) -> Formatting:
-        """Return this formatting with the stored types of a dataset's samples after these stages."""
-        needs_types = self.name not in (None, "python")
-        return replace(self, types=stored_types(opened, stages)) if needs_types else self
+    def of(self, opened: Opened | OpenedMixture, stages: tuple[Stage, ...]) -> Formatting:
+        """Return this formatting with the stored types of samples after these stages; of a mixture, if all agree."""
+        if self.name in (None, "python"):
+            return self
+        types, *others = (stored_types(part, stages_of(stages, number)) for number, part in enumerate(opened.parts))
+        return replace(self, types=types if all(each == types for each in others) else {})
 
     @property
     def nests(self) -> bool:

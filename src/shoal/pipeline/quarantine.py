@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
-from shoal.index.table import Index, locate
+from shoal.index.table import SampleIndex
 from shoal.pipeline.stages import Stage, run_stages
 from shoal.reading.checks.salvage import Damaged
 from shoal.reading.reading_options import ReadingOptions
@@ -37,7 +37,9 @@ class Quarantine:
     are left out as well.
     """
 
-    def __init__(self, options: ReadingOptions, index: Index, counters: Counters, known: NDArray[np.int64]) -> None:
+    def __init__(
+        self, options: ReadingOptions, index: SampleIndex, counters: Counters, known: NDArray[np.int64]
+    ) -> None:
         self.known = known
         self.finds = options.skips
         self._path = options.quarantine
@@ -78,12 +80,12 @@ class Quarantine:
         self._written.add(sample_id)
 
     def _told(self, sample_id: int, error: Exception) -> dict[str, Any]:
-        (shard,), (first_byte,), (end_byte,) = (c.tolist() for c in locate(self._index, [sample_id]))
+        shard, first_byte, end_byte = self._index.place(sample_id)
         byte = error.byte if isinstance(error, ShardError) else None
         return {
             "dataset": self._index.fingerprint,
             "id": sample_id,
-            "shard": self._index.shard_names[shard],
+            "shard": shard,
             "first_byte": first_byte,
             "end_byte": end_byte,
             "byte": byte,
@@ -91,7 +93,7 @@ class Quarantine:
         }
 
 
-def quarantine_of(options: ReadingOptions, index: Index, counters: Counters) -> Quarantine | None:
+def quarantine_of(options: ReadingOptions, index: SampleIndex, counters: Counters) -> Quarantine | None:
     """Return the `Quarantine` of a run with these options; None if it leaves nothing out.
 
     Raises
@@ -112,7 +114,7 @@ def quarantine_of(options: ReadingOptions, index: Index, counters: Counters) -> 
     return Quarantine(options, index, counters, known)
 
 
-def _known(path: str, index: Index) -> NDArray[np.int64]:
+def _known(path: str, index: SampleIndex) -> NDArray[np.int64]:
     """Return the ids that a quarantine file lists for a dataset, sorted, each once."""
     lines = read_lines(path)
     if lines is None:

@@ -5,8 +5,9 @@ A stage takes the sample and its id and returns the new sample, or `DROPPED`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.hints import did_you_mean
-from shoal.index.table import Index, locate
+from shoal.index.table import SampleIndex
 from shoal.reading.checks.salvage import Damaged
 
 FEATURES = ("hf", "hf-names")
@@ -39,12 +40,20 @@ class Stage(Protocol):
         ...
 
 
+class _DecodeError(Exception):
+    """An error in the `Decode` of a source, for which its data is to blame."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 class _FieldError(Exception):
     """A field that shoal's own decoders cannot decode; its cause is their error."""
 
 
 def run_stages(
-    stages: Sequence[Stage], sample: Any, sample_id: int, *, index: Index | None, forgiving: bool = False
+    stages: Sequence[Stage], sample: Any, sample_id: int, *, index: SampleIndex | None, forgiving: bool = False
 ) -> Any:
     """Run a sample through all stages; return it or `DROPPED`. Errors of a stage name the sample and its location.
 
@@ -68,6 +77,12 @@ def run_stages(
         if forgiving:
             return Damaged(undecodable)
         raise undecodable from bad.__cause__
+    except _DecodeError as failed:
+        error = failed.error
+        error.add_note(f"shoal: in the sample with id {sample_id}{_in_words(_place(sample_id, index))}")
+        if forgiving:
+            return Damaged(error)
+        raise error from error.__cause__
     except Exception as error:
         error.add_note(f"shoal: in {stage!r} of the sample with id {sample_id}{_in_words(_place(sample_id, index))}")
         if forgiving and isinstance(stage, Decode) and not isinstance(error, _NO_DAMAGE):
@@ -76,7 +91,7 @@ def run_stages(
     return sample
 
 
-def _undecodable(bad: _FieldError, sample_id: int, index: Index | None) -> ShardError:
+def _undecodable(bad: _FieldError, sample_id: int, index: SampleIndex | None) -> ShardError:
     cause = bad.__cause__
     msg = f"{bad} of the sample with id {sample_id} cannot be decoded: {type(cause).__name__}: {cause}"
     hint = 'reading(on_error="skip") leaves out such samples; decode({"suffix": function}) decodes fields otherwise'
@@ -84,12 +99,9 @@ def _undecodable(bad: _FieldError, sample_id: int, index: Index | None) -> Shard
     return ShardError(msg, shard=shard, byte=byte, hint=hint)
 
 
-def _place(sample_id: int, index: Index | None) -> tuple[str, int] | None:
+def _place(sample_id: int, index: SampleIndex | None) -> tuple[str, int] | None:
     """Return the shard of a sample, and the byte at which it begins, or its extent if no more is known."""
-    if index is None:
-        return None
-    (shard,), (first_byte,), _ = locate(index, [sample_id])
-    return index.shard_names[int(shard)], int(first_byte)
+    return None if index is None else index.place(sample_id)[:2]
 
 
 def _in_words(place: tuple[str, int] | None) -> str:
@@ -97,8 +109,15 @@ def _in_words(place: tuple[str, int] | None) -> str:
 
 
 def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
-    """Return the stages for one epoch, which only `WithIds` depends on."""
-    return tuple(WithIds(epoch) if isinstance(stage, WithIds) else stage for stage in stages)
+    """Return the stages for one epoch, of which only `WithIds` depends on it."""
+    return tuple(stage.in_epoch(epoch) if isinstance(stage, WithIds | BySource) else stage for stage in stages)
+
+
+def stages_of(stages: tuple[Stage, ...], source: int) -> tuple[Stage, ...]:
+    """Return the stages that the samples of one source go through."""
+    if stages and isinstance(first := stages[0], BySource):
+        return (*first.stages[source], *stages[1:])
+    return stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +157,20 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class WithIds:
-    """A stage that adds the sample id as the field ``__id__``, and the epoch as ``__epoch__``."""
+    """A stage that adds the sample id as the field ``__id__``, counted from ``first_id``, and the epoch."""
 
     epoch: int = 0
+    first_id: int = 0
+
+    def in_epoch(self, epoch: int) -> WithIds:
+        """Return this stage for one epoch."""
+        return replace(self, epoch=epoch)
 
     def __call__(self, sample: Any, sample_id: Any) -> Any:
         """Add both to a sample, or to columns with an id for each row; refuse existing fields of these names."""
         fields = _fields(sample, "with_ids()")
+        if self.first_id:
+            sample_id = sample_id - self.first_id  # an array of ids must not change
         epoch = np.full(len(sample_id), self.epoch) if isinstance(sample_id, np.ndarray) else self.epoch
         added: dict[str, Any] = {"__id__": sample_id, "__epoch__": epoch}
         has_id = "__id__" in fields
@@ -155,6 +181,45 @@ class WithIds:
                 hint = f'.rename(own_{name.strip("_")}="{name}") before with_ids() keeps it under another name'
                 raise UsageError(msg, hint=hint)
         return {**fields, **added}
+
+
+@dataclass(frozen=True, slots=True)
+class BySource:
+    """A stage that runs a sample of a mixture through the stages of its own source, and adds ``__source__``.
+
+    ``first_ids`` are the first sample id of each source, ascending; ``names`` and ``stages`` are those of each.
+    """
+
+    names: tuple[str, ...]
+    first_ids: tuple[int, ...]
+    stages: tuple[tuple[Stage, ...], ...]
+
+    def in_epoch(self, epoch: int) -> BySource:
+        """Return this stage for one epoch."""
+        return replace(self, stages=tuple(in_epoch(stages, epoch) for stages in self.stages))
+
+    def __repr__(self) -> str:
+        return "the stages of a source"
+
+    def __call__(self, sample: Any, sample_id: int) -> Any:
+        """Return the sample after the stages of its source, or `DROPPED`."""
+        source = bisect_right(self.first_ids, sample_id) - 1
+        for stage in self.stages[source]:
+            try:
+                sample = stage(sample, sample_id)
+            except Exception as error:
+                error.add_note(f"shoal: in {stage!r} of the source {self.names[source]!r}")
+                if isinstance(stage, Decode) and not isinstance(error, (_FieldError, *_NO_DAMAGE)):
+                    raise _DecodeError(error) from None
+                raise
+            if sample is DROPPED:
+                return DROPPED
+        if isinstance(sample, Mapping):
+            if "__source__" in sample:
+                msg = f"samples of {self.names[source]!r} have a field '__source__', by which a mixture names sources"
+                raise UsageError(msg, hint='.rename(origin="__source__") on that source, before mix()')
+            return {**sample, "__source__": self.names[source]}
+        return sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,13 +140,12 @@ class _Dealing:
         if self._some == nodes:
             return self._partition.dealt(bound, step, stop)
         # The i-th sample of the k-th of these nodes has position i * some + k here, and i * nodes + node of all.
-        number, node = np.divmod(np.arange(begin, end), self._some)
+        positions = np.arange(begin, end)
+        number, node = np.divmod(positions, self._some)
         node += self._first_node
         steps = (number * nodes + node) // batch
         chunks = bound.locate(begin, end)[1]
-        by_rank = dealing_order(
-            bound, steps - step, max(1, (stop - step).bit_length()), node - self._first_node, chunks
-        )
+        by_rank = dealing_order(bound, steps - step, max(1, (stop - step).bit_length()), positions, chunks)
         first = np.flatnonzero(np.diff(steps[by_rank] * nodes + node[by_rank], prepend=-1))
         sizes = np.diff(first, append=end - begin)
         in_node = np.arange(end - begin) - np.repeat(first, sizes)

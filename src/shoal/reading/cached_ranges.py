@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
@@ -143,11 +145,11 @@ def expect_windows(
         raise
 
 
-def cache_counts(opened: Opened, of_workers: dict[str, int] | None = None) -> dict[str, int]:
+def cache_counts(opened: Opened | OpenedMixture, of_workers: dict[str, int] | None = None) -> dict[str, int]:
     """Return the cache's counts for `Dataset.stats`, of this process and its workers; empty if there is no cache."""
-    own = _own_counts(opened.cache) if opened.cache is not None else {}
-    theirs = of_workers or {}
-    return {name: own.get(name, 0) + theirs.get(name, 0) for name in own | theirs}
+    caches = {id(part.cache): part.cache for part in opened.parts if part.cache is not None}.values()
+    counts = [*map(_own_counts, caches), of_workers or {}]
+    return {name: sum(each.get(name, 0) for each in counts) for name in dict.fromkeys(itertools.chain(*counts))}
 
 
 def _own_counts(cache: ChunkCache) -> dict[str, int]:

@@ -32,7 +32,7 @@ def budget_of(
     resolved: ResolvedOrder,
     memory_limit_bytes: int | None,
     *,
-    epoch: int = 0,
+    epoch: int | None = None,
     is_remote: bool,
     verifies: bool = False,
 ) -> Budget:

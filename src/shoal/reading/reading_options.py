@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shoal.errors import UsageError
@@ -41,6 +41,10 @@ class ReadingOptions:
     hedge: bool = False
     deadline_seconds: float | None = None
     verify: Verify = "arrival"
+
+    def limited_to(self, limit_bytes: int | None) -> ReadingOptions:
+        """Return the options with another memory limit."""
+        return replace(self, memory_limit_bytes=limit_bytes)
 
     @property
     def skips(self) -> bool:

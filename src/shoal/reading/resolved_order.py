@@ -15,18 +15,8 @@ from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.block_and_buffer import Buffer
-from shoal.order.deals import Deal, RankPlace, settled, taken_by
-from shoal.order.position_subsets import (
-    NO_GAPS,
-    ChosenPositions,
-    Gaps,
-    OverStored,
-    WithoutGaps,
-    left_beside,
-    number_in,
-    position_in,
-    span_in,
-)
+from shoal.order.deals import Deal
+from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.shares import Sampling
@@ -34,6 +24,7 @@ from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, TurnUnits, Units
 
 # Below this fraction of the bytes of the chunks around them, reading single records costs less than reading the chunks.
@@ -77,7 +68,7 @@ class OrderRequest:
 
 
 @dataclass(frozen=True)
-class ResolvedOrder:
+class ResolvedOrder(ResolvedEpochs):
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
@@ -160,6 +151,13 @@ class ResolvedOrder:
         return cut_chunks(self.index, extents_per_chunk=self.extents_per_chunk)
 
     @property
+    def chunks_held_bytes(self) -> int:
+        """Decoded bytes of the chunks that the order uses at a time, about."""
+        table = self.chunks
+        num_chunks = min(self.order.parameters.get("chunks", 1), len(table))
+        return int(num_chunks * table.decoded_bytes.mean()) if len(table) else 0
+
+    @property
     def by_shards(self) -> bool:
         """True if the chunks of the order are whole shards, as for the shuffle buffer of today's loaders."""
         return isinstance(self.order, Buffer) and self.request.chunk is None
@@ -170,6 +168,11 @@ class ResolvedOrder:
         if self.by_shards:
             return self.index.extent_first_sample[self.index.shard_first_extent]
         return self.chunks.first_sample
+
+    @property
+    def num_order_chunks(self) -> int:
+        """Number that the chunks of the order are below; with a sampling, they are pieces with a sample at least."""
+        return len(self.order_borders) - 1 if self.sampling is None else self.sampling.num_samples
 
     @property
     def num_samples(self) -> int:
@@ -183,37 +186,27 @@ class ResolvedOrder:
             return self.sampling.num_samples
         return self.index.num_samples if self.stored is None else len(self.stored)
 
-    def num_samples_of(self, epoch: int) -> int:
-        """Return the number of samples of one epoch, over all ranks, without its gaps."""
-        left = self.left(epoch)
-        return self.num_samples if left is None else len(left)
+    @property
+    def seed(self) -> int:
+        """Seed of the order."""
+        return self.request.seed
 
-    def number_of(self, epoch: int, position: int) -> int:
-        """Return the number of positions of an epoch before this one, without gaps, as iterators count."""
-        return number_in(self.left(epoch), position)
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the dataset."""
+        return self.index.fingerprint
 
-    def position_of(self, epoch: int, number: int) -> int:
-        """Return the position that follows the first ``number`` of an epoch that are not gaps, as states record it."""
-        return position_in(self.left(epoch), number, self.num_samples)
+    @property
+    def parts(self) -> tuple[ResolvedOrder, ...]:
+        """The dataset itself: the only one (see `ResolvedMixture`)."""
+        return (self,)
 
-    def span_of(self, epoch: int, first: int, stop: int) -> tuple[int, int]:
-        """Return the span of positions of the numbers ``[first, stop)``, gaps between them included."""
-        return span_in(self.left(epoch), first, stop)
-
-    def left(self, epoch: int) -> Runs | None:
-        """Return the positions of an epoch that are no gaps, and that no deal has taken; None for all of them."""
-        deals = [deal for deal in self.deals if deal.epoch == epoch]
-        if not deals:
-            return self.gaps.left(epoch, self.num_samples)
-        if epoch not in self._lefts:
-            taken = taken_by(settled(deals, self.untouched(epoch)))
-            self._lefts[epoch] = left_beside(self.gaps.of_epoch(epoch), taken, self.num_samples)
-        return self._lefts[epoch]
-
-    def epoch(self, epoch: int) -> BoundOrder:
-        """Return the order of one epoch without its gaps, renumbered from 0; see `untouched`."""
-        left, order = self.left(epoch), self.untouched(epoch)
-        return order if left is None else WithoutGaps(order, left)
+    def resumed(self, saved: State, gaps: Gaps) -> ResolvedOrder:
+        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
+        resumed = replace(self, request=self.request.adopting(saved), gaps=gaps.plus(saved.gaps), deals=())
+        order, num_samples = resumed.state_order, resumed.num_samples
+        saved.check(seed=resumed.seed, order=order, index=resumed.fingerprint, num_samples=num_samples)
+        return resumed
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
@@ -275,9 +268,13 @@ class ResolvedOrder:
         """True if every read serves only one sample, so that nothing is kept for another."""
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
-    def units_in(self, epoch: int) -> Units:
-        """Return the units in which an epoch is read: those of the dataset, or the turns of a sampling."""
-        turns = self.turns(epoch) if isinstance(self.units, ChunkUnits) and not self.by_shards else None
+    def units_in(self, epoch: int | None) -> Units:
+        """Return the units in which an epoch is read: those of the dataset, or the turns of a sampling.
+
+        None for several epochs at a time, as a mixture reads them: the turns of one are not those of another.
+        """
+        has_turns = epoch is not None and isinstance(self.units, ChunkUnits) and not self.by_shards
+        turns = self.turns(epoch) if epoch is not None and has_turns else None
         return self.units if turns is None else TurnUnits(self.chunks, turns.chunk)
 
     def moves(self, units: Units) -> bool:
@@ -303,25 +300,6 @@ class ResolvedOrder:
         if self.delivered is not None:
             told["delivered"] = self.delivered.digest()
         return told
-
-    def state_at(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
-        """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps.
-
-        ``place`` is that of the rank if ranks fill their batches.
-        """
-        position, seed = self.position_of(epoch, number), self.request.seed
-        deals = tuple(deal for deal in self.deals if deal.epoch >= epoch)
-        if place is not None:
-            deals += tuple(self._deals_of(place))
-        return State(epoch, position, seed, self.state_order, self.index.fingerprint, self.gaps, deals).to_dict()
-
-    def _deals_of(self, place: RankPlace) -> Iterator[Deal]:
-        partition, rank = place.partition, place.rank
-        only = partition.world_size == 1
-        for epoch, (start, taken) in sorted(place.starts.items()):
-            if taken or not only:  # else the position says it all
-                terms = (epoch, self.position_of(epoch, start), partition.global_batch, partition.world_size)
-                yield Deal(*terms, (taken,), self.gaps.of_epoch(epoch), None if only else rank)
 
     def __repr__(self) -> str:
         """Return the order as a call that can be pasted at a prompt and gives the same integers if defaults change."""

@@ -14,6 +14,8 @@ from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import MAX_POSITION, State, count_in, order_in, shown
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.delivery_sums import DeliveredPart, Proof, RecordHashes
 
@@ -145,7 +147,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     return replace(first, epochs=epochs, gaps=gaps).to_dict()
 
 
-def differences(certificate: Certificate, resolved: ResolvedOrder) -> list[str]:
+def differences(certificate: Certificate, resolved: ResolvedOrder | ResolvedMixture) -> list[str]:
     """List, epoch by epoch and in words, deliveries that differ from what the index says; empty if there are none.
 
     Reads no data; about 0.2 us a sample.
@@ -155,12 +157,8 @@ def differences(certificate: Certificate, resolved: ResolvedOrder) -> list[str]:
     StateError
         The certificate is of another dataset or order, or used other checksums than the index has.
     """
-    index = resolved.index
-    certificate.at(0).check(
-        seed=resolved.request.seed, order=resolved.state_order, index=index.fingerprint, num_samples=0
-    )
-    resolved = replace(resolved, gaps=certificate.gaps, deals=())
-    hashes = RecordHashes(index)
+    resolved = replace(resolved.resumed(certificate.at(0), NO_GAPS), gaps=certificate.gaps, deals=())
+    hashes = RecordHashes(resolved.index)
     if hashes.kind != certificate.checksums:
         msg = f"the certificate used checksums of {certificate.checksums}; this index has those of {hashes.kind}"
         raise StateError(msg, hint="compare with the index that the run used")
@@ -174,7 +172,7 @@ def differences(certificate: Certificate, resolved: ResolvedOrder) -> list[str]:
     return found
 
 
-def _difference(part: DeliveredPart, resolved: ResolvedOrder, hashes: RecordHashes, epoch: int) -> str:
+def _difference(part: DeliveredPart, resolved: ResolvedEpochs, hashes: RecordHashes, epoch: int) -> str:
     num_delivered, total = part.proof
     first, stop = (resolved.number_of(epoch, position) for position in (part.start, part.end))
     num_due = stop - first

@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class Dataset:
         window: int | str | None = None,
         chunk: int | str | None = None,
         num_canonical_nodes: int | None = None,
-    ) -> Dataset:
+    ) -> Self:
         """Shuffle the samples: a new order each epoch, identical for identical arguments on any machine.
 
         Parameters
@@ -73,18 +73,18 @@ class Dataset:
             default one for every 16 chunks of the window, at most 64.
         """
         request = order_request(order, seed=seed, window=window, chunk=chunk, num_canonical_nodes=num_canonical_nodes)
-        shuffled = Dataset(self.stream.spec.in_order(request))
-        shuffled.resolved.order  # noqa: B018  # an impossible request is refused here, not when iterating
+        shuffled = type(self)(self.stream.spec.in_order(request))
+        shuffled.resolved.state_order  # noqa: B018  # an impossible request is refused here, not when iterating
         return shuffled
 
-    def select(self, samples: Any = None, /, **columns: Any) -> Dataset:
+    def select(self, samples: Any = None, /, **columns: Any) -> Self:
         """Select samples by id (a list, an array, a mask), or by columns of the index.
 
         Before `shuffle`, ids of stored samples; after it, positions in every epoch. A column takes a value, a
         collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``.
         Columns of texts and classes also accept the text or class name: ``select(label="cat")``. The order stays.
         """
-        return Dataset(self.stream.spec.selected(samples, columns))
+        return type(self)(self.stream.spec.selected(samples, columns))
 
     def sample(
         self,
@@ -95,7 +95,7 @@ class Dataset:
         limit: int | None = None,
         num_samples: int | None = None,
         replacement: bool = True,
-    ) -> Dataset:
+    ) -> Self:
         """Set how often each sample comes in an epoch, by weights or by classes; to be called before `shuffle`.
 
         A sample that is expected e times comes floor(e) or ceil(e) times, and the next epoch continues from there.
@@ -123,15 +123,15 @@ class Dataset:
             Arguments contradict each other, a weight is negative, or there are too few samples without repeats.
         """
         given = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
-        return Dataset(self.stream.spec.sampled(weights=weights, by=by, **given))
+        return type(self)(self.stream.spec.sampled(weights=weights, by=by, **given))
 
-    def take(self, num_samples: int) -> Dataset:
+    def take(self, num_samples: int) -> Self:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
-        return Dataset(self.stream.spec.taken(num_samples))
+        return type(self)(self.stream.spec.taken(num_samples))
 
-    def skip(self, num_samples: int) -> Dataset:
+    def skip(self, num_samples: int) -> Self:
         """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
-        return Dataset(self.stream.spec.skipped(num_samples))
+        return type(self)(self.stream.spec.skipped(num_samples))
 
     def split(
         self,
@@ -171,7 +171,7 @@ class Dataset:
         specs = split_specs(self.stream.spec, fractions, by=by, group=group, seed=seed, exclude=out)
         return {name: Dataset(spec) for name, spec in specs.items()}
 
-    def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Dataset:
+    def without(self, steps: Any = None, *, positions: Any = None, epoch: int = 0) -> Self:
         """Leave bad batches out of an epoch; all other samples keep their order.
 
         The order itself is unchanged: states list the positions left out, and a state saved earlier still loads here.
@@ -187,23 +187,23 @@ class Dataset:
             The epoch of these steps or positions.
         """
         gaps = self.stream.gaps(steps, positions, count_of(epoch, "without(epoch=)"))
-        return Dataset(self.stream.spec.without(gaps))
+        return type(self)(self.stream.spec.without(gaps))
 
-    def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Dataset:
+    def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
         """Set the rank and world size, overriding torchrun, SLURM, MPI or a running library.
 
         With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
         of a tensor, pipeline or sequence parallel group see the same samples.
         """
-        return Dataset(replace(self.stream.spec, ranks=Ranks.asked(rank, world_size, replicate)))
+        return type(self)(replace(self.stream.spec, ranks=Ranks.asked(rank, world_size, replicate)))
 
     # ---- processing of samples
 
-    def map(self, function: Callable[[Any], Any]) -> Dataset:
+    def map(self, function: Callable[[Any], Any]) -> Self:
         """Apply a function to every sample (after `batch`: to every batch)."""
         return self._then(Map(function))
 
-    def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Dataset:
+    def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
         """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.
 
         Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
@@ -213,7 +213,7 @@ class Dataset:
         """
         return self._then(Filter(function, refill), "filter()")
 
-    def decode(self, *decoders: str | Mapping[str, Decoder], allow_pickle: bool = False) -> Dataset:
+    def decode(self, *decoders: str | Mapping[str, Decoder], allow_pickle: bool = False) -> Self:
         """Decode fields by suffix, with the names of WebDataset; images and features only on request.
 
         Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and related suffixes, also
@@ -238,23 +238,23 @@ class Dataset:
         stage = Decode(decoders, allow_pickle=allow_pickle, features=features)
         return self._then(stage, "decode()")
 
-    def rename(self, **names: str) -> Dataset:
+    def rename(self, **names: str) -> Self:
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has."""
         return self._then(Rename(names), "rename()")
 
-    def columns(self, *names: str) -> Dataset:
+    def columns(self, *names: str) -> Self:
         """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others."""
         return self._then(SelectColumns(names), "columns()")
 
-    def to_tuple(self, *names: str) -> Dataset:
+    def to_tuple(self, *names: str) -> Self:
         """Turn each sample into a tuple of the values of these fields; alternatives as in `rename`."""
         return self._then(ToTuple(names), "to_tuple()")
 
-    def with_ids(self) -> Dataset:
+    def with_ids(self) -> Self:
         """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers."""
         return self._then(WithIds(), "with_ids()")
 
-    def format(self, name: str) -> Dataset:
+    def format(self, name: str) -> Self:
         """Convert batches, or samples if there are no batches, to another form; may be called anywhere in the chain.
 
         Numbers keep the type in which they are stored (a column of int16 stays int16), however they are read. "python"
@@ -263,11 +263,9 @@ class Dataset:
         the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
         `map` before `batch` get samples as they are stored.
         """
-        return Dataset(replace(self.stream.spec, formatting=Formatting(name)))
+        return type(self)(replace(self.stream.spec, formatting=Formatting(name)))
 
-    def batch(
-        self, size: int | None = None, *, global_batch_size: int | None = None, remainder: str = "keep"
-    ) -> Dataset:
+    def batch(self, size: int | None = None, *, global_batch_size: int | None = None, remainder: str = "keep") -> Self:
         """Group samples into batches of ``size`` on each rank, or of ``global_batch_size`` over all ranks.
 
         Numbers, and arrays or tensors of equal shape and type, are stacked; the rest become lists. Dicts and tuples in
@@ -275,7 +273,7 @@ class Dataset:
         to the last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
         "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
         """
-        return Dataset(self.stream.spec.in_batches(Batching.asked(size, global_batch_size, remainder)))
+        return type(self)(self.stream.spec.in_batches(Batching.asked(size, global_batch_size, remainder)))
 
     def reading(
         self,
@@ -288,7 +286,7 @@ class Dataset:
         deadline: float | None = None,
         hedge: bool = False,
         progress: bool = False,
-    ) -> Dataset:
+    ) -> Self:
         """Set how bytes are read and how damaged samples are handled; order and state stay the same.
 
         May be called anywhere in the chain, once. ``ds[i]`` heeds only ``verify``, and raises the sample's error.
@@ -338,7 +336,7 @@ class Dataset:
             hedge=hedge,
             progress=progress,
         )
-        return Dataset(self.stream.spec.read_by(options))
+        return type(self)(self.stream.spec.read_by(options))
 
     # ---- contents and positions
 
@@ -350,7 +348,7 @@ class Dataset:
     @property
     def resolved(self) -> ResolvedOrder:
         """The order resolved to integers; printed, it is a call that reproduces the order even if defaults change."""
-        return self.stream.resolved
+        return cast("ResolvedOrder", self.stream.resolved)  # a `MixedDataset` has a `ResolvedMixture`
 
     @property
     def repeats(self) -> Repeats | None:
@@ -493,5 +491,5 @@ class Dataset:
         """Return the counters since this dataset object was made, and the throughput of its newest iterator."""
         return self.stream.stats()
 
-    def _then(self, stage: Stage, verb: str = "") -> Dataset:
-        return Dataset(self.stream.spec.then(stage, verb))
+    def _then(self, stage: Stage, verb: str = "") -> Self:
+        return type(self)(self.stream.spec.then(stage, verb))

@@ -10,14 +10,17 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sampling.shares import Repeats, Sampling
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages import Filter, Stage
+from shoal.pipeline.stages import BySource, Filter, Stage
 from shoal.reading.large_chunks import can_spill
+from shoal.reading.mixture.mix_request import FOREVER, MixRequest
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
@@ -47,8 +50,8 @@ class DatasetSpec:
         Stages of each sample, the cutting of batches, and stages of each batch.
     """
 
-    opened: Opened
-    request: OrderRequest | None = None
+    opened: Opened | OpenedMixture
+    request: OrderRequest | MixRequest | None = None
     stored: Runs | None = None
     sampling: Sampling | None = None
     delivered: Runs | None = None
@@ -67,14 +70,19 @@ class DatasetSpec:
 
     def summary(self) -> str:
         """Return a one-line description of the stream."""
-        index, batching = self.opened.index, self.batching
-        parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
+        batching, request = self.batching, self.request
+        if isinstance(request, MixRequest):
+            length = "endless" if self.num_samples == FOREVER else f"{self.num_samples:,} samples"
+            parts = [f"mix of {', '.join(request.names)}, {length}, seed={request.seed}"]
+        else:
+            index = self.dataset("repr()").index
+            parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
         if self.sampling is not None:
             parts.append(f"sampled ({self.repeats})")
-        if self.request is not None:
-            order = self.request.order
-            parts.append(f"order {'window' if order is None else order.name} with seed={self.request.seed}")
-        parts += [type(stage).__name__.lower() for stage in self.stages]
+        if isinstance(request, OrderRequest):
+            order = request.order
+            parts.append(f"order {'window' if order is None else order.name} with seed={request.seed}")
+        parts += [type(stage).__name__.lower() for stage in self.stages if not isinstance(stage, BySource)]
         if batching is not None:
             parts.append(f"{'global ' if batching.is_global else ''}batches of {batching.size:,}")
         return ", ".join(parts)
@@ -84,6 +92,9 @@ class DatasetSpec:
     def in_order(self, request: OrderRequest) -> DatasetSpec:
         """Set the order of the samples; allowed once."""
         self._refuse_after_batch("shuffle()")
+        if isinstance(self.request, MixRequest) and not self.request.is_shuffled:
+            self._refuse_after_gaps("shuffle()")
+            return replace(self, request=self.request.shuffled(request))
         if self.request is not None:
             msg = "this dataset is shuffled already; a second shuffle() would hide the first"
             raise UsageError(msg, hint="a larger window= mixes more")
@@ -99,7 +110,7 @@ class DatasetSpec:
             msg = "columns of the index select stored samples; after shuffle() there are only positions"
             raise UsageError(msg, hint="put select() before shuffle()")
         if columns:
-            samples = choose_by_columns(self.opened.index, columns)
+            samples = choose_by_columns(self.dataset("select() by columns").index, columns)
             if self.stored is not None:
                 samples = samples[self.stored.members(np.arange(len(self.stored)))]
         elif self.request is None and self.stored is not None:
@@ -116,7 +127,7 @@ class DatasetSpec:
             before = "shuffle()" if self.request is not None else "filter()" if self.filters else "without()"
             msg = f"sample() decides which stored samples take part, and was called after {before}"
             raise UsageError(msg, hint=f"put sample() before {before}")
-        return replace(self, sampling=sampling_of(self.opened.index, self.stored, **arguments))
+        return replace(self, sampling=sampling_of(self.dataset("sample()").index, self.stored, **arguments))
 
     def taken(self, num_samples: Any) -> DatasetSpec:
         """Keep only the first samples."""
@@ -199,6 +210,8 @@ class DatasetSpec:
         left = self.delivered if self.delivered is not None else self.stored
         if self.delivered is None and self.sampling is not None:
             return self.sampling.num_samples
+        if left is None and isinstance(self.request, MixRequest):
+            return self.request.epoch_samples
         return self.opened.index.num_samples if left is None else len(left)
 
     @property
@@ -206,10 +219,12 @@ class DatasetSpec:
         """Repeats and gaps of the sampling; None without one."""
         return None if self.sampling is None else self.sampling.repeats
 
-    @property
-    def order_request(self) -> OrderRequest:
-        """The order that was asked for, or that of storage."""
-        return self.request or OrderRequest(Sequential())
+    def dataset(self, verb: str) -> Opened:
+        """Return the dataset; raise `UsageError` for a mixture, which is several."""
+        if isinstance(self.opened, OpenedMixture):
+            msg = f"{verb} works on one dataset, and this is a mixture of {', '.join(self.opened.names)}"
+            raise UsageError(msg, hint=f"call {verb} on its sources, before mix()")
+        return self.opened
 
     @property
     def filters(self) -> bool:
@@ -221,12 +236,20 @@ class DatasetSpec:
         """True if batches are filled with what a filter keeps."""
         return any(isinstance(stage, Filter) and stage.refill for stage in self.stages)
 
-    def resolve(self) -> ResolvedOrder:
+    def resolve(self) -> ResolvedOrder | ResolvedMixture:
         """Return the order resolved to integers."""
-        opened = self.opened
-        request, spills = self.order_request, can_spill(opened)
+        if isinstance(self.request, MixRequest) and isinstance(self.opened, OpenedMixture):
+            return ResolvedMixture.of(self.request, self.opened, self.delivered, self.gaps)
+        opened, request = self.dataset("resolve()"), self.request
+        asked = request if isinstance(request, OrderRequest) else OrderRequest(Sequential())
         return ResolvedOrder(
-            opened.index, request, self.stored, self.delivered, self.gaps, spills=spills, sampling=self.sampling
+            opened.index,
+            asked,
+            self.stored,
+            self.delivered,
+            self.gaps,
+            spills=can_spill(opened),
+            sampling=self.sampling,
         )
 
     def partition(self, world_size: int) -> Partition:

@@ -21,6 +21,7 @@ from shoal.pipeline.collate import collate
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
 from shoal.reading.large_chunks import refuse_too_large
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.certificate import Certificate, differences
@@ -31,7 +32,8 @@ from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, Wo
 from shoal.stream.iterating.refilled_states import resumed
 from shoal.stream.iterator_position import Cursor, place_in
 from shoal.stream.map_view import MapView
-from shoal.stream.shuffle_quality import quality_of, warning_about
+from shoal.stream.mixing.mixture_quality import mixture_quality, warning_about_any
+from shoal.stream.shuffle_quality import quality_of
 
 
 class Stream:
@@ -47,11 +49,11 @@ class Stream:
 
     @property
     def opened(self) -> Opened:
-        """Shards and their index."""
-        return self.spec.opened
+        """Shards and their index; an error for a mixture."""
+        return self.spec.dataset("this")
 
     @cached_property
-    def resolved(self) -> ResolvedOrder:
+    def resolved(self) -> ResolvedOrder | ResolvedMixture:
         """The order resolved to integers."""
         return self.spec.resolve()
 
@@ -80,10 +82,11 @@ class Stream:
         if spec.refills and spec.batching is None:
             msg = "filter(refill=True) fills batches, and this dataset has none"
             raise UsageError(msg, hint="call batch() after it, or leave out refill=True")
-        if message := warning_about(resolved, partition.global_batch if spec.batching else 1):
+        if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
             warnings.warn(message, ShuffleWarning, stacklevel=3)
-        refuse_too_large(opened, resolved, options.memory_limit_bytes)
-        expect_windows(opened, resolved, world_size, options.memory_limit_bytes)
+        for part, order in zip(opened.parts, resolved.parts, strict=True):
+            refuse_too_large(part, order, options.memory_limit_bytes)
+            expect_windows(part, order, world_size, options.memory_limit_bytes)
         formatting = spec.formatting.of(opened, spec.stages)
         pipeline = PipelineSpec(partition, rank, spec.stages, spec.batch_stages, collate, formatting=formatting)
         work = WorkerSpec(opened, resolved, pipeline, options)
@@ -113,7 +116,10 @@ class Stream:
         if batch is None:
             few = max(1, min(256, self.resolved.num_samples // 2))
             batch = few if self.spec.batching is None else self.partition.global_batch
-        return quality_of(self.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
+        resolved, size = self.resolved, count_of(batch, "quality(batch=)")
+        if isinstance(resolved, ResolvedMixture):
+            return mixture_quality(resolved, size, key=key, rho=rho)
+        return quality_of(resolved, size, key=key, rho=rho)
 
     def ids(self, epoch: int, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
@@ -210,11 +216,7 @@ class Stream:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""
         saved = State.from_dict(state)
-        request = self.spec.order_request.adopting(saved)
-        resolved = replace(self.resolved, request=request, gaps=self.spec.gaps.plus(saved.gaps), deals=())
-        index = resolved.index.fingerprint
-        saved.check(seed=request.seed, order=resolved.state_order, index=index, num_samples=resolved.num_samples)
-        epoch = saved.epoch
+        resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch
         starts: Mapping[int, tuple[int, int]] = {saved.epoch: (resolved.number_of(saved.epoch, saved.position), 0)}
         if saved.deals:
             rank, world_size = self.spec.ranks.resolve()
@@ -225,23 +227,22 @@ class Stream:
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of what was delivered in this process."""
-        resolved, index = self.resolved, self.opened.index
+        resolved, index = self.resolved, self.spec.opened.index
         parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in self.cursor.deliveries.parts().items()}
-        kind, seed = RecordHashes(index).kind, resolved.request.seed
+        kind, seed = RecordHashes(index).kind, resolved.seed
         return Certificate(index.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> None:
         """Verify that what was due was delivered; see `Dataset.check_certificate`."""
         given = Certificate.from_dict(certificate)
-        request = self.spec.order_request.adopting(given.at(0))
-        if found := differences(given, replace(self.resolved, request=request)):
+        if found := differences(given, self.resolved):
             raise StateError(
                 "; ".join(found), hint="merge the certificates of all ranks, and those of earlier parts of the run"
             )
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and those of the chunk cache."""
-        return self.counters.as_dict() | cache_counts(self.opened, self.counters.of_workers)
+        return self.counters.as_dict() | cache_counts(self.spec.opened, self.counters.of_workers)
 
 
 def _pairs(positions: Any) -> list[tuple[int, int]]:

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.partition import Share
 from shoal.order.seeds import draws, key, keys
 from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_epochs import ResolvedEpochs
 
 _MASK = 2**64 - 1
 _MOST_NOTED = 2
@@ -58,7 +59,7 @@ class DeliveredPart:
         """Return the sum of both parts."""
         return DeliveredPart(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
 
-    def with_gaps(self, resolved: ResolvedOrder, epoch: int) -> DeliveredPart:
+    def with_gaps(self, resolved: ResolvedEpochs, epoch: int) -> DeliveredPart:
         """Convert to positions of the order, from positions that count what is left of an epoch with gaps."""
         start, end = resolved.span_of(epoch, self.start, self.end)
         return DeliveredPart(start, end, self.proof)
@@ -72,9 +73,29 @@ class DeliveredPart:
 class RecordHashes:
     """A 64-bit hash of each sample at its position: of epoch, position, id and the checksum of its record.
 
-    ``kind`` tells the available checksums: "records" (one of each record), "extents" (one of the extent that it is in)
-    or "none".
+    ``kind`` tells the available checksums: "records" (one of each record), "extents" (one of the extent that it is in),
+    "none", or "mixed" if those of several sources differ.
     """
+
+    def __init__(self, index: Index | JoinedIndex) -> None:
+        self._index = index
+        parts = index.parts if isinstance(index, JoinedIndex) else (index,)
+        self._checksums = [_Checksums(part) for part in parts]
+        kinds = {checksums.kind for checksums in self._checksums}
+        self.kind = kinds.pop() if len(kinds) == 1 else "mixed"
+
+    def of(self, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the hashes, shape (num_samples,); 20 to 60 ns each."""
+        hashes = draws(keys(key(0, epoch, "certificate"), positions), ids)
+        if not isinstance(self._index, JoinedIndex):
+            return self._checksums[0].into(hashes, ids)
+        for part, rows, own_ids in self._index.by_part(ids):
+            hashes[rows] = self._checksums[part].into(hashes[rows], own_ids)
+        return hashes
+
+
+class _Checksums:
+    """The checksums that an index has, of records or of extents, and which."""
 
     def __init__(self, index: Index) -> None:
         self._records = index.columns.get(RECORD_CRCS)
@@ -82,9 +103,8 @@ class RecordHashes:
         self._extent_of = None if self._extents is None else _Extents(index.extent_first_sample)
         self.kind = "records" if self._records is not None else "extents" if self._extents is not None else "none"
 
-    def of(self, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the hashes, shape (num_samples,); 20 to 60 ns each."""
-        hashes = draws(keys(key(0, epoch, "certificate"), positions), ids)
+    def into(self, hashes: NDArray[np.uint64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the hashes with the checksum of each sample hashed in."""
         if self._records is not None:
             return draws(hashes, self._records[ids])
         if self._extents is not None and self._extent_of is not None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.columns.column_gathering import with_chosen
 from shoal.pipeline.stages import Filter, in_epoch, run_stages
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
@@ -39,8 +41,10 @@ class MapView:
     which gave its id, else the current epoch of the dataset.
     """
 
-    def __init__(self, spec: DatasetSpec, resolved: ResolvedOrder, cursor: Cursor) -> None:
-        self._opened, self._resolved, self._cursor = with_chosen(spec.opened, spec.stages), resolved, cursor
+    def __init__(self, spec: DatasetSpec, resolved: ResolvedOrder | ResolvedMixture, cursor: Cursor) -> None:
+        opened = spec.opened
+        self._opened = opened if isinstance(opened, OpenedMixture) else with_chosen(opened, spec.stages)
+        self._resolved, self._cursor = resolved, cursor
         self._stages = tuple(stage for stage in spec.stages if not isinstance(stage, Filter))
         self._formatting = spec.formatting.of(self._opened, self._stages)
         self._verifies = spec.reading.verify == "always"
@@ -62,7 +66,7 @@ class MapView:
             raise NoSampleError(msg)
         number %= total
         end_with_trainer()
-        sample = read_sample(self._opened, number, verifies=self._verifies)
+        sample = read_sample(*self._opened.part_of(number), verifies=self._verifies)
         epoch = sample_id.epoch if isinstance(sample_id, _Due) else self._cursor.epoch
         return self._formatting.sample(
             run_stages(in_epoch(self._stages, epoch), sample, number, index=self._opened.index)

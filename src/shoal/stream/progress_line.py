@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.figures import format_bytes, format_count
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.reading.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
@@ -22,7 +23,9 @@ class ProgressLine:
     It shows the ``counters`` at the position of the receiver of the batches. Use it from one thread.
     """
 
-    def __init__(self, position: Position, counters: Counters, opened: Opened, *, who: str = "") -> None:
+    def __init__(
+        self, position: Position, counters: Counters, opened: Opened | OpenedMixture, *, who: str = ""
+    ) -> None:
         self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
         self._position, self._who = position, who
         self._counters, self._opened = counters, opened

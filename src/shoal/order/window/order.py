@@ -144,6 +144,13 @@ class WindowEpoch:
         self.span = order.span
         self._cache: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
+    def narrow(self, positions: int) -> None:
+        """Make spans of about so many positions at most: those of 16,384 cost a third more, of 4,096 three times."""
+        span = -(-positions // self.num_canonical_nodes) * self.num_canonical_nodes
+        if span < self.span:
+            self.span = span
+            self._cache = {}
+
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``; about 100 ns each, O(span) memory beyond them."""
         return self.locate(start, stop)[0]

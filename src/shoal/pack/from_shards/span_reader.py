@@ -8,7 +8,6 @@ from typing import Any
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
-from shoal.index.table import locate
 from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.shard_writer import Named, Unreadable
 from shoal.stream.iterating.iterator import Iteration
@@ -88,8 +87,7 @@ class SpanReader:
         return Named(f"{SAMPLE}{sample_id}", sample) if self._spec.options.skips else sample
 
     def _damaged(self, sample_id: int) -> Unreadable:
-        index = self._spec.opened.index
-        shard = index.shard_names[int(locate(index, [sample_id])[0][0])]
+        shard, _, _ = self._spec.opened.index.place(sample_id)
         error = ShardError("this sample is damaged", shard=shard, hint="`shoal verify` says how")
         return Unreadable(f"{SAMPLE}{sample_id}", error, error.message)
 

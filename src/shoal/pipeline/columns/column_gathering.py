@@ -80,7 +80,7 @@ class Gathering:
         formatting: Formatting,
         allocate: Callable[..., NDArray[Any]] = np.empty,
     ) -> None:
-        self._fetch, self._formatting, self._allocate = fetch, formatting, allocate
+        self.fetch, self._formatting, self._allocate = fetch, formatting, allocate
         self._index, self._format = fetch.opened.index, fetch.opened.format
         self._shards: dict[int, tuple[int | None, int]] = {}
         self._num_units, self._unit_rows = num_units, unit_rows
@@ -137,7 +137,7 @@ class Gathering:
             placed.append(_Held(number, first, read.num_samples, read.first_sample, None))
             return buffer
 
-        read, records = self._fetch.take(unit, place)
+        read, records = self.fetch.take(unit, place)
         held = placed[0] if records is None else self._put(read, records, rows_in_use)
         self._held[unit] = held
         span.lies(unit, held.table, held.first, held.first_sample)
@@ -174,7 +174,7 @@ class Gathering:
         held = self._held.pop(unit)
         if held.records is None:
             self._tables[held.table].drop(held.first, held.num_rows)
-        self._fetch.release(unit)
+        self.fetch.release(unit)
 
     def _table_of(self, columns: Columns, rows_in_use: int) -> tuple[int, Columns]:
         """Return the number of the table for columns of these kinds, and the columns converted to fit it."""

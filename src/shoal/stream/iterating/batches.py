@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
 from shoal.pipeline.stages import DROPPED, run_stages
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
@@ -30,8 +32,8 @@ from shoal.stream.iterator_position import Position
 class BatchContext:
     """Inputs for making samples and batches, and the counters of the results."""
 
-    opened: Opened
-    resolved: ResolvedOrder
+    opened: Opened | OpenedMixture
+    resolved: ResolvedOrder | ResolvedMixture
     pipeline: PipelineSpec
     counters: Counters
     position: Position
@@ -195,9 +197,9 @@ def _alone(source: BatchContext, sample_id: int) -> Any:
     """Run a sample that was not due through all stages; do not count it if it is damaged."""
     opened, stages, quarantine = source.opened, source.pipeline.stages, source.quarantine
     if quarantine is None:
-        return run_stages(stages, read_sample(opened, sample_id), sample_id, index=opened.index)
+        return run_stages(stages, read_sample(*opened.part_of(sample_id)), sample_id, index=opened.index)
     if quarantine.among(np.array([sample_id]))[0]:
         return SKIPPED
-    sample = salvaged_sample(opened, sample_id) if quarantine.finds else read_sample(opened, sample_id)
+    sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id))
     made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
     return SKIPPED if type(made) is Damaged else made

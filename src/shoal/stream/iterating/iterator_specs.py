@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_gathering import gathers
 from shoal.pipeline.decode_pool import Threaded, threaded
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Filter, Stage
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
@@ -77,8 +79,8 @@ class PipelineSpec:
 class WorkerSpec:
     """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position."""
 
-    opened: Opened
-    resolved: ResolvedOrder
+    opened: Opened | OpenedMixture
+    resolved: ResolvedOrder | ResolvedMixture
     pipeline: PipelineSpec
     options: ReadingOptions
 

@@ -17,6 +17,7 @@ from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
 from shoal.reading.memory_division import Budget
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
@@ -53,7 +54,7 @@ class Gathered:
 
 def shares_of(
     order: BoundOrder,
-    resolved: ResolvedOrder,
+    resolved: ResolvedOrder | ResolvedMixture,
     pipeline: PipelineSpec,
     position: Position,
     units: Units | None = None,
@@ -105,7 +106,7 @@ def planned(
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
-            wanted = _wanted(following[0], quarantine)
+            wanted = wanted_of(following[0], quarantine)
             units_after = following[0].chunks[wanted]
             if keeping is None:
                 fetch.read_ahead(first_uses(units_after, units))
@@ -117,7 +118,7 @@ def planned(
             else:
                 reads, last, drops = keeping.plan(units, units_after)
                 fetch.read_ahead(reads)
-            wanted = _wanted(share, quarantine)
+            wanted = wanted_of(share, quarantine)
             samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
             yield _span(share, steps, samples, wanted)
         current, units = following, units_after
@@ -142,13 +143,13 @@ def unplanned(
 ) -> Iterator[ReadSpan]:
     """Yield span after span of samples that have a read of their own."""
     for share, steps in shares:
-        wanted = _wanted(share, quarantine)
+        wanted = wanted_of(share, quarantine)
         ids = share.ids[wanted]
         samples = reader.samples(ids.tolist(), share.chunks[wanted])
         yield _span(share, steps, samples, wanted)
 
 
-def _wanted(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np.bool_]:
+def wanted_of(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np.bool_]:
     """Select the samples of a share to read: all but those in quarantine."""
     return slice(None) if quarantine is None or not len(quarantine.known) else ~quarantine.among(share.ids)
 

@@ -13,6 +13,7 @@ from functools import cache
 from shoal.errors import IndexFileError, ShoalError
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index
+from shoal.indexing.open_source import Opened
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.urls import scheme_of
 from shoal.stream.iterating.iterator_specs import WorkerSpec
@@ -23,10 +24,9 @@ _SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent fa
 def pack(work: WorkerSpec) -> bytes:
     """Return the work as bytes that `unpack` restores on this machine."""
     buffer = io.BytesIO()
-    pickler, index, path = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL), work.opened.index, _path_of(work)
-    if path:
-        named = (path, index.fingerprint)
-        pickler.persistent_id = lambda thing: named if thing is index else None  # type: ignore[method-assign]
+    pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    named = {id(part.index): (path, part.index.fingerprint) for part in work.opened.parts if (path := _path_of(part))}
+    pickler.persistent_id = lambda thing: named.get(id(thing))  # type: ignore[method-assign]
     pickler.dump(work)
     return buffer.getvalue()
 
@@ -54,9 +54,9 @@ def _load(named: tuple[str, str]) -> Index:
     return index
 
 
-def _path_of(work: WorkerSpec) -> str:
-    """Return the local file that holds exactly the index of this work; "" if it is small, or there is no such file."""
-    index, path = work.opened.index, work.opened.index_path
+def _path_of(opened: Opened) -> str:
+    """Return the local file that holds exactly this index; "" if it is small, or there is no such file."""
+    index, path = opened.index, opened.index_path
     if path is None or scheme_of(path) or index.num_extents + index.num_samples < _SMALL_ROWS:
         return ""
     try:

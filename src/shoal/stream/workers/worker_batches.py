@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.figures import format_bytes
+from shoal.indexing.open_source import Opened
 from shoal.pipeline.quarantine import MOST_LISTED
 from shoal.reading.cached_ranges import cache_counts, chunk_cache_of, expect_windows
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
 from shoal.stream.delivery_sums import Proof
@@ -183,15 +185,24 @@ def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
     warning says what that costs. They do not divide the window: to hold only a part of it, each worker would read
     chunks again, and over the network.
     """
-    opened, resolved = work.opened, work.resolved
+    world_size = work.pipeline.partition.world_size
+    shared = tuple(
+        _sharing(opened, resolved, world_size, num_workers)
+        for opened, resolved in zip(work.opened.parts, work.resolved.parts, strict=True)
+    )
+    return replace(work, opened=work.opened.with_parts(shared))
+
+
+def _sharing(opened: Opened, resolved: ResolvedOrder, world_size: int, num_workers: int) -> Opened:
+    """Return a dataset with a cache of this machine, if it has none and reads a remote store."""
     if opened.cache is not None or opened.store.reads_ahead or not len(resolved.chunks):
-        return work
+        return opened
     chunks = min(resolved.order.parameters.get("chunks", 0), len(resolved.chunks))
     window_bytes = chunks * resolved.index.num_bytes // len(resolved.chunks)
     asked = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * window_bytes), "keep": False}
     try:
         shared = replace(opened, cache=chunk_cache_of(asked, dataset=opened.index.fingerprint))
-        expect_windows(shared, resolved, work.pipeline.partition.world_size)
+        expect_windows(shared, resolved, world_size)
     except (UsageError, StorageError) as error:
         _log.warning(
             "workers read every chunk for themselves, since they cannot share: %s; %d workers hold a window of %s "
@@ -201,5 +212,5 @@ def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
             format_bytes(window_bytes),
             num_workers,
         )
-        return work
-    return replace(work, opened=shared)
+        return opened
+    return shared

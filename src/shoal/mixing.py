@@ -1,0 +1,8 @@
+"""Choices of the source of each position of a mixture, for `shoal.mix(choice=)`; and the mixture itself."""
+
+from __future__ import annotations
+
+from shoal.order.mixture.source_choice import Even, PerBatch, PerRank, Random
+from shoal.stream.mixing.mixed_dataset import MixedDataset
+
+__all__ = ["Even", "MixedDataset", "PerBatch", "PerRank", "Random"]

@@ -1,0 +1,123 @@
+"""Sources of a mixture: one dataset, round after round of it, each in the order of another epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.arrays.vectorized import distinct
+from shoal.order.protocol import LANE_BITS, BoundOrder, Narrowing, innermost, lanes_of
+
+
+class EndlessSource(Protocol):
+    """A source whose samples never end: sample ``k`` is the one at position ``k % num_samples`` of a round.
+
+    Ids and chunks are numbered within the source.
+    """
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of a round."""
+        ...
+
+    @property
+    def num_ids(self) -> int:
+        """Number of sample ids, of which a round need not have all."""
+        ...
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+        ...
+
+    @property
+    def reach(self) -> int:
+        """Number of its samples over which it uses a chunk, about; 0 if unknown."""
+        ...
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of samples ``[start, stop)`` and the chunk of each."""
+        ...
+
+    def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return where samples with these numbers and chunks lie on the axis along which ranks share a batch.
+
+        An integer below 2^32; samples of a chunk lie together, and chunks that mix are spread over all of it.
+        """
+        ...
+
+    def first_use(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the samples ``[start, stop)`` with this id; -1 if none has."""
+        ...
+
+
+class RepeatedDataset:
+    """A dataset as a source: each round in the order of the epoch of that number.
+
+    Parameters
+    ----------
+    num_samples, num_ids, num_chunks, reach
+        See `EndlessSource`.
+    order_of
+        The bound order of a round; it should keep the last two.
+    span
+        Positions of a round that are worth making at once, as few are used at a time; None for those of the order.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        order_of: Callable[[int], BoundOrder],
+        *,
+        num_ids: int,
+        num_chunks: int,
+        reach: int = 0,
+        span: int | None = None,
+    ) -> None:
+        self.num_samples, self.num_ids, self.num_chunks, self.reach = num_samples, num_ids, num_chunks, reach
+        self._order_of, self._span = order_of, span
+
+    def round(self, number: int) -> BoundOrder:
+        """Return the order of a round."""
+        order = self._order_of(number)
+        spanned = innermost(order)
+        if self._span is not None and isinstance(spanned, Narrowing):
+            spanned.narrow(self._span)
+        return order
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids of samples ``[start, stop)`` and the chunk of each."""
+        ids, chunks = np.empty(stop - start, dtype=np.int64), np.empty(stop - start, dtype=np.int64)
+        at = start
+        while at < stop:
+            number, first = divmod(at, self.num_samples)
+            end = min(stop, at - first + self.num_samples)
+            ids[at - start : end - start], chunks[at - start : end - start] = self.round(number).locate(
+                first, first + end - at
+            )
+            at = end
+        return ids, chunks
+
+    def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the canonical node of each sample and the lane of its chunk as one fraction of 2^32."""
+        rounds, offsets = np.divmod(numbers, self.num_samples)
+        found = np.empty(len(numbers), dtype=np.uint64)
+        for number in distinct(rounds).tolist():
+            mine, order = rounds == number, self.round(number)
+            num_nodes = order.num_canonical_nodes
+            nodes = (offsets[mine] % num_nodes).astype(np.uint64)
+            found[mine] = ((nodes << np.uint64(LANE_BITS) | lanes_of(order, chunks[mine])) << np.uint64(32 - LANE_BITS)
+                           ) // np.uint64(num_nodes)  # fmt: skip
+        return found
+
+    def first_use(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the samples ``[start, stop)`` with this id; -1 if none has. O(rounds)."""
+        for number in range(start // self.num_samples, -(-stop // self.num_samples)):
+            offset = int(self.round(number).positions(np.array([sample_id]))[0])
+            found = number * self.num_samples + offset
+            if offset >= 0 and start <= found < stop:
+                return found
+        return -1

@@ -1,0 +1,66 @@
+"""Weights as exact integers: so that counts at any position are exact, and equal on every machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from shoal.errors import UsageError
+
+TOTAL = 1 << 40
+"""Largest sum of the integer weights of a mixture."""
+
+
+def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
+    """Return integers in the ratio of the given weights, by name, with a sum of at most 2^40.
+
+    Weights are read as decimals, so .9 and .1 are 9 and 1. If their exact ratio takes larger numbers, they are rounded
+    to a sum of 2^40 by largest remainders, which changes a weight by less than 10^-12; none above zero becomes zero.
+
+    >>> integer_weights({"web": 0.9, "code": 0.1})
+    {'web': 9, 'code': 1}
+
+    Raises
+    ------
+    UsageError
+        There are no weights, or one is negative or no number, or all are zero.
+    """
+    exact = {name: _exact(name, weight) for name, weight in weights.items()}
+    total = sum(exact.values())
+    if not total:
+        msg = f"a mixture needs a weight above zero; got {dict(weights)!r:.200}"
+        raise UsageError(msg, hint='weights={"web": 0.7, "code": 0.3}')
+    scale = math.lcm(*(weight.denominator for weight in exact.values()))
+    whole = {name: int(weight * scale) for name, weight in exact.items()}
+    common = math.gcd(*whole.values())
+    if sum(whole.values()) // common <= TOTAL:
+        return {name: weight // common for name, weight in whole.items()}
+    return _rounded({name: weight / total * TOTAL for name, weight in exact.items()})
+
+
+def _rounded(ideal: Mapping[str, Fraction]) -> dict[str, int]:
+    """Round to integers with the same sum: those with the largest remainders up, ties by name."""
+    found = {name: max(int(weight), int(weight > 0)) for name, weight in ideal.items()}
+    by_remainder = sorted(ideal, key=lambda name: (found[name] - ideal[name], name))
+    missing = TOTAL - sum(found.values())
+    for name in by_remainder[: max(missing, 0)]:
+        found[name] += 1
+    # The few that were raised from zero to one are taken from the largest, where they are not noticed.
+    found[max(found, key=lambda name: (found[name], name))] += min(missing, 0)
+    return found
+
+
+def _exact(name: str, weight: Any) -> Fraction:
+    try:
+        if isinstance(weight, bool):
+            raise TypeError  # noqa: TRY301  # reported once, below
+        exact = weight if isinstance(weight, Fraction) else Fraction(str(weight))
+    except (TypeError, ValueError, ZeroDivisionError):
+        msg = f"the weight of {name!r} must be a number; got {weight!r:.80}"
+        raise UsageError(msg) from None
+    if exact < 0:
+        msg = f"the weight of {name!r} must not be negative; got {weight!r}"
+        raise UsageError(msg, hint="0 leaves a source out")
+    return exact

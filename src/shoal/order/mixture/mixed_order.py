@@ -1,0 +1,183 @@
+"""The order of a mixture: the source of each position, and in each source one sample after the other.
+
+The mixture is endless: position ``p`` of epoch ``e`` is position ``e * epoch_size + p`` of it, so that sources carry
+on from one epoch to the next, and any prefix has visited the samples of a source ``k`` or ``k + 1`` times. Ids of
+sources are numbered one source after another, and so are chunks.
+
+When ranks share a batch, each source's samples are spread evenly over them in the order of their lanes, and the points
+at which they lie go on from batch to batch: so over many batches each rank gets its share of each source, to within a
+few samples, and chunks stay together as far as that allows. With the lanes of all sources merged as they are, ranks
+read chunks of sources with small weights half as often again, and their shares were off two to five times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.arrays.vectorized import order_by
+from shoal.order.mixture.endless_source import EndlessSource
+from shoal.order.mixture.source_choice import PerRank
+from shoal.order.mixture.source_schedule import SourceSchedule
+from shoal.order.protocol import AXIS_BITS, as_ids, as_span
+
+_SPAN = 1 << 17
+_FINE_BITS = 20
+_GOLDEN = 0x9E3779B97F4A7C15
+_ROOT = 0x6A09E667F3BCC909  # the square root of 2, less 1
+_MOST_REACH = 1 << 20
+
+
+class MixedSources:
+    """Sources mixed by a schedule, endless: itself a source of other mixtures.
+
+    ``num_samples`` are those of a round, which is an epoch of the mixture.
+    """
+
+    def __init__(self, schedule: SourceSchedule, sources: Sequence[EndlessSource], *, num_samples: int) -> None:
+        self.schedule, self.parts, self.num_samples = schedule, tuple(sources), num_samples
+        self.first_id = np.cumsum([0, *(source.num_ids for source in sources)])
+        self.first_chunk = np.cumsum([0, *(source.num_chunks for source in sources)])
+        self._last: tuple[int, int, NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    @property
+    def num_ids(self) -> int:
+        """Number of sample ids of all sources."""
+        return int(self.first_id[-1])
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks of all sources."""
+        return int(self.first_chunk[-1])
+
+    @property
+    def reach(self) -> int:
+        """Number of positions over which a chunk is used, about, of the source that uses them longest."""
+        weights = self.schedule.weights_at(0)
+        total = sum(weights.values())
+        reaches = [source.reach * total // weights[name]
+                   for name, source in zip(self.schedule.names, self.parts, strict=True) if weights[name]]  # fmt: skip
+        return min(max(reaches, default=0), _MOST_REACH)
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids at endless positions ``[start, stop)`` and the chunk of each."""
+        chosen, counts = self.schedule.sources(start, stop), self.schedule.counts(start)
+        by_source, lengths = self._by_source(chosen)
+        found = np.empty((2, stop - start), dtype=np.int64)
+        numbers = np.empty(stop - start, dtype=np.int64)
+        begin = 0
+        for source in np.flatnonzero(lengths).tolist():
+            first, end = int(counts[source]), begin + int(lengths[source])
+            ids, chunks = self.parts[source].locate(first, first + end - begin)
+            np.add(ids, self.first_id[source], out=found[0, begin:end])
+            np.add(chunks, self.first_chunk[source], out=found[1, begin:end])
+            numbers[begin:end] = np.arange(first, first + end - begin)
+            begin = end
+        placed = np.empty_like(found)
+        placed[:, by_source] = found
+        placed_numbers = np.empty_like(numbers)
+        placed_numbers[by_source] = numbers
+        self._last = start, stop, chosen, placed_numbers
+        return placed[0], placed[1]
+
+    def numbers(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source at each position ``[start, stop)``, and how many samples of it come before."""
+        last = self._last
+        if last is not None and last[0] <= start and stop <= last[1]:
+            return last[2][start - last[0] : stop - last[0]], last[3][start - last[0] : stop - last[0]]
+        chosen, counts = self.schedule.sources(start, stop), self.schedule.counts(start)
+        by_source, lengths = self._by_source(chosen)
+        numbers = np.empty(stop - start, dtype=np.int64)
+        before = np.repeat(np.cumsum(lengths) - lengths - counts, lengths)
+        numbers[by_source] = np.arange(stop - start) - before
+        return chosen, numbers
+
+    def numbers_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many samples of its source come before each of these ascending positions, those between few."""
+        found = np.empty_like(positions)
+        for part in np.split(np.arange(len(positions)), np.flatnonzero(np.diff(positions) > _SPAN) + 1):
+            if part.size:
+                low, high = int(positions[part[0]]), int(positions[part[-1]]) + 1
+                found[part] = self.numbers(low, high)[1][positions[part] - low]
+        return found
+
+    def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return where the samples at these endless positions lie among those of their sources."""
+        found = np.empty(len(numbers), dtype=np.uint64)
+        for part in np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) > _SPAN) + 1):
+            low = int(numbers[part[0]]) if part.size else 0
+            high = int(numbers[part[-1]]) + 1 if part.size else 0
+            chosen, inside = (each[numbers[part] - low] for each in self.numbers(low, high))
+            for source in np.unique(chosen).tolist():
+                mine = part[chosen == source]
+                of_source = chunks[mine] - self.first_chunk[source]
+                found[mine] = self.parts[source].axis(inside[chosen == source], of_source)
+        return found
+
+    def source_of_ids(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the source of each sample id."""
+        return np.searchsorted(self.first_id, ids, side="right") - 1
+
+    def first_use(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first endless position in ``[start, stop)`` with this id; -1 if there is none."""
+        source = int(self.source_of_ids(np.array([sample_id]))[0])
+        begin, end = (int(self.schedule.counts(position)[source]) for position in (start, stop))
+        number = self.parts[source].first_use(sample_id - int(self.first_id[source]), begin, end)
+        position = self.schedule.position_of(source, number) if number >= 0 else None
+        return -1 if position is None else position
+
+    def _by_source(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the indices that sort positions by source, and the number of each."""
+        bits = max(1, len(self.parts).bit_length())
+        return order_by((chosen, bits)), np.bincount(chosen, minlength=len(self.parts))
+
+
+class MixedEpoch:
+    """The order of one epoch of a mixture, as any other bound order; an id may occur more than once, or not at all."""
+
+    version: ClassVar[int] = 1
+    num_canonical_nodes: ClassVar[int] = 1
+    span: ClassVar[int] = _SPAN
+
+    def __init__(self, mixed: MixedSources, epoch: int) -> None:
+        self._mixed, self.num_samples = mixed, mixed.num_samples
+        self._begin = epoch * mixed.num_samples
+        self.parameters = {"chunks": mixed.reach}
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at positions ``[start, stop)``."""
+        return self.locate(start, stop)[0]
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
+        first, end = as_span(start, stop, self.num_samples)
+        return self._mixed.locate(self._begin + first, self._begin + end)
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """Return the first position of each sample id in this epoch, -1 if it has none; some milliseconds each."""
+        begin, end = self._begin, self._begin + self.num_samples
+        array = as_ids(ids, self._mixed.num_ids)
+        found = [self._mixed.first_use(sample_id, begin, end) for sample_id in array.tolist()]
+        return np.array([position - begin if position >= 0 else -1 for position in found], dtype=np.int64)
+
+    def axis(
+        self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        """Return where each sample lies when its batch is shared: each source spread evenly, its chunks together."""
+        if isinstance(self._mixed.schedule.choice, PerRank):
+            return np.zeros(len(positions), dtype=np.uint64)  # by position, so runs stay with a rank
+        mixed, num_sources = self._mixed, len(self._mixed.parts)
+        lanes = mixed.axis(self._begin + positions, chunks) >> np.uint64(32 - _FINE_BITS)
+        sources = np.searchsorted(mixed.first_chunk, chunks, side="right") - 1
+        groups = batches * num_sources + sources
+        bits = int(groups.max(initial=0)).bit_length()
+        # Points of the golden section are spread evenly over any run of numbers, so over batches as well as in each.
+        points = mixed.numbers_at(self._begin + positions).astype(np.uint64) * np.uint64(_GOLDEN)
+        points += sources.astype(np.uint64) * np.uint64(_ROOT)
+        points >>= np.uint64(64 - AXIS_BITS)
+        found = np.empty_like(points)
+        found[order_by((groups, bits), (lanes, _FINE_BITS))] = points[order_by((groups, bits), (points, AXIS_BITS))]
+        return found

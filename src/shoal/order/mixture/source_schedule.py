@@ -1,0 +1,134 @@
+"""The source of every position of a run whose weights change at given positions, at once or little by little."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.mixture.integer_weights import integer_weights
+from shoal.order.mixture.source_choice import MOST_SOURCES, Choice, ConstantStage
+from shoal.order.seeds import check_seed, key
+
+_RAMP_STEPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Weights by name (integers; a source that is not named has 0) from position ``at`` on.
+
+    With ``ramp``, weights move there linearly over so many positions, in up to 256 equal steps.
+    """
+
+    at: int
+    weights: Mapping[str, int]
+    ramp: int = 0
+
+
+class SourceSchedule:
+    """Sources of positions, by number in the order of ``names``.
+
+    A pure function of names, changes, choice and seed. It does not depend on the order of the names, nor on changes
+    behind the position: counts carry on from one change to the next, and a source's bound counts from there.
+
+    Parameters
+    ----------
+    names
+        Names of the sources; at most 65,536.
+    changes
+        The first at position 0, the others in ascending order. Each holds until the next, which may cut its ramp.
+    """
+
+    def __init__(self, names: Sequence[str], changes: Sequence[Change], choice: Choice, *, seed: int = 0) -> None:
+        if not 0 < len(names) <= MOST_SOURCES:
+            msg = f"a mixture has 1 to {MOST_SOURCES} sources; got {len(names)}"
+            raise UsageError(msg)
+        self.names, self.changes, self.choice, self.seed = tuple(names), tuple(changes), choice, check_seed(seed)
+        # Stages number sources by their sorted names, so that ties between equal weights do not depend on the listing.
+        self._sorted = sorted(self.names)
+        number_of = {name: number for number, name in enumerate(self.names)}
+        self._number = np.array([number_of[name] for name in self._sorted], dtype=np.int64)
+        self._sorted_number = np.argsort(self._number)
+        steps = _steps(self.changes, choice.block * choice.run)
+        self._starts, self._weights = [start for start, _ in steps], [weights for _, weights in steps]
+        self._stages: list[ConstantStage] = []
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before a position; shape (num_sources,), O(num_sources), 0.5 ms for 64."""
+        counts: NDArray[np.int64] = self._stage_at(position).counts(position)[self._sorted_number]
+        return counts
+
+    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source of each position ``[start, stop)``; 30 ns each for 64 sources."""
+        found = [np.zeros(0, dtype=np.int64)]
+        while start < stop:
+            number = self._number_at(start)
+            end = min(stop, self._starts[number + 1]) if number + 1 < len(self._starts) else stop
+            found.append(self._stage(number).sources(start, end))
+            start = end
+        return self._number[np.concatenate(found) if len(found) > 2 else found[-1]]
+
+    def position_of(self, source: int, number: int) -> int | None:
+        """Return the position of sample ``number`` of a source; None if its weight falls to 0 before."""
+        place = int(self._sorted_number[source])
+        for at in range(len(self._starts)):
+            is_last = at + 1 == len(self._starts)
+            if is_last or int(self._stage(at + 1).before[place]) > number:
+                stage = self._stage(at)
+                return stage.position_of(place, number) if stage.weights[place] else None
+        return None
+
+    def weights_at(self, position: int) -> dict[str, int]:
+        """Return the integer weights by name in force at a position."""
+        stage = self._stage_at(position)
+        return {name: stage.weights[place] for name, place in zip(self.names, self._sorted_number, strict=True)}
+
+    def _number_at(self, position: int) -> int:
+        return bisect_right(self._starts, position) - 1
+
+    def _stage_at(self, position: int) -> ConstantStage:
+        return self._stage(self._number_at(position))
+
+    def _stage(self, number: int) -> ConstantStage:
+        """Return a stage; it and those before it are made when first needed, since each begins with counts."""
+        while len(self._stages) <= number:
+            made = len(self._stages)
+            start = self._starts[made]
+            before = self._stages[-1].counts(start) if made else np.zeros(len(self.names), dtype=np.int64)
+            weights = [self._weights[made].get(name, 0) for name in self._sorted]
+            stage = ConstantStage(self.choice, weights, key(self.seed, 0, "source", start), start=start, before=before)
+            self._stages[made:] = [stage]  # if another thread was faster, its stage is the same
+        return self._stages[number]
+
+
+def _steps(changes: Iterable[Change], block_positions: int) -> list[tuple[int, Mapping[str, int]]]:
+    """Return the positions from which weights are constant, with the weights: ramps as steps."""
+    steps: list[tuple[int, Mapping[str, int]]] = []
+    for change in changes:
+        while steps and steps[-1][0] >= change.at:
+            steps.pop()
+        if (change.at == 0) != (not steps) or change.at < 0 or change.ramp < 0:
+            msg = f"weights must change at ascending positions, the first at 0; got one at {change.at}"
+            raise UsageError(msg)
+        if change.ramp and steps:
+            num_steps = max(1, min(_RAMP_STEPS, change.ramp // block_positions))
+            steps += _ramp(steps[-1][1], change, num_steps)
+        steps.append((change.at + (change.ramp if steps else 0), change.weights))
+    return steps
+
+
+def _ramp(before: Mapping[str, int], change: Change, num_steps: int) -> list[tuple[int, Mapping[str, int]]]:
+    names = {*before, *change.weights}
+    first, last = ({name: Fraction(side.get(name, 0), sum(side.values())) for name in names} for side in
+                   (before, change.weights))  # fmt: skip
+    steps: list[tuple[int, Mapping[str, int]]] = []
+    for number in range(num_steps):
+        done = Fraction(2 * number + 1, 2 * num_steps)
+        weights = {name: first[name] + (last[name] - first[name]) * done for name in names}
+        steps.append((change.at + change.ramp * number // num_steps, integer_weights(weights)))
+    return steps

@@ -1,0 +1,201 @@
+"""What `shoal.mix` was asked for: sources, weights and their changes, and where an epoch ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.mixture.integer_weights import integer_weights
+from shoal.order.mixture.source_choice import Choice, Even
+from shoal.order.mixture.source_schedule import Change, SourceSchedule
+from shoal.order.protocol import as_whole
+from shoal.order.sampling.shares import Sampling
+from shoal.order.seeds import key
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes
+from shoal.reading.resolved_order import OrderRequest
+
+ENDS = ("first", "all", "forever")
+FOREVER = 1 << 60
+"""Samples of an epoch that has no end."""
+_LEAST_EXTENTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRequest:
+    """One source of a mixture: a dataset with its order, or another mixture.
+
+    Parameters
+    ----------
+    num_ids, mean_bytes, extent_bytes
+        Samples of the dataset; decoded bytes of one on average, and of the largest extent.
+    request, stored, sampling, delivered
+        As in a dataset: the order (None for that of storage), and the samples that take part.
+    """
+
+    name: str
+    num_ids: int
+    mean_bytes: float
+    extent_bytes: int
+    request: OrderRequest | MixRequest | None
+    stored: Runs | None = None
+    sampling: Sampling | None = None
+    delivered: Runs | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of a round."""
+        if isinstance(self.request, MixRequest):
+            return self.request.epoch_samples
+        if self.delivered is None and self.sampling is not None:
+            return self.sampling.num_samples
+        left = self.delivered if self.delivered is not None else self.stored
+        return self.num_ids if left is None else len(left)
+
+
+@dataclass(frozen=True)
+class MixRequest:
+    """A mixture as it was asked for; `shuffle` completes it, `reweight` adds to ``changes``.
+
+    ``max_repeats`` is the most visits of a sample in an epoch, by source; ``asked`` what `shuffle` was given.
+    """
+
+    sources: tuple[SourceRequest, ...]
+    changes: tuple[Change, ...]
+    choice: Choice = field(default_factory=Even)
+    seed: int = 0
+    ends: str = "first"
+    epoch_size: int | None = None
+    max_repeats: Mapping[str, float] | None = None
+    asked: OrderRequest | None = None
+
+    @property
+    def is_shuffled(self) -> bool:
+        """True if every source has an order."""
+        return self.asked is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sources."""
+        return tuple(source.name for source in self.sources)
+
+    @cached_property
+    def schedule(self) -> SourceSchedule:
+        """The source of every position."""
+        return SourceSchedule(self.names, self.changes, self.choice, seed=self.seed)
+
+    @cached_property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch.
+
+        Raises
+        ------
+        UsageError
+            A source never comes to its end, though the epoch is to wait for it, or would repeat more than allowed.
+        """
+        num_samples = self.epoch_size or self._end()
+        for number, source in enumerate(self.sources):
+            most = (self.max_repeats or {}).get(source.name)
+            last = None if most is None else math.floor(most * source.num_samples)
+            at = None if last is None else self.schedule.position_of(number, last)
+            if at is not None and at < num_samples:
+                msg = f"{source.name!r} would come more than {most} times: its {source.num_samples} samples are used up"
+                msg += f" so often at position {at} of {'an endless' if num_samples == FOREVER else num_samples} epoch"
+                raise UsageError(msg, hint="a smaller weight, a larger max_repeats=, or epoch_size= up to there")
+        return num_samples
+
+    def exhausted_at(self) -> dict[str, int | None]:
+        """Return by name the endless position after which each source has come once; None if it never has."""
+        found: dict[str, int | None] = {}
+        for number, source in enumerate(self.sources):
+            last = self.schedule.position_of(number, source.num_samples - 1)
+            found[source.name] = None if last is None else last + 1
+        return found
+
+    def _end(self) -> int:
+        if self.ends == "forever":
+            return FOREVER
+        if self.ends == "all":
+            ends = self.exhausted_at()
+            if never := [name for name, at in ends.items() if at is None]:
+                msg = f'ends="all" waits for every source, and {never[0]!r} never comes to its end: its weight is 0'
+                raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
+            return max(at or 0 for at in ends.values())
+        repeats = [self.schedule.position_of(number, source.num_samples) for number, source in enumerate(self.sources)]
+        if not (known := [at for at in repeats if at is not None]):
+            msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
+            raise UsageError(msg, hint='epoch_size= or ends="forever"')
+        return min(known)
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before an endless position."""
+        return self.schedule.counts(position)
+
+    def shuffled(self, asked: OrderRequest) -> MixRequest:
+        """Give every source that has no order yet this one; a window in bytes is shared among them.
+
+        A source's share is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in all
+        windows for equally many positions. Its seed hangs on its name.
+        """
+        largest = {
+            name: max(change.weights.get(name, 0) / sum(change.weights.values()) for change in self.changes)
+            for name in self.names
+        }
+        rates = {source.name: largest[source.name] * source.mean_bytes for source in self.sources}
+        total = sum(rates.values()) or 1.0
+        sources = []
+        for source in self.sources:
+            seeded = replace(asked, seed=key(asked.seed, 0, f"source {source.name}"))
+            if isinstance(source.request, MixRequest):
+                inner = source.request
+                share = self._share(asked, source, rates[source.name] / total)
+                sources.append(source if inner.is_shuffled else replace(source, request=inner.shuffled(
+                    replace(seeded, window=share if asked.order is None else None))))  # fmt: skip
+            elif source.request is None:
+                window = self._share(asked, source, rates[source.name] / total) if asked.order is None else None
+                sources.append(replace(source, request=replace(seeded, window=window)))
+            else:
+                sources.append(source)
+        return replace(self, sources=tuple(sources), asked=asked)
+
+    def _share(self, asked: OrderRequest, source: SourceRequest, share: float) -> int:
+        total_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if asked.window is None else asked.window, "window")
+        all_bytes = max(1, math.ceil(source.mean_bytes * source.num_ids))
+        return max(round(total_bytes * share), min(_LEAST_EXTENTS * source.extent_bytes, all_bytes))
+
+    def leaves(self, prefix: str = "") -> Iterator[tuple[str, SourceRequest]]:
+        """Yield the datasets of the mixture and of those nested in it, with their full names."""
+        for source in self.sources:
+            if isinstance(source.request, MixRequest):
+                yield from source.request.leaves(f"{prefix}{source.name}/")
+            else:
+                yield prefix + source.name, source
+
+    def reweighted(
+        self, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest] = ()
+    ) -> MixRequest:
+        """Return the mixture with other weights from a position on; positions before it do not change."""
+        at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
+        sources = (*self.sources, *added)
+        check_names(weights, [source.name for source in sources])
+        if at < self.changes[-1].at or at <= 0 or ramp < 0:
+            msg = f"reweight(at={at}) comes before the change at {self.changes[-1].at}, or has a ramp below 0: {ramp}"
+            raise UsageError(msg, hint="changes are added at the end; at=0 is a matter of mix(weights=)")
+        kept = tuple(change for change in self.changes if change.at < at)
+        changed = replace(self, sources=sources, changes=(*kept, Change(at, integer_weights(weights), ramp)))
+        return changed if self.asked is None or not added else changed.shuffled(self.asked)
+
+
+def check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise `UsageError` unless every name given is the name of a source, and every source is named."""
+    unknown, missing = [name for name in given if name not in names], [name for name in names if name not in given]
+    if unknown or missing:
+        msg = f"weights name {', '.join(map(repr, given))}; the sources are {', '.join(map(repr, names))}"
+        raise UsageError(msg, hint="give every source a weight, 0 to leave it out")

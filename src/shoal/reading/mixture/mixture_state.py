@@ -1,0 +1,142 @@
+"""A mixture in a state: its sources by name, each as a dataset's own state has it, and the changes of weights.
+
+Up to 1,000 characters of changes are listed; of more, their positions and digests; of too many for that, one digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shoal.errors import StateError
+from shoal.order.mixture.source_schedule import Change
+from shoal.order.state_dict import State
+from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+
+VERSION = 1
+_MOST_CHARACTERS = 1000
+
+
+def told(request: MixRequest, parts: Iterator[ResolvedOrder]) -> dict[str, Any]:
+    """Describe a mixture for a state; ``parts`` are its datasets."""
+    sources = {}
+    for source in request.sources:
+        if isinstance(source.request, MixRequest):
+            sources[source.name] = told(source.request, parts) | {"seed": source.request.seed}
+        else:
+            part = next(parts)
+            sources[source.name] = {"index": part.index.fingerprint, "seed": part.seed, "order": part.state_order}
+    return {
+        "name": "mix",
+        "version": VERSION,
+        "choice": request.choice.name,
+        "run": request.choice.run,
+        "ends": request.ends if request.epoch_size is None else request.epoch_size,
+        "changes": _changes_told(request.changes),
+        "sources": sources,
+    }
+
+
+def adopted(request: MixRequest, order: Mapping[str, Any], position: int) -> MixRequest:
+    """Return the request with what the order of a state knows more: numbers of windows, and further changes."""
+    saved = order.get("sources")
+    if order.get("name") != "mix" or not isinstance(saved, Mapping):
+        msg = f"the state was saved with order {order.get('name')!r}; this stream is a mixture"
+        raise StateError(msg, hint="load it into the dataset that it was saved with")
+    sources = tuple(_source_adopted(source, saved.get(source.name), position) for source in request.sources)
+    return replace(request, sources=sources, changes=_changes_adopted(request.changes, order.get("changes"), position))
+
+
+def _source_adopted(source: SourceRequest, saved: Any, position: int) -> SourceRequest:
+    if not isinstance(saved, Mapping):
+        return source
+    if isinstance(source.request, MixRequest):
+        return replace(source, request=adopted(source.request, saved, position))
+    if isinstance(source.request, OrderRequest) and isinstance(saved.get("order"), Mapping):
+        state = State(0, 0, source.request.seed, saved["order"], "")
+        return replace(source, request=source.request.adopting(state))
+    return source
+
+
+def check_sources(saved: State, sources: Mapping[str, Any], request: MixRequest, position: int) -> None:
+    """Raise `StateError` unless the sources of a state are these; those without samples before it may be new."""
+    theirs = saved.order["sources"]
+    if gone := [name for name in theirs if name not in sources]:
+        msg = f"the state was saved with the source {gone[0]!r}; this mixture has {', '.join(map(repr, sources))}"
+        raise StateError(msg, hint="a source is retired by reweight(weights={...: 0}), from a later position on")
+    counts = dict(zip(request.names, request.counts(position).tolist(), strict=True))
+    for name, ours in sources.items():
+        if name not in theirs:
+            if counts[name]:
+                msg = f"the state knows no source {name!r}, of which {counts[name]} samples come before its position"
+                raise StateError(msg, hint="add sources by reweight(at=, add=), at a position not yet reached")
+            continue
+        _check_source(name, theirs[name], ours)
+
+
+def _check_source(name: str, theirs: Any, ours: Mapping[str, Any]) -> None:
+    if not isinstance(theirs, Mapping) or ("sources" in theirs) != ("sources" in ours):
+        msg = f"the state's source {name!r} is another kind of source than this mixture's"
+        raise StateError(msg, hint="load it into the mixture that it was saved with")
+    if "sources" in ours:
+        if dict(theirs) != json.loads(json.dumps(ours)):
+            msg = f"the state's source {name!r} is a mixture with other sources or weights"
+            raise StateError(msg, hint="load it into the mixture that it was saved with")
+        return
+    state = State(0, 0, theirs.get("seed", 0), theirs.get("order", {}), str(theirs.get("index")))
+    try:
+        state.check(seed=ours["seed"], order=ours["order"], index=ours["index"], num_samples=0)
+    except StateError as error:
+        error.add_note(f"shoal: in the source {name!r}")
+        msg = f"source {name!r}: {error.message}"
+        raise StateError(msg, hint=error.hint) from None
+
+
+def _changes_told(changes: tuple[Change, ...]) -> Any:
+    whole: list[Any] = [[change.at, change.ramp, dict(change.weights)] for change in changes]
+    if len(json.dumps(whole)) <= _MOST_CHARACTERS:
+        return whole
+    digests = [[change.at, _digest([each])] for change, each in zip(changes, whole, strict=True)]
+    return digests if len(json.dumps(digests)) <= _MOST_CHARACTERS else [[changes[-1].at, _digest(whole), len(whole)]]
+
+
+def _changes_adopted(changes: tuple[Change, ...], saved: Any, position: int) -> tuple[Change, ...]:
+    """Return our changes, or those of the state if they are longer; raise `StateError` if they differ before it."""
+    if not isinstance(saved, list) or not saved or not all(isinstance(each, list) and len(each) > 1 for each in saved):
+        msg = f"the state's changes of weights are no list of [position, ...]: {saved!r:.80}"
+        raise StateError(msg, hint="the state was changed after it was saved")
+    listed = all(len(each) == 3 and isinstance(each[2], Mapping) for each in saved)
+    if listed:
+        theirs = tuple(Change(int(at), dict(weights), int(ramp)) for at, ramp, weights in saved)
+        same = _before(changes, position) == _before(theirs, position)
+        extends = len(theirs) > len(changes) and theirs[: len(changes)] == changes
+        if same:
+            return theirs if extends else changes
+    elif len(saved[0]) == 2:
+        ours: list[Any] = [[change.at, _digest([[change.at, change.ramp, dict(change.weights)]])] for change in changes]
+        if [each for each in ours if each[0] < position] == [each for each in saved if each[0] < position]:
+            return changes
+    else:
+        whole = [[change.at, change.ramp, dict(change.weights)] for change in changes[: saved[0][2]]]
+        if len(whole) == saved[0][2] and _digest(whole) == saved[0][1]:
+            return changes
+    msg = f"the weights changed otherwise before position {position}: the state has {saved!r:.200}; this mixture has "
+    msg += f"{_changes_told(changes)!r:.200}"
+    raise StateError(msg, hint="give mix(weights=) and reweight() what they were given then")
+
+
+def _before(changes: tuple[Change, ...], position: int) -> list[tuple[int, int, dict[str, int]]]:
+    """Return the changes before a position; names without weight do not count."""
+    return [
+        (change.at, change.ramp, {name: weight for name, weight in change.weights.items() if weight})
+        for change in changes
+        if change.at < position or change.at == 0
+    ]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()

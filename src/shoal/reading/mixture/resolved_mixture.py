@@ -1,0 +1,167 @@
+"""A mixture with the orders of all its sources resolved: epochs, states, and the datasets that are read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from shoal.index.joined_index import JoinedIndex
+from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.deals import Deal
+from shoal.order.mixture.endless_source import EndlessSource, RepeatedDataset
+from shoal.order.mixture.mixed_order import MixedEpoch, MixedSources
+from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps
+from shoal.order.protocol import BoundOrder
+from shoal.order.sequential_and_full import Sequential
+from shoal.order.state_dict import State
+from shoal.reading.large_chunks import can_spill
+from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
+from shoal.reading.mixture.mixture_state import adopted, check_sources, told
+from shoal.reading.resolved_epochs import ResolvedEpochs
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.schedule.units import Units
+
+_LEAST_SPAN, _MOST_SPAN = 1 << 13, 1 << 17
+_SPANS = 8  # of the mixture, which one span of a source lasts
+
+
+@dataclass(frozen=True)
+class ResolvedMixture(ResolvedEpochs):
+    """A mixture and the resolved orders of its datasets, in the order of `MixRequest.leaves`."""
+
+    request: MixRequest
+    opened: OpenedMixture
+    delivered: Runs | None = None
+    gaps: Gaps = NO_GAPS
+    parts: tuple[ResolvedOrder, ...] = ()
+    deals: tuple[Deal, ...] = ()
+    _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @staticmethod
+    def of(request: MixRequest, opened: OpenedMixture, delivered: Runs | None, gaps: Gaps) -> ResolvedMixture:
+        """Resolve the orders of all datasets of a mixture."""
+        leaves = [source for _, source in request.leaves()]
+        parts = tuple(_resolved(part, source) for part, source in zip(opened.parts, leaves, strict=True))
+        return ResolvedMixture(request, opened, delivered, gaps, parts)
+
+    def moves(self, units: Units) -> bool:  # noqa: ARG002
+        """Return False: chunks of the mixture are those of its datasets, which know their units."""
+        return False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle for processes, without bound orders."""
+        kept = ("request", "opened", "delivered", "gaps", "parts", "deals")
+        return {**{name: self.__dict__[name] for name in kept}, "_lefts": {}}
+
+    @property
+    def index(self) -> JoinedIndex:
+        """The indexes of the datasets as one."""
+        return self.opened.index
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of all datasets together."""
+        return self.index.fingerprint
+
+    @property
+    def seed(self) -> int:
+        """Seed of the choice of sources."""
+        return self.request.seed
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks, including gaps."""
+        return self.request.epoch_samples if self.delivered is None else len(self.delivered)
+
+    @cached_property
+    def mixed(self) -> MixedSources:
+        """The endless mixture."""
+        return _mixed(self.request, iter(self.parts))
+
+    @cached_property
+    def first_chunks(self) -> list[int]:
+        """The number of the first chunk of each dataset, among those of all."""
+        return list(itertools.accumulate((part.num_order_chunks for part in self.parts), initial=0))
+
+    def limits(self, limit_bytes: int | None) -> list[int | None]:
+        """Divide a memory limit among the datasets, in the ratio of the bytes that their orders hold."""
+        if limit_bytes is None:
+            return [None] * len(self.parts)
+        held = [max(1, part.chunks_held_bytes) for part in self.parts]
+        return [max(1, limit_bytes * each // sum(held)) for each in held]
+
+    def untouched(self, epoch: int) -> BoundOrder:
+        """Return the order of one epoch, gaps included."""
+        order = MixedEpoch(self.mixed, epoch)
+        return order if self.delivered is None else ChosenPositions(order, self.delivered)
+
+    @cached_property
+    def state_order(self) -> Mapping[str, Any]:
+        """Description of the mixture for a state: two with equal values and seeds have equal orders."""
+        order = told(self.request, iter(self.parts))
+        return order if self.delivered is None else {**order, "delivered": self.delivered.digest()}
+
+    def resumed(self, saved: State, gaps: Gaps) -> ResolvedMixture:
+        """Return this mixture with the numbers of a state, and with ``gaps`` beside those of the state.
+
+        Changes of weights must agree up to the state's position; later ones are those of this mixture, or those of the
+        state if it has more.
+        """
+        position = saved.epoch * self.num_samples + saved.position
+        request = adopted(self.request, saved.order, position)
+        resumed = ResolvedMixture.of(request, self.opened, self.delivered, gaps.plus(saved.gaps))
+        mine, theirs = ({name: value for name, value in order.items() if name not in ("changes", "sources")}
+                        for order in (resumed.state_order, saved.order))  # fmt: skip
+        replace(saved, order=theirs).check(
+            seed=resumed.seed, order=mine, index=saved.index, num_samples=resumed.num_samples
+        )
+        check_sources(saved, resumed.state_order["sources"], request, position)
+        return resumed
+
+    def __repr__(self) -> str:
+        """Return the resolved order of each source, a line each."""
+        weights = self.request.schedule.weights_at(0)
+        total = sum(weights.values())
+        names = [name for name, _ in self.request.leaves()]
+        lines = [f"  {name}: {part!r}" for name, part in zip(names, self.parts, strict=True)]
+        shares = ", ".join(f"{name} {weight / total:.2%}" for name, weight in weights.items())
+        return "\n".join([f"mix of {shares}; seed={self.seed}, {self.request.choice!r}", *lines])
+
+
+def _resolved(opened: Opened, source: SourceRequest) -> ResolvedOrder:
+    request = source.request
+    if not isinstance(request, OrderRequest):
+        request = OrderRequest(Sequential())
+    spills = can_spill(opened)
+    return ResolvedOrder(
+        opened.index, request, source.stored, source.delivered, spills=spills, sampling=source.sampling
+    )
+
+
+def _mixed(request: MixRequest, parts: Iterator[ResolvedOrder]) -> MixedSources:
+    sources: list[EndlessSource] = []
+    for source in request.sources:
+        if isinstance(source.request, MixRequest):
+            sources.append(_mixed(source.request, parts))
+            continue
+        part = next(parts)
+        largest = max(change.weights.get(source.name, 0) / sum(change.weights.values()) for change in request.changes)
+        num_chunks = len(part.order_borders) - 1
+        chunk_samples = part.num_samples / max(1, num_chunks)
+        sources.append(
+            RepeatedDataset(
+                part.num_samples,
+                part.untouched,
+                num_ids=part.index.num_samples,
+                num_chunks=part.num_order_chunks,
+                reach=math.ceil(part.order.parameters.get("chunks", 0) * chunk_samples),
+                span=min(max(int(_SPANS * largest * _MOST_SPAN), _LEAST_SPAN), _MOST_SPAN),
+            )
+        )
+    return MixedSources(request.schedule, sources, num_samples=request.epoch_samples)

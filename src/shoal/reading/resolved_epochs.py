@@ -1,0 +1,106 @@
+"""Epochs of which some positions are left out, and states: what a dataset and a mixture have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.deals import Deal, RankPlace, settled, taken_by
+from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_in, position_in, span_in
+from shoal.order.protocol import BoundOrder
+from shoal.order.state_dict import State
+
+
+class ResolvedEpochs(ABC):
+    """Epochs of ``num_samples`` positions, of which ``gaps`` are left out, and those that ``deals`` have taken."""
+
+    gaps: Gaps
+    deals: tuple[Deal, ...]
+    _lefts: dict[int, Runs | None]
+
+    @property
+    @abstractmethod
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks, including gaps."""
+
+    @property
+    @abstractmethod
+    def seed(self) -> int:
+        """Seed of the order."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Identity of the dataset."""
+
+    @property
+    @abstractmethod
+    def state_order(self) -> Mapping[str, Any]:
+        """Description of the order for a state: two streams with equal values and seeds have equal orders."""
+
+    @abstractmethod
+    def untouched(self, epoch: int) -> BoundOrder:
+        """Return the order of one epoch, gaps included."""
+
+    @abstractmethod
+    def resumed(self, saved: State, gaps: Gaps) -> Self:
+        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state.
+
+        Raises
+        ------
+        StateError
+            The state is of another order or dataset.
+        """
+
+    def num_samples_of(self, epoch: int) -> int:
+        """Return the number of samples of one epoch, over all ranks, without its gaps."""
+        left = self.left(epoch)
+        return self.num_samples if left is None else len(left)
+
+    def number_of(self, epoch: int, position: int) -> int:
+        """Return the number of positions of an epoch before this one, without gaps, as iterators count."""
+        return number_in(self.left(epoch), position)
+
+    def position_of(self, epoch: int, number: int) -> int:
+        """Return the position that follows the first ``number`` of an epoch that are not gaps, as states record it."""
+        return position_in(self.left(epoch), number, self.num_samples)
+
+    def span_of(self, epoch: int, first: int, stop: int) -> tuple[int, int]:
+        """Return the span of positions of the numbers ``[first, stop)``, gaps between them included."""
+        return span_in(self.left(epoch), first, stop)
+
+    def left(self, epoch: int) -> Runs | None:
+        """Return the positions of an epoch that are no gaps, and that no deal has taken; None for all of them."""
+        deals = [deal for deal in self.deals if deal.epoch == epoch]
+        if not deals:
+            return self.gaps.left(epoch, self.num_samples)
+        if epoch not in self._lefts:
+            taken = taken_by(settled(deals, self.untouched(epoch)))
+            self._lefts[epoch] = left_beside(self.gaps.of_epoch(epoch), taken, self.num_samples)
+        return self._lefts[epoch]
+
+    def epoch(self, epoch: int) -> BoundOrder:
+        """Return the order of one epoch without its gaps, renumbered from 0; see `untouched`."""
+        left, order = self.left(epoch), self.untouched(epoch)
+        return order if left is None else WithoutGaps(order, left)
+
+    def state_at(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
+        """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps.
+
+        ``place`` is that of the rank if ranks fill their batches.
+        """
+        position = self.position_of(epoch, number)
+        deals = tuple(deal for deal in self.deals if deal.epoch >= epoch)
+        if place is not None:
+            deals += tuple(self._deals_of(place))
+        return State(epoch, position, self.seed, self.state_order, self.fingerprint, self.gaps, deals).to_dict()
+
+    def _deals_of(self, place: RankPlace) -> Iterator[Deal]:
+        partition, rank = place.partition, place.rank
+        only = partition.world_size == 1
+        for epoch, (start, taken) in sorted(place.starts.items()):
+            if taken or not only:  # else the position says it all
+                terms = (epoch, self.position_of(epoch, start), partition.global_batch, partition.world_size)
+                yield Deal(*terms, (taken,), self.gaps.of_epoch(epoch), None if only else rank)

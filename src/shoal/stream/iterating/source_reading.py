@@ -1,0 +1,154 @@
+"""The reading of a rank's samples: from one dataset, or from those of a mixture side by side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.indexing.open_source import Opened
+from shoal.order.partition import Share
+from shoal.pipeline.quarantine import QUARANTINED, Quarantine
+from shoal.reading.fetcher import Fetcher
+from shoal.reading.local.local_samples import LocalSamples
+from shoal.reading.memory_division import Budget, budget_of
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.remote.remote_samples import RemoteSamples
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.units import Units
+from shoal.stats.counters import Counters
+from shoal.stream.iterating.read_schedule import ReadSpan, planned, unplanned, wanted_of
+
+_NO_STEPS = range(0)
+
+
+class SourceReading:
+    """The reading of one dataset, in whole units ahead of their use or sample by sample.
+
+    ``epoch`` is the only one that is read; None for several.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        resolved: ResolvedOrder,
+        counters: Counters,
+        options: ReadingOptions,
+        *,
+        epoch: int | None = None,
+    ) -> None:
+        is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
+        limit_bytes = options.memory_limit_bytes
+        self.budget: Budget = budget_of(resolved, limit_bytes, epoch=epoch, is_remote=is_remote, verifies=verifies)
+        kind: type[Fetcher | LocalSamples | RemoteSamples] = Fetcher
+        if resolved.by_singles:
+            kind = RemoteSamples if is_remote else LocalSamples
+        units, ahead_bytes = self.budget.units, self.budget.ahead_bytes
+        self.reader = kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options)
+        self._by_chunks = resolved.moves(units)
+        self._opened = opened
+
+    @property
+    def units(self) -> Units:
+        """The units in which the dataset is read."""
+        return self.budget.units
+
+    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the unit that holds each sample, given its chunk of the order."""
+        return chunks if self._by_chunks else self.units.of(ids)
+
+    def spans(self, shares: Iterator[tuple[Share, range]], quarantine: Quarantine | None) -> Iterator[ReadSpan]:
+        """Yield the samples of these shares, which have units as chunks, span by span."""
+        if isinstance(self.reader, Fetcher):
+            return planned(shares, self.budget, self.reader, quarantine)
+        return unplanned(shares, self.reader, quarantine)
+
+    def close(self) -> None:
+        """Stop; the threads have ended when this returns."""
+        self.reader.close()
+        if self._opened.cache is not None:
+            self._opened.cache.report_counts()
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """A share of a mixture: the dataset of each wanted sample, and the share of each dataset."""
+
+    share: Share
+    steps: range
+    wanted: slice | NDArray[np.bool_]
+    owners: list[int]
+    of_parts: dict[int, Share]
+
+
+class MixedReading:
+    """The reading of a mixture: each dataset is read for itself, and samples are taken from them in turn.
+
+    A memory limit is divided among the datasets as their windows are.
+    """
+
+    def __init__(
+        self, opened: tuple[Opened, ...], resolved: ResolvedMixture, counters: Counters, options: ReadingOptions
+    ) -> None:
+        limits = resolved.limits(options.memory_limit_bytes)
+        self._resolved = resolved
+        self._parts = [
+            SourceReading(part, order, counters, options.limited_to(limit))
+            for part, order, limit in zip(opened, resolved.parts, limits, strict=True)
+        ]
+
+    def spans(self, shares: Iterator[tuple[Share, range]], quarantine: Quarantine | None) -> Iterator[ReadSpan]:
+        """Yield the samples of these shares, which have chunks of the mixture, span by span."""
+        divided = (self._divided(share, steps, quarantine) for share, steps in shares)
+        *copies, spans = itertools.tee(divided, len(self._parts) + 1)
+        parts = [part.spans(_shares_of(number, copy), None)
+                 for number, (part, copy) in enumerate(zip(self._parts, copies, strict=True))]  # fmt: skip
+        for span in spans:
+            samples = [next(part).samples for part in parts]
+            share = span.share
+            taken = _in_turn(samples, span.owners)
+            if not isinstance(span.wanted, slice):
+                taken = _with_gaps(taken, span.wanted.tolist())
+            yield ReadSpan(taken, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), span.steps)
+
+    def close(self) -> None:
+        """Stop; the threads have ended when this returns."""
+        for part in self._parts:
+            part.close()
+
+    def _divided(self, share: Share, steps: range, quarantine: Quarantine | None) -> _Divided:
+        wanted = wanted_of(share, quarantine)
+        ids, chunks = share.ids[wanted], share.chunks[wanted]
+        owners = np.zeros(len(ids), dtype=np.int64)
+        of_parts = {}
+        for part, rows, own_ids in self._resolved.index.by_part(ids):
+            owners[rows] = part
+            units = self._parts[part].units_of(own_ids, chunks[rows] - self._resolved.first_chunks[part])
+            of_parts[part] = _share(own_ids, units)
+        return _Divided(share, steps, wanted, owners.tolist(), of_parts)
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+def _share(ids: NDArray[np.int64], units: NDArray[np.int64]) -> Share:
+    return Share(ids, _NONE, units, np.zeros(len(ids), dtype=bool), np.array([0, len(ids)]))
+
+
+def _shares_of(part: int, spans: Iterator[_Divided]) -> Iterator[tuple[Share, range]]:
+    for span in spans:
+        yield span.of_parts.get(part) or _share(_NONE, _NONE), _NO_STEPS
+
+
+def _in_turn(samples: list[Iterator[object]], owners: list[int]) -> Iterator[object]:
+    for owner in owners:
+        yield next(samples[owner])
+
+
+def _with_gaps(samples: Iterator[object], wanted: list[bool]) -> Iterator[object]:
+    for is_wanted in wanted:
+        yield next(samples) if is_wanted else QUARANTINED

@@ -1,0 +1,200 @@
+"""`shoal.mix`: many datasets in one exact order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean
+from shoal.indexing.open_source import Opened
+from shoal.order.mixture.integer_weights import integer_weights
+from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
+from shoal.order.mixture.source_schedule import Change
+from shoal.order.protocol import as_whole
+from shoal.order.seeds import check_seed
+from shoal.reading.mixture.mix_request import ENDS, MixRequest, SourceRequest, check_names
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.index_columns import key_column
+from shoal.stream.mixing.mixed_dataset import MixedDataset
+from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
+
+
+def mix(
+    sources: Mapping[str, Dataset],
+    *,
+    weights: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    choice: Any = "even",
+    unit: str = "samples",
+    length: str = "length",
+    repeat: Mapping[str, Any] | None = None,
+    choose: Mapping[str, int] | None = None,
+    ends: str = "first",
+    epoch_size: int | None = None,
+    max_repeats: float | Mapping[str, float] | None = None,
+) -> MixedDataset:
+    r"""Mix datasets: a dataset like any other, of which every position has a source, and every source its own order.
+
+    The source of a position is a pure function of names, weights, seed and position: so any position is found at once,
+    and a run goes on exactly at any world size. A source keeps its order (`Dataset.shuffle`), freshly ordered in each
+    round; `shuffle` of the mixture orders those that have none. Samples get the field ``__source__``.
+
+    Parameters
+    ----------
+    sources
+        Datasets by name, each with stages of its own; mixtures may be among them. A seed hangs on the name: adding,
+        removing or reordering others changes nothing for a source.
+    weights
+        Numbers in the ratio of which the sources come; default: their sizes. Read as decimals, and exact.
+    seed
+        Seed of the choice of sources.
+    choice
+        "even" (counts off by about one every 64 positions), "random" (as if drawn for each sample), or
+        `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source.
+    unit, length
+        "samples", or "tokens": weights are then shares of tokens, and ``length`` names the column of the index that
+        holds the tokens of each sample.
+    repeat, choose
+        Instead of weights: how often each source comes in an epoch, or how many of its samples.
+    ends
+        An epoch ends before the "first" source would repeat a sample, or after "all" have come to their end, or never
+        ("forever"). Sources carry on from one epoch to the next.
+    epoch_size
+        Samples of an epoch, instead.
+    max_repeats
+        The most times that a sample may come in an epoch, for all sources or by name.
+
+    Raises
+    ------
+    UsageError
+        A source is no dataset or is in batches, names do not match, or a source would repeat more than allowed; the
+        message has the position.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     for name, size in (("web", 90), ("code", 30)):
+    ...         lines = "".join(f'{{"id": {number}}}\n' for number in range(size))
+    ...         _ = pathlib.Path(directory, f"{name}.jsonl").write_text(lines)
+    ...     sources = {name: shoal.open(f"{directory}/{name}.jsonl") for name in ("web", "code")}
+    ...     ds = shoal.mix(sources, weights={"web": 0.8, "code": 0.2}).shuffle(seed=1)
+    ...     ds.num_samples, ds.counts(100)
+    (112, {'web': 80, 'code': 20})
+    """
+    if not sources or not isinstance(sources, Mapping):
+        msg = f"mix() takes datasets by name; got {sources!r:.80}"
+        raise UsageError(msg, hint='mix({"web": shoal.open(...), "code": shoal.open(...)})')
+    specs = checked_sources(sources)
+    opened, stage = with_sources(specs)
+    warn_of_twins(opened)
+    requests = tuple(source_request(name, spec) for name, spec in specs.items())
+    given = [name for name, value in (("weights", weights), ("repeat", repeat), ("choose", choose)) if value]
+    if len(given) > 1 or (epoch_size is not None and given and given != ["weights"]):
+        msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(given)}, epoch_size={epoch_size}"
+        raise UsageError(msg, hint="repeat= and choose= say how long an epoch is")
+    shares, total = _shares(requests, weights, repeat, choose)
+    if unit != "samples":
+        shares = _per_sample(specs, shares, unit, length)
+    request = MixRequest(
+        sources=requests,
+        changes=(
+            Change(0, integer_weights(shares if unit == "samples" else _per_sample(specs, shares, unit, length))),
+        ),
+        choice=_choice(choice),
+        seed=check_seed(seed),
+        ends=_end(ends),
+        epoch_size=total if epoch_size is None else as_whole("epoch_size", epoch_size),
+        max_repeats=_most(max_repeats, requests),
+    )
+    request.epoch_samples  # noqa: B018  # an impossible mixture is refused here, not when iterating
+    return MixedDataset(DatasetSpec(opened, request, stages=(stage,)))
+
+
+def _shares(
+    requests: tuple[SourceRequest, ...], weights: Any, repeat: Any, choose: Any
+) -> tuple[Mapping[str, Any], int | None]:
+    """Return the weights, and the size of an epoch if they say it."""
+    names = [request.name for request in requests]
+    sizes = {request.name: request.num_samples for request in requests}
+    given = weights or repeat or choose
+    if given is None:
+        return sizes, None
+    if not isinstance(given, Mapping):
+        msg = f"weights are given by the name of the source; got {given!r:.80}"
+        raise UsageError(msg, hint=f"{{{names[0]!r}: 0.5, ...}}")
+    check_names(given, names)
+    if weights:
+        return weights, None
+    counts = {name: int(Fraction(str(repeat[name])) * sizes[name]) for name in names} if repeat else dict(choose)
+    wrong = [name for name, count in counts.items() if isinstance(count, bool) or as_whole(name, count) < 0]
+    if wrong:
+        msg = f"{wrong[0]!r} cannot come {counts[wrong[0]]} times in an epoch"
+        raise UsageError(msg)
+    return counts, sum(counts.values())
+
+
+def _per_sample(specs: Mapping[str, DatasetSpec], shares: Mapping[str, Any], unit: str, length: str) -> dict[str, Any]:
+    """Convert shares of tokens to shares of samples, by the mean tokens of each source."""
+    if unit != "tokens":
+        msg = f'mix(unit=) is "samples" or "tokens"; got {unit!r}'
+        raise UsageError(msg)
+    return {name: Fraction(str(share)) / _mean_length(name, specs[name], length) for name, share in shares.items()}
+
+
+def _mean_length(name: str, spec: DatasetSpec, length: str) -> Fraction:
+    total, count = 0, 0
+    for part in spec.opened.parts:
+        values = _lengths(name, part, length)
+        if spec.stored is not None and len(spec.opened.parts) == 1:
+            values = values[spec.stored.members(np.arange(len(spec.stored)))]
+        total, count = total + int(values.sum()), count + len(values)
+    if total <= 0:
+        msg = f"the column {length!r} of the source {name!r} sums up to {total}: it has no tokens to weigh"
+        raise UsageError(msg)
+    return Fraction(total, count)
+
+
+def _lengths(name: str, part: Opened, length: str) -> Any:
+    try:
+        return key_column(part.index, length)
+    except UsageError as error:
+        msg = f'unit="tokens" needs the tokens of each sample of {name!r}: {error.message}'
+        raise UsageError(msg, hint=f"`shoal index SHARDS --columns {length}` adds them; length= names it") from None
+
+
+def _choice(choice: Any) -> Any:
+    if isinstance(choice, tuple(CHOICES.values())):
+        return choice
+    if choice in ("batch", "rank"):
+        kind = PerBatch if choice == "batch" else PerRank
+        msg = f"mix(choice={choice!r}) needs the size of a batch"
+        raise UsageError(msg, hint=f"choice=shoal.mixing.{kind.__name__}(samples=256)")
+    if not isinstance(choice, str) or choice not in CHOICES:
+        msg = f"mix(choice=) is one of {', '.join(map(repr, CHOICES))}, or an object of shoal.mixing; got {choice!r}"
+        raise UsageError(msg, hint=did_you_mean(choice, CHOICES).rstrip())
+    return CHOICES[choice]()
+
+
+def _end(ends: str) -> str:
+    if ends not in ENDS:
+        msg = f"mix(ends=) is one of {', '.join(map(repr, ENDS))}; got {ends!r}"
+        raise UsageError(msg, hint=did_you_mean(ends, ENDS).rstrip())
+    return ends
+
+
+def _most(max_repeats: Any, requests: tuple[SourceRequest, ...]) -> dict[str, float] | None:
+    if max_repeats is None:
+        return None
+    if isinstance(max_repeats, Mapping):
+        names = [request.name for request in requests]
+        if unknown := [name for name in max_repeats if name not in names]:
+            msg = f"max_repeats= names {unknown[0]!r}; the sources are {', '.join(map(repr, names))}"
+            raise UsageError(msg, hint=did_you_mean(unknown[0], names).rstrip())
+        return dict(max_repeats)
+    return {request.name: max_repeats for request in requests}

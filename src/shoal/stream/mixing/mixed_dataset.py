@@ -1,0 +1,116 @@
+"""The dataset that `shoal.mix` returns: a dataset like any other, which can say what it is mixed of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.reading.mixture.mix_request import MixRequest
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_requests import count_of
+from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
+
+_FAR = 1 << 17  # positions whose sources are looked up apart
+
+
+class MixedDataset(Dataset):
+    """A mixture of datasets.
+
+    Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``.
+    """
+
+    @property
+    def resolved(self) -> ResolvedMixture:  # type: ignore[override]  # a mixture has no chunks of its own
+        """The orders of all sources, resolved to integers; printed, a line for each."""
+        return cast("ResolvedMixture", self.stream.resolved)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources; `source_of` numbers them in this order."""
+        return self._request.names
+
+    def counts(self, position: int) -> dict[str, int]:
+        """Count the samples of each source before a position; O(sources), half a millisecond for 64."""
+        counts = self._request.counts(count_of(position, "counts()"))
+        return dict(zip(self.sources, counts.tolist(), strict=True))
+
+    def source_of(self, positions: Any) -> NDArray[np.int64]:
+        """Return the number of the source of each position, same shape; 30 ns each for a range, 64 sources."""
+        wanted = np.asarray(positions)
+        if wanted.dtype.kind not in "iu" or (wanted.size and int(wanted.min()) < 0):
+            msg = f"source_of() takes positions from 0 on; got {positions!r:.80}"
+            raise UsageError(msg)
+        if not wanted.size:
+            return np.zeros(wanted.shape, dtype=np.int64)
+        flat, back = np.unique(wanted, return_inverse=True)
+        found = np.empty(len(flat), dtype=np.int64)
+        for part in np.split(np.arange(len(flat)), np.flatnonzero(np.diff(flat) > _FAR) + 1):
+            low, high = int(flat[part[0]]), int(flat[part[-1]]) + 1
+            found[part] = self._request.schedule.sources(low, high)[flat[part] - low]
+        return found[back].reshape(wanted.shape)
+
+    def exhausted_at(self) -> dict[str, int | None]:
+        """Return the position after which each source has come once, by name; None if it never has."""
+        return self._request.exhausted_at()
+
+    def weights_at(self, position: int) -> dict[str, float]:
+        """Return the share of each source at a position, by name."""
+        weights = self._request.schedule.weights_at(count_of(position, "weights_at()"))
+        total = sum(weights.values())
+        return {name: weight / total for name, weight in weights.items()}
+
+    def reweight(
+        self,
+        *,
+        at: int,
+        weights: Mapping[str, Any],
+        ramp: int = 0,
+        add: Mapping[str, Dataset] | None = None,
+    ) -> MixedDataset:
+        """Return the mixture with other weights from a position on; every position before it stays as it is.
+
+        States list the changes: a state from before the change loads into the mixture with it, and one from after it
+        brings the change along. Counts carry on, so no sample repeats or is skipped because of a change.
+
+        Parameters
+        ----------
+        at
+            The position, not yet yielded; steps are positions divided by the global batch.
+        weights
+            Of all sources, by name; 0 retires one.
+        ramp
+            Positions over which the weights move from the old to the new ones, linearly (in up to 256 steps).
+        add
+            Further sources by name.
+
+        Raises
+        ------
+        UsageError
+            The position lies before an earlier change, or names do not match.
+        """
+        spec, request = self.stream.spec, self._request
+        if add is None:
+            return MixedDataset(replace(spec, request=request.reweighted(at, weights, ramp)))
+        added = checked_sources(add)
+        if again := [name for name in added if name in self.sources]:
+            msg = f"the mixture has a source {again[0]!r} already"
+            raise UsageError(msg, hint="weights= changes its share; another name adds a source")
+        requests = tuple(source_request(name, one) for name, one in added.items())
+        changed = request.reweighted(at, weights, ramp, requests)
+        opened, stage = with_sources(added, spec.opened, spec.stages[0])
+        warn_of_twins(opened)
+        return MixedDataset(replace(spec, opened=opened, request=changed, stages=(stage, *spec.stages[1:])))
+
+    @property
+    def _request(self) -> MixRequest:
+        request = self.stream.spec.request
+        if not isinstance(request, MixRequest):
+            msg = "this is no mixture"
+            raise TypeError(msg)
+        return request

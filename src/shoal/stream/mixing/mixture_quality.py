@@ -1,0 +1,84 @@
+"""Shuffle quality of a mixture, from that of its sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.quality.curves import batch_sizes
+from shoal.quality.prediction import ShuffleQuality
+from shoal.reading.mixture.mix_request import MixRequest
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.stream.shuffle_quality import quality_of, warning_about
+
+_MOST_SIZES = 12
+_LARGEST_BATCH = 1 << 20
+
+
+def mixture_quality(
+    resolved: ResolvedMixture, batch: int, *, key: Any = None, rho: float | None = None
+) -> ShuffleQuality:
+    """Return how well the batches of a mixture are mixed within its sources, at its first weights.
+
+    A batch of ``b`` has ``b w`` samples of a source with weight ``w``, and the variance of its mean is the sum of those
+    of the sources: so ``VR(b)`` is the mean of ``VR(b w)`` of the sources, by weight. What a source's samples have in
+    common adds nothing, since every batch has nearly the same number of each source.
+    """
+    if key is not None and not isinstance(key, str):
+        msg = "quality(key=) of a mixture is the name of a column that every source has"
+        raise UsageError(msg, hint="labels by sample id: ask each source")
+    num_samples = min(resolved.num_samples, _LARGEST_BATCH)
+    if not 1 <= batch <= num_samples // 2:
+        msg = f"batches of {batch} cannot be compared: an epoch has {resolved.num_samples} samples"
+        raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
+    weights = _weights(resolved.request)
+    weighted = [(weight, part) for weight, part in zip(weights, resolved.parts, strict=True) if weight]
+    vr = {}
+    chunks, perfect_chunks, shards, perfect_shards, correlation, measured = 0.0, 0.0, 0.0, 0.0, 0.0, False
+    for size in batch_sizes(batch, num_samples)[:_MOST_SIZES]:
+        vr[size] = 0.0
+        for weight, part in weighted:
+            own = max(1, min(round(size * weight), part.num_ordered // 2))
+            found = quality_of(part, own, key=key, rho=rho)
+            vr[size] += weight * found.vr[own]
+            if size == batch:
+                chunks, perfect_chunks = chunks + found.distinct_chunks, perfect_chunks + found.perfect_chunks
+                shards, perfect_shards = shards + found.distinct_shards, perfect_shards + found.perfect_shards
+                correlation, measured = correlation + weight * found.rho, measured or found.is_measured
+    return ShuffleQuality(
+        order=str(resolved),
+        batch=batch,
+        key=found.key,
+        rho=correlation,
+        is_measured=measured,
+        vr=vr,
+        effective_batch=batch / max(vr[batch], 1e-9),
+        distinct_chunks=chunks,
+        perfect_chunks=perfect_chunks,
+        distinct_shards=shards,
+        perfect_shards=perfect_shards,
+    )
+
+
+def warning_about_any(resolved: ResolvedOrder | ResolvedMixture, global_batch: int) -> str:
+    """Return the warning for this order and batch size, or of the first source that has one; empty if all is well."""
+    if isinstance(resolved, ResolvedOrder):
+        return warning_about(resolved, global_batch)
+    names = [name for name, _ in resolved.request.leaves()]
+    for name, weight, part in zip(names, _weights(resolved.request), resolved.parts, strict=True):
+        if message := warning_about(part, max(1, min(round(global_batch * weight), part.num_ordered))):
+            return f"the source {name!r}: {message}"
+    return ""
+
+
+def _weights(request: MixRequest) -> list[float]:
+    """Return the share of each dataset at the first weights, those of nested mixtures multiplied."""
+    weights = request.schedule.weights_at(0)
+    total = sum(weights.values())
+    found: list[float] = []
+    for source in request.sources:
+        share = weights[source.name] / total
+        inner = source.request
+        found += [share * each for each in _weights(inner)] if isinstance(inner, MixRequest) else [share]
+    return found

@@ -1,0 +1,92 @@
+"""The sources of a mixture: what of each dataset goes into it, and the stages that its samples keep."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from shoal.errors import ShuffleWarning, UsageError
+from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.pipeline.stages import BySource, Stage, WithIds, stages_of
+from shoal.reading.mixture.mix_request import SourceRequest
+from shoal.reading.reading_options import ReadingOptions
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_spec import DatasetSpec
+
+
+def checked_sources(sources: Mapping[str, Any]) -> dict[str, DatasetSpec]:
+    """Return the descriptions of datasets that can be mixed; raise `UsageError` for others."""
+    return {_name(name): _spec(name, source) for name, source in sources.items()}
+
+
+def source_request(name: str, spec: DatasetSpec) -> SourceRequest:
+    """Return the source that a dataset makes."""
+    indexes = [part.index for part in spec.opened.parts]
+    num_ids = sum(index.num_samples for index in indexes)
+    num_bytes = sum(int(index.extent_decoded_bytes.sum()) for index in indexes)
+    largest = max(int(index.extent_decoded_bytes.max(initial=1)) for index in indexes)
+    mean_bytes = num_bytes / max(1, num_ids)
+    return SourceRequest(
+        name, num_ids, mean_bytes, largest, spec.request, spec.stored, spec.sampling, spec.delivered
+    )  # fmt: skip
+
+
+def with_sources(
+    added: Mapping[str, DatasetSpec], opened: Any = None, stage: Any = None
+) -> tuple[OpenedMixture, BySource]:
+    """Return the datasets of a mixture with further sources, and the stage that runs each source's own stages."""
+    names, parts = (list(opened.names), list(opened.parts)) if opened is not None else ([], [])
+    stages: list[tuple[Stage, ...]] = list(stage.stages) if stage is not None else []
+    first = sum(part.index.num_samples for part in parts)
+    for name, spec in added.items():
+        own = spec.opened
+        names += [f"{name}/{inner}" for inner in own.names] if isinstance(own, OpenedMixture) else [name]
+        for number, part in enumerate(own.parts):
+            stages.append(tuple(_moved(each, first) for each in stages_of(spec.stages, number)))
+            parts.append(part)
+            first += part.index.num_samples
+    first_ids = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
+    return OpenedMixture(tuple(names), tuple(parts)), BySource(tuple(names), tuple(first_ids), tuple(stages))
+
+
+def _moved(stage: Stage, first: int) -> Stage:
+    return replace(stage, first_id=first + stage.first_id) if isinstance(stage, WithIds) else stage
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name or "/" in name:
+        msg = f"a source is named by a text without '/'; got {name!r}"
+        raise UsageError(msg, hint="'/' separates the names of nested mixtures")
+    return name
+
+
+def _spec(name: str, source: Any) -> DatasetSpec:
+    if not isinstance(source, Dataset):
+        msg = f"the source {name!r} must be a dataset; got {type(source).__name__}"
+        raise UsageError(msg, hint="shoal.open(...) makes one")
+    spec = source.stream.spec
+    of_the_whole = {
+        "batch()": spec.batching is not None,
+        "without()": bool(spec.gaps),
+        "format()": spec.formatting.name is not None,
+        "reading()": spec.reading != ReadingOptions(),
+    }
+    if wrong := [verb for verb, is_used in of_the_whole.items() if is_used]:
+        msg = f"the source {name!r} was given {wrong[0]}, which is a matter of the mixture as a whole"
+        raise UsageError(msg, hint=f"mix({{...}}).{wrong[0][:-1]}...)")
+    if isinstance(spec.opened, OpenedMixture) and spec.delivered is not None:
+        msg = f"the source {name!r} is a mixture of which only some positions are delivered"
+        raise UsageError(msg, hint="take(), skip() and select() on its sources, or on the outer mixture")
+    return spec
+
+
+def warn_of_twins(opened: OpenedMixture) -> None:
+    """Warn of the same data under two names: its samples come more often than the weights say."""
+    seen: dict[str, str] = {}
+    for name, part in zip(opened.names, opened.parts, strict=True):
+        if (twin := seen.setdefault(part.index.fingerprint, name)) != name:
+            text = f"the sources {twin!r} and {name!r} are the same data: if they share samples, these come more often"
+            warnings.warn(text, ShuffleWarning, stacklevel=4)
