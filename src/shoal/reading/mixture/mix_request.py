@@ -1,4 +1,4 @@
-"""What `shoal.mix` was asked for: sources, weights and their changes, and where an epoch ends."""
+"""The request of a mixture: sources, weights and their changes, and where an epoch ends."""
 
 from __future__ import annotations
 
