@@ -182,6 +182,6 @@ def test_worker_processes_map_the_columns(plain_lines: Path, monkeypatch: pytest
     pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, ())
     work = WorkerSpec(stream.opened, stream.resolved, pipeline, ReadingOptions())
     packed = pickling.pack(work)
-    found = pickling.unpack(packed).opened.index
+    [opened] = pickling.unpack(packed).opened.parts
     assert len(packed) < 8000
-    assert found.columns["lang"].tolist() == stream.opened.index.columns["lang"].tolist()
+    assert opened.index.columns["lang"].tolist() == stream.opened.index.columns["lang"].tolist()
