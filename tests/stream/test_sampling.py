@@ -120,6 +120,30 @@ def test_samples_are_drawn_from_those_that_were_selected(tars: Dataset) -> None:
     assert ids_of(ds.take(50)) == ds.ids()[:50].tolist() == ds.take(50).ids().tolist()
 
 
+@pytest.mark.parametrize("num_samples", [6, 150, 4000])
+def test_turns_are_fewer_than_the_chunks_that_a_mixture_counts(tars: Dataset, num_samples: int) -> None:
+    ds = tars.sample(np.arange(NUM), num_samples=num_samples).shuffle(Window(chunks=4), chunk=6000)
+    for epoch in range(3):
+        turns = ds.resolved.untouched(epoch).locate(0, num_samples)[1]
+        assert turns.max() < ds.resolved.num_order_chunks
+
+
+def test_sampled_sources_are_mixed(tars: Dataset, lines: Dataset) -> None:
+    rare = tars.sample(by=LABELS, balanced=True, num_samples=40).shuffle(Window(chunks=4), seed=1, chunk=6000)
+    mix = shoal.mix(
+        {"rare": rare, "lines": lines.shuffle(seed=2)}, weights={"rare": 3, "lines": 1}, seed=3, epoch_size=480
+    )
+    ids = mix.ids()
+    # Every round of the source is an epoch of it, in order.
+    of_rare = ids[ids < NUM]
+    assert np.array_equal(of_rare[:320], np.concatenate([rare.ids(epoch) for epoch in range(8)]))
+    parts = [mix.with_ids().partition(rank=rank, world_size=3).batch(8) for rank in range(3)]
+    delivered = [[batch["__id__"].tolist() for batch in part] for part in parts]
+    for step in range(5):
+        shares = flat(delivered[rank][step] for rank in range(3))
+        assert sorted(shares) == sorted(mix.ids(0, step * 24, step * 24 + 24))
+
+
 def test_positions_of_a_repeated_sample_are_its_first(tars: Dataset) -> None:
     ds = tars.skip(7).sample(by=LABELS, balanced=True).shuffle(Window(chunks=4), seed=1, chunk=6000)
     ids = ds.ids()

@@ -171,8 +171,9 @@ class ResolvedOrder(ResolvedEpochs):
 
     @property
     def num_order_chunks(self) -> int:
-        """Number that the chunks of the order are below; with a sampling, they are pieces with a sample at least."""
-        return len(self.order_borders) - 1 if self.sampling is None else self.sampling.num_samples
+        """Number that the chunks of the order are below; with a sampling, their turns in any epoch."""
+        turns = 0 if self.sampling is None else self.sampling.num_samples  # beyond the first of each chunk
+        return len(self.order_borders) - 1 + turns
 
     @property
     def num_samples(self) -> int:
