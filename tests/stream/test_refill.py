@@ -17,6 +17,7 @@ import shoal
 from shoal.errors import StateError, UsageError
 from shoal.orders import Buffer, Full, Order, Sequential, Window
 from shoal.stream.dataset import Dataset
+from shoal.stream.ranks import check_agreement
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -418,3 +419,19 @@ def test_however_bytes_are_read(readers: str, tars: Dataset, order: Order, optio
     assert first + [i for batch in batches for i in ids_of(batch)] == expected
     for batch in batches:
         assert all(bytes(data).startswith(b"%d:" % i) for i, data in zip(batch["__id__"], batch["bin"], strict=True))
+
+
+def test_a_rank_that_did_not_load_the_merged_state_is_found(tars: Dataset) -> None:
+    """Positions differ from rank to rank; what was loaded must not."""
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6)
+    parts = two_ranks(ds)
+    check_agreement([part.stream.iterator_spec().settings() for part in parts])
+    state = shoal.merge_states(part.state_dict() for part in parts)
+    new = on_ranks(ds, 2)
+    new[0].load_state_dict(state)
+    with pytest.raises(
+        UsageError, match=f"in the merged state {state['check']} on rank 0, but that of the rank on rank 1"
+    ):
+        check_agreement([part.stream.iterator_spec().settings() for part in new])
+    new[1].load_state_dict(state)
+    check_agreement([part.stream.iterator_spec().settings() for part in new])

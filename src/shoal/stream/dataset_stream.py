@@ -223,6 +223,7 @@ class Stream:
             resolved, epoch, starts = resumed(saved, resolved, self.spec.partition(world_size), rank)
         self.resolved = resolved
         self.cursor.begin(epoch, *starts.get(epoch, (0, 0)), starts)
+        self.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         self.cursor.deliveries.forget()
 
     def certificate(self) -> dict[str, Any]:

@@ -144,7 +144,8 @@ class Cursor:
     is left of an epoch that has gaps.
 
     Where ranks fill their batches, ``taken`` samples of this rank's share were taken before, and ``later`` has the
-    places in later epochs from which it goes on.
+    places in later epochs from which it goes on. ``loaded`` is the checksum of the state that was loaded, "" if it was
+    that of one rank alone, or if there was none.
     """
 
     def __init__(self) -> None:
@@ -152,6 +153,7 @@ class Cursor:
         self.start = 0
         self.taken = 0
         self.later: Mapping[int, tuple[int, int]] = {}
+        self.loaded = ""
         self.deliveries = Deliveries()
         self._newest: Position | None = None
         self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []

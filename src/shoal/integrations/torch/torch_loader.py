@@ -55,7 +55,8 @@ class DataLoader:
     num_workers
         Processes that make batches: worker ``w`` of ``m`` makes the steps ``t`` of the rank with ``t % m == w``. With
         0, threads of this process make them; choose that if the work is reading or decoding images, and processes if
-        your own Python code is slow. Each worker holds its own window; data from a network are shared on disk.
+        your own Python code is slow. Each worker holds its own window; data from a network are shared on disk. With
+        ``filter(refill=True)``, workers send samples, and batches are made of them here, with ``collate_fn``.
     collate_fn
         Function from a list of samples to a batch; default: the batch of `Dataset.batch`, with arrays as tensors.
     pin_memory

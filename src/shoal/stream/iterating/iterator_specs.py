@@ -149,7 +149,9 @@ class IteratorSpec:
             "world size": partition.world_size,
         }
         if partition.refills:
-            settings |= {"epoch": "each rank's own", "position": "each rank's own"}
+            loaded = "" if self.cursor is None else self.cursor.loaded
+            place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"
+            settings |= {"epoch": place, "position": place}
         return settings, work.pipeline.rank
 
     def unobserved(self) -> IteratorSpec:
