@@ -437,6 +437,8 @@ class Dataset:
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the newest iterator: a few integers, the same on every rank; any one resumes all.
 
+        With ``filter(refill=True)`` each rank has its own; see `shoal.merge_states`.
+
         Raises
         ------
         StateError
