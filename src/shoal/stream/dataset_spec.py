@@ -106,6 +106,8 @@ class DatasetSpec:
         if (samples is None) == (not columns):
             msg = "select() takes samples, or columns of the index by name"
             raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
+        if columns:
+            self.dataset("select() by columns")
         if columns and self.request is not None:
             msg = "columns of the index select stored samples; after shuffle() there are only positions"
             raise UsageError(msg, hint="put select() before shuffle()")
@@ -120,6 +122,7 @@ class DatasetSpec:
     def sampled(self, **arguments: Any) -> DatasetSpec:
         """Set how often each sample comes in an epoch; allowed once."""
         self._refuse_after_batch("sample()")
+        self.dataset("sample()")
         if self.sampling is not None:
             msg = "this dataset is sampled already; a second sample() would hide the first"
             raise UsageError(msg, hint="one call, with weights that hold both")

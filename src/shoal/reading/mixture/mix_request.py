@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.mixture.integer_weights import integer_weights
 from shoal.order.mixture.source_choice import Choice, Even
@@ -38,6 +40,8 @@ class SourceRequest:
         Samples of the dataset; decoded bytes of one on average, and of the largest extent.
     request, stored, sampling, delivered
         As in a dataset: the order (None for that of storage), and the samples that take part.
+    mean_tokens
+        Tokens of a sample on average, if weights are shares of tokens.
     """
 
     name: str
@@ -48,6 +52,7 @@ class SourceRequest:
     stored: Runs | None = None
     sampling: Sampling | None = None
     delivered: Runs | None = None
+    mean_tokens: Fraction | None = None
 
     @property
     def num_samples(self) -> int:
@@ -64,7 +69,8 @@ class SourceRequest:
 class MixRequest:
     """A mixture as it was asked for; `shuffle` completes it, `reweight` adds to ``changes``.
 
-    ``max_repeats`` is the most visits of a sample in an epoch, by source; ``asked`` what `shuffle` was given.
+    ``max_repeats`` is the most visits of a sample in an epoch, by source; ``asked`` what `shuffle` was given;
+    ``length`` the column of tokens, if weights are shares of them.
     """
 
     sources: tuple[SourceRequest, ...]
@@ -75,6 +81,7 @@ class MixRequest:
     epoch_size: int | None = None
     max_repeats: Mapping[str, float] | None = None
     asked: OrderRequest | None = None
+    length: str | None = None
 
     @property
     def is_shuffled(self) -> bool:
@@ -106,8 +113,9 @@ class MixRequest:
             last = None if most is None else math.floor(most * source.num_samples)
             at = None if last is None else self.schedule.position_of(number, last)
             if at is not None and at < num_samples:
-                msg = f"{source.name!r} would come more than {most} times: its {source.num_samples} samples are used up"
-                msg += f" so often at position {at} of {'an endless' if num_samples == FOREVER else num_samples} epoch"
+                epoch = "an endless epoch" if num_samples == FOREVER else f"an epoch of {num_samples}"
+                msg = f"samples of {source.name!r} would come more often than max_repeats={most} allows: its "
+                msg += f"{source.num_samples} samples are used up at position {at} of {epoch}"
                 raise UsageError(msg, hint="a smaller weight, a larger max_repeats=, or epoch_size= up to there")
         return num_samples
 
@@ -189,8 +197,15 @@ class MixRequest:
             msg = f"reweight(at={at}) comes before the change at {self.changes[-1].at}, or has a ramp below 0: {ramp}"
             raise UsageError(msg, hint="changes are added at the end; at=0 is a matter of mix(weights=)")
         kept = tuple(change for change in self.changes if change.at < at)
-        changed = replace(self, sources=sources, changes=(*kept, Change(at, integer_weights(weights), ramp)))
+        changed = replace(self, sources=sources, changes=(*kept, Change(at, shares_of_samples(weights, sources), ramp)))
         return changed if self.asked is None or not added else changed.shuffled(self.asked)
+
+
+def shares_of_samples(weights: Mapping[str, Any], sources: Sequence[SourceRequest]) -> dict[str, int]:
+    """Return integer weights of samples, by name; of a source with ``mean_tokens``, the given one counts tokens."""
+    shares = integer_weights(weights)
+    means = {source.name: source.mean_tokens for source in sources if source.mean_tokens is not None}
+    return integer_weights({name: share / means[name] for name, share in shares.items()}) if means else shares
 
 
 def check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -198,4 +213,5 @@ def check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
     unknown, missing = [name for name in given if name not in names], [name for name in names if name not in given]
     if unknown or missing:
         msg = f"weights name {', '.join(map(repr, given))}; the sources are {', '.join(map(repr, names))}"
-        raise UsageError(msg, hint="give every source a weight, 0 to leave it out")
+        near = did_you_mean(unknown[0], names).rstrip() if unknown else ""
+        raise UsageError(msg, hint=near or "name every source; a weight of 0 leaves it out")

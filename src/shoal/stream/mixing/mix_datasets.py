@@ -6,20 +6,15 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-from shoal.indexing.open_source import Opened
-from shoal.order.mixture.integer_weights import integer_weights
 from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
 from shoal.order.mixture.source_schedule import Change
 from shoal.order.protocol import as_whole
 from shoal.order.seeds import check_seed
-from shoal.reading.mixture.mix_request import ENDS, MixRequest, SourceRequest, check_names
+from shoal.reading.mixture.mix_request import ENDS, MixRequest, SourceRequest, check_names, shares_of_samples
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.index_columns import key_column
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
 
@@ -85,7 +80,7 @@ def mix(
     ...     sources = {name: shoal.open(f"{directory}/{name}.jsonl") for name in ("web", "code")}
     ...     ds = shoal.mix(sources, weights={"web": 0.8, "code": 0.2}).shuffle(seed=1)
     ...     ds.num_samples, ds.counts(100)
-    (112, {'web': 80, 'code': 20})
+    (114, {'web': 79, 'code': 21})
     """
     if not sources or not isinstance(sources, Mapping):
         msg = f"mix() takes datasets by name; got {sources!r:.80}"
@@ -93,23 +88,25 @@ def mix(
     specs = checked_sources(sources)
     opened, stage = with_sources(specs)
     warn_of_twins(opened)
-    requests = tuple(source_request(name, spec) for name, spec in specs.items())
-    given = [name for name, value in (("weights", weights), ("repeat", repeat), ("choose", choose)) if value]
-    if len(given) > 1 or (epoch_size is not None and given and given != ["weights"]):
-        msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(given)}, epoch_size={epoch_size}"
+    column = length if _counts_tokens(unit) else None
+    requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
+    asked = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) > 1 and given != ["weights", "epoch_size"]:
+        msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(f'{name}=' for name in given)}"
         raise UsageError(msg, hint="repeat= and choose= say how long an epoch is")
+    if column is not None and (repeat is not None or choose is not None):
+        msg = f'mix(unit="tokens") is the unit of weights=; {given[0]}= counts samples'
+        raise UsageError(msg, hint='leave unit="tokens" out, or give weights=')
     shares, total = _shares(requests, weights, repeat, choose)
-    if unit != "samples":
-        shares = _per_sample(specs, shares, unit, length)
     request = MixRequest(
         sources=requests,
-        changes=(
-            Change(0, integer_weights(shares if unit == "samples" else _per_sample(specs, shares, unit, length))),
-        ),
+        changes=(Change(0, shares_of_samples(shares, requests if weights is not None else ())),),
         choice=_choice(choice),
         seed=check_seed(seed),
         ends=_end(ends),
-        epoch_size=total if epoch_size is None else as_whole("epoch_size", epoch_size),
+        epoch_size=total if epoch_size is None else _epoch_size(epoch_size),
+        length=column,
         max_repeats=_most(max_repeats, requests),
     )
     request.epoch_samples  # noqa: B018  # an impossible mixture is refused here, not when iterating
@@ -122,16 +119,18 @@ def _shares(
     """Return the weights, and the size of an epoch if they say it."""
     names = [request.name for request in requests]
     sizes = {request.name: request.num_samples for request in requests}
-    given = weights or repeat or choose
+    given = next((each for each in (weights, repeat, choose) if each is not None), None)
     if given is None:
         return sizes, None
     if not isinstance(given, Mapping):
         msg = f"weights are given by the name of the source; got {given!r:.80}"
         raise UsageError(msg, hint=f"{{{names[0]!r}: 0.5, ...}}")
     check_names(given, names)
-    if weights:
+    if weights is not None:
         return weights, None
-    counts = {name: int(Fraction(str(repeat[name])) * sizes[name]) for name in names} if repeat else dict(choose)
+    counts = (
+        {name: int(Fraction(str(repeat[name])) * sizes[name]) for name in names} if repeat is not None else dict(choose)
+    )
     wrong = [name for name, count in counts.items() if isinstance(count, bool) or as_whole(name, count) < 0]
     if wrong:
         msg = f"{wrong[0]!r} cannot come {counts[wrong[0]]} times in an epoch"
@@ -139,33 +138,19 @@ def _shares(
     return counts, sum(counts.values())
 
 
-def _per_sample(specs: Mapping[str, DatasetSpec], shares: Mapping[str, Any], unit: str, length: str) -> dict[str, Any]:
-    """Convert shares of tokens to shares of samples, by the mean tokens of each source."""
-    if unit != "tokens":
+def _counts_tokens(unit: str) -> bool:
+    if unit not in ("samples", "tokens"):
         msg = f'mix(unit=) is "samples" or "tokens"; got {unit!r}'
-        raise UsageError(msg)
-    return {name: Fraction(str(share)) / _mean_length(name, specs[name], length) for name, share in shares.items()}
+        raise UsageError(msg, hint=did_you_mean(unit, ("samples", "tokens")).rstrip())
+    return unit == "tokens"
 
 
-def _mean_length(name: str, spec: DatasetSpec, length: str) -> Fraction:
-    total, count = 0, 0
-    for part in spec.opened.parts:
-        values = _lengths(name, part, length)
-        if spec.stored is not None and len(spec.opened.parts) == 1:
-            values = values[spec.stored.members(np.arange(len(spec.stored)))]
-        total, count = total + int(values.sum()), count + len(values)
-    if total <= 0:
-        msg = f"the column {length!r} of the source {name!r} sums up to {total}: it has no tokens to weigh"
-        raise UsageError(msg)
-    return Fraction(total, count)
-
-
-def _lengths(name: str, part: Opened, length: str) -> Any:
-    try:
-        return key_column(part.index, length)
-    except UsageError as error:
-        msg = f'unit="tokens" needs the tokens of each sample of {name!r}: {error.message}'
-        raise UsageError(msg, hint=f"`shoal index SHARDS --columns {length}` adds them; length= names it") from None
+def _epoch_size(epoch_size: object) -> int:
+    size = as_whole("epoch_size", epoch_size)
+    if size < 1:
+        msg = f"mix(epoch_size=) is a number of samples from 1 on; got {size}"
+        raise UsageError(msg, hint='ends="forever" mixes without end')
+    return size
 
 
 def _choice(choice: Any) -> Any:

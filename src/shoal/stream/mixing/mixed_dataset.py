@@ -60,7 +60,7 @@ class MixedDataset(Dataset):
         return self._request.exhausted_at()
 
     def weights_at(self, position: int) -> dict[str, float]:
-        """Return the share of each source at a position, by name."""
+        """Return the share of samples of each source at a position, by name."""
         weights = self._request.schedule.weights_at(count_of(position, "weights_at()"))
         total = sum(weights.values())
         return {name: weight / total for name, weight in weights.items()}
@@ -83,7 +83,7 @@ class MixedDataset(Dataset):
         at
             The position, not yet yielded; steps are positions divided by the global batch.
         weights
-            Of all sources, by name; 0 retires one.
+            Of all sources, by name, in the unit that `mix` was given; 0 retires one.
         ramp
             Positions over which the weights move from the old to the new ones, linearly (in up to 256 steps).
         add
@@ -101,7 +101,7 @@ class MixedDataset(Dataset):
         if again := [name for name in added if name in self.sources]:
             msg = f"the mixture has a source {again[0]!r} already"
             raise UsageError(msg, hint="weights= changes its share; another name adds a source")
-        requests = tuple(source_request(name, one) for name, one in added.items())
+        requests = tuple(source_request(name, one, request.length) for name, one in added.items())
         changed = request.reweighted(at, weights, ramp, requests)
         opened, stage = with_sources(added, spec.opened, spec.stages[0])
         warn_of_twins(opened)

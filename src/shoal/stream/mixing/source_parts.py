@@ -15,6 +15,7 @@ from shoal.reading.mixture.mix_request import SourceRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.mixing.mean_lengths import mean_length
 
 
 def checked_sources(sources: Mapping[str, Any]) -> dict[str, DatasetSpec]:
@@ -22,16 +23,17 @@ def checked_sources(sources: Mapping[str, Any]) -> dict[str, DatasetSpec]:
     return {_name(name): _spec(name, source) for name, source in sources.items()}
 
 
-def source_request(name: str, spec: DatasetSpec) -> SourceRequest:
-    """Return the source that a dataset makes."""
+def source_request(name: str, spec: DatasetSpec, length: str | None) -> SourceRequest:
+    """Return the source that a dataset makes; ``length`` names the column of tokens if weights are shares of them."""
     indexes = [part.index for part in spec.opened.parts]
     num_ids = sum(index.num_samples for index in indexes)
     num_bytes = sum(int(index.extent_decoded_bytes.sum()) for index in indexes)
     largest = max(int(index.extent_decoded_bytes.max(initial=1)) for index in indexes)
     mean_bytes = num_bytes / max(1, num_ids)
-    return SourceRequest(
+    source = SourceRequest(
         name, num_ids, mean_bytes, largest, spec.request, spec.stored, spec.sampling, spec.delivered
     )  # fmt: skip
+    return source if length is None else replace(source, mean_tokens=mean_length(source, spec.opened, length))
 
 
 def with_sources(

@@ -100,6 +100,7 @@ def split_specs(
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
     for each run of neighbours in one split, of which the splits keep 24.
     """
+    spec.dataset("split()")
     if spec.request is not None:
         msg = "split() divides stored samples; after shuffle() there are only positions, with others in each epoch"
         raise UsageError(msg, hint="put split() before shuffle(), and shuffle each split")
