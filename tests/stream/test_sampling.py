@@ -230,6 +230,19 @@ def test_turns_of_a_chunk_do_not_keep_it_in_memory(tmp_path: Path) -> None:
     assert reads["plain"] < reads["balanced"] < 1.5 * reads["plain"]
 
 
+def test_turns_of_a_source_do_not_keep_its_chunks_in_memory(tmp_path: Path, lines: Dataset) -> None:
+    ds = open_finely(write_tars(tmp_path / "data", [1500, 1500]), extent_bytes=12_000)
+    rare = np.repeat([0, 1, 2], [1900, 800, 300])
+    held = []
+    for each in (ds, ds.sample(by=rare, balanced=True)):
+        source = each.shuffle(Window(chunks=8, num_canonical_nodes=1), chunk=12_000)
+        mix = shoal.mix({"a": source, "b": lines.shuffle()}, weights={"a": 40, "b": 1}, epoch_size=3000)
+        run = mix.with_ids().batch(16)
+        assert flat(batch["__id__"].tolist() for batch in run) == mix.ids().tolist()
+        held.append(run.stats()["peak_held_bytes"])
+    assert held[1] < 1.15 * held[0]
+
+
 @pytest.mark.parametrize("memory_limit", [None, "24KB"])
 def test_turns_are_read_by_threads_and_within_limits(
     tars: Dataset, lines: Dataset, readers: str, memory_limit: str | None

@@ -29,14 +29,9 @@ class Budget:
 
 
 def budget_of(
-    resolved: ResolvedOrder,
-    memory_limit_bytes: int | None,
-    *,
-    epoch: int | None = None,
-    is_remote: bool,
-    verifies: bool = False,
+    resolved: ResolvedOrder, memory_limit_bytes: int | None, *, is_remote: bool, verifies: bool = False
 ) -> Budget:
-    """Return the budget for reading an epoch in an order, from a local or (``is_remote``) remote store.
+    """Return the budget for reading in an order, from a local or (``is_remote``) remote store.
 
     A chunk that is too large (`shoal.reading.large_chunks`) is read sample by sample, if the index has the offsets of
     samples, or if it can be spilled. With ``verifies``, single samples are read with their whole extents, since only
@@ -50,7 +45,7 @@ def budget_of(
     table, index = resolved.chunks, resolved.index
     chunk_bytes = table.decoded_bytes
     window_bytes = int(resolved.order.parameters.get("chunks", 0) * chunk_bytes.mean()) if len(table) else 0
-    units, is_sliced = resolved.units_in(epoch), too_large(resolved, memory_limit_bytes)
+    units, is_sliced = resolved.units, too_large(resolved, memory_limit_bytes)
     alone = replace(index, sample_bytes=None) if verifies and index.extent_checksum is not None else index
     largest_bytes = int(chunk_bytes.max(initial=1))
     if isinstance(units, RecordUnits):

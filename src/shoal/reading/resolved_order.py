@@ -243,7 +243,7 @@ class ResolvedOrder(ResolvedEpochs):
         """Units in which the dataset is read."""
         if isinstance(self.order, Full) or self._is_sparse:
             return RecordUnits(self.index)
-        return ChunkUnits(self.chunks)
+        return ChunkUnits(self.chunks) if self.sampling is None else TurnUnits(self.chunks)
 
     @property
     def _is_sparse(self) -> bool:
@@ -269,23 +269,18 @@ class ResolvedOrder(ResolvedEpochs):
         """True if every read serves only one sample, so that nothing is kept for another."""
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
-    def units_in(self, epoch: int | None) -> Units:
-        """Return the units in which an epoch is read: those of the dataset, or the turns of a sampling.
-
-        None for several epochs at a time, as a mixture reads them: the turns of one are not those of another.
-        """
-        has_turns = epoch is not None and isinstance(self.units, ChunkUnits) and not self.by_shards
-        turns = self.turns(epoch) if epoch is not None and has_turns else None
-        return self.units if turns is None else TurnUnits(self.chunks, turns.chunk)
-
     def moves(self, units: Units) -> bool:
         """Return whether these units are the chunks that the order moves."""
-        is_chunks = isinstance(units, ChunkUnits) and self.sampling is None and not self.by_shards
-        return is_chunks or isinstance(units, TurnUnits)
+        return isinstance(units, ChunkUnits) and not self.by_shards
 
-    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the unit that holds each sample id, given the order's chunk that holds it."""
-        return chunks if self.moves(self.units) else self.units.of(ids)
+    def units_of(
+        self, ids: NDArray[np.int64], chunks: NDArray[np.int64], units: Units | None = None
+    ) -> NDArray[np.int64]:
+        """Return the unit that holds each sample id, given the order's chunk that holds it; by default of `units`."""
+        units = self.units if units is None else units
+        if isinstance(units, TurnUnits):
+            return units.of_turns(ids, chunks)
+        return chunks if self.moves(units) else units.of(ids)
 
     @cached_property
     def state_order(self) -> Mapping[str, Any]:

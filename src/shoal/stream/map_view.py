@@ -80,7 +80,7 @@ class MapView:
 def batches_of_ids(spec: IteratorSpec) -> Iterator[list[int]]:
     """Yield the sample ids of each batch of a rank, repeats included, reading no data; one id each without batches."""
     work, position = spec.work, spec.position()
-    for share, _ in shares_of(work.resolved.epoch(spec.epoch), work.resolved, work.pipeline, position):
+    for share, _ in shares_of(work.resolved.epoch(spec.epoch), work.pipeline, position):
         ids: list[int] = [_Due.in_epoch(number, spec.epoch) for number in share.ids.tolist()]
         if position.partition.batched:
             for first, stop in itertools.pairwise(share.batch_first.tolist()):

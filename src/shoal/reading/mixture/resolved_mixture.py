@@ -25,7 +25,6 @@ from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
 from shoal.reading.mixture.mixture_state import adopted, check_sources, told
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.reading.schedule.units import Units
 
 _LEAST_SPAN, _MOST_SPAN = 1 << 13, 1 << 17
 _SPANS = 8  # of the mixture, which one span of a source lasts
@@ -49,10 +48,6 @@ class ResolvedMixture(ResolvedEpochs):
         leaves = [source for _, source in request.leaves()]
         parts = tuple(_resolved(part, source) for part, source in zip(opened.parts, leaves, strict=True))
         return ResolvedMixture(request, opened, delivered, gaps, parts)
-
-    def moves(self, units: Units) -> bool:  # noqa: ARG002
-        """Return False: chunks of the mixture are those of its datasets, which know their units."""
-        return False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without bound orders."""

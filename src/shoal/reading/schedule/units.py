@@ -14,6 +14,8 @@ from shoal.formats.shard_format import Records
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import Index, locate
 
+_TURN_BITS = 4  # more would only part turns that are sixteen turns of the same chunk away from each other
+
 
 class UnitRead(NamedTuple):
     """One read: bytes ``[first_byte, end_byte)`` of a shard, with ``num_samples`` samples from id ``first_sample`` on.
@@ -91,14 +93,20 @@ class TurnUnits:
     """Units that read the chunk of a turn (`shoal.order.sampling.copies`), and are released before its next turn.
 
     Chunks as units would be kept from one turn to the next if both are in a span, and a span may be a whole epoch.
+    Turns of a chunk have consecutive numbers in an epoch, so their last bits tell them apart.
     """
 
-    def __init__(self, table: ChunkTable, chunk_of_turn: NDArray[np.int64]) -> None:
-        self._chunks, self._chunk_of_turn, self.num_units = ChunkUnits(table), chunk_of_turn, len(chunk_of_turn)
+    def __init__(self, table: ChunkTable) -> None:
+        self._chunks, self._num_chunks = ChunkUnits(table), max(1, len(table))
+        self.num_units = self._num_chunks << _TURN_BITS
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first turn of the chunk that holds each sample id."""
-        return np.searchsorted(self._chunk_of_turn, self._chunks.of(ids))
+        """Return the first unit of the chunk that holds each sample id."""
+        return self._chunks.of(ids)
+
+    def of_turns(self, ids: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the unit of each sample id in a turn of its chunk."""
+        return self.of(ids) + (turns & (1 << _TURN_BITS) - 1) * self._num_chunks
 
     def reads(self, units: NDArray[np.int64]) -> list[UnitRead]:
         """Return the reads of the turns' chunks."""
@@ -106,11 +114,11 @@ class TurnUnits:
 
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the reads of the turns' chunks as columns."""
-        return [units, *self._chunks.columns(self._chunk_of_turn[units])[1:]]
+        return [units, *self._chunks.columns(units % self._num_chunks)[1:]]
 
     def held_bytes(self, read: UnitRead) -> int:
         """Return the decoded bytes of the turn's chunk."""
-        return self._chunks.held_bytes(read._replace(unit=int(self._chunk_of_turn[read.unit])))
+        return self._chunks.held_bytes(read._replace(unit=read.unit % self._num_chunks))
 
 
 class UnitReaders(Protocol):

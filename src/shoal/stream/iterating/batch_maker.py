@@ -54,14 +54,15 @@ class BatchMaker:
         if isinstance(resolved, ResolvedMixture):
             reading = MixedReading(parts, resolved, counters, options)
         else:
-            reading = SourceReading(parts[0], resolved, counters, options, epoch=spec.epoch)
+            reading = SourceReading(parts[0], resolved, counters, options)
         self._reading = reading
         self._decoders = None
         if pipeline.threaded is not None:
             forgiving = quarantine is not None and quarantine.finds
             self._decoders = Decoders(pipeline.stages, pipeline.threaded, index=opened.index, forgiving=forgiving)
-        units = reading.units if isinstance(reading, SourceReading) else None
-        shares = shares_of(order, resolved, pipeline, self.position, units)
+        # A mixture finds the units of each source, and most orders move the units themselves.
+        units_of = None if isinstance(reading, MixedReading) or reading.moves_units else reading.units_of
+        shares = shares_of(order, pipeline, self.position, units_of)
         context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, quarantine, self._decoders)
         make = batches_made if batched else samples_made
         if pipeline.partition.refills:

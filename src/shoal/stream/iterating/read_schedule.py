@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,8 @@ from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
 from shoal.reading.memory_division import Budget
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.remote.remote_samples import RemoteSamples
-from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
-from shoal.reading.schedule.units import Units
 from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterator_position import Position
 
@@ -54,17 +51,15 @@ class Gathered:
 
 def shares_of(
     order: BoundOrder,
-    resolved: ResolvedOrder | ResolvedMixture,
     pipeline: PipelineSpec,
     position: Position,
-    units: Units | None = None,
+    units_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]] | None = None,
 ) -> Iterator[tuple[Share, range]]:
     """Yield the shares of a rank, or of one of its workers, span by span, and their steps.
 
-    Their chunks are the ``units`` that hold the samples; None for the chunks of the order. Each is noted for the
-    certificate.
+    Their chunks are the units that hold the samples, which ``units_of`` returns for ids and chunks of the order; None
+    for these chunks. Each is noted for the certificate.
     """
-    by_chunks = units is None or resolved.moves(units)
     partition, num_workers, left = pipeline.partition, pipeline.num_workers, position.global_batches
     batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
     for first in range(left.start, left.stop, batches):
@@ -74,8 +69,8 @@ def shares_of(
         if num_workers > 1:
             steps = range(first + (pipeline.worker - first) % num_workers, stop, num_workers)
             share = _some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
-        if units is not None and not by_chunks:
-            share = replace(share, chunks=units.of(share.ids))
+        if units_of is not None:
+            share = replace(share, chunks=units_of(share.ids, share.chunks))
         if position.sums is not None:
             position.sums.note(share, steps)
         yield share, steps

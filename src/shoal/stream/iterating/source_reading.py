@@ -19,7 +19,6 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.schedule.units import Units
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.read_schedule import ReadSpan, planned, unplanned, wanted_of
 
@@ -27,39 +26,23 @@ _NO_STEPS = range(0)
 
 
 class SourceReading:
-    """The reading of one dataset, in whole units ahead of their use or sample by sample.
+    """The reading of one dataset, in whole units ahead of their use or sample by sample."""
 
-    ``epoch`` is the only one that is read; None for several.
-    """
-
-    def __init__(
-        self,
-        opened: Opened,
-        resolved: ResolvedOrder,
-        counters: Counters,
-        options: ReadingOptions,
-        *,
-        epoch: int | None = None,
-    ) -> None:
+    def __init__(self, opened: Opened, resolved: ResolvedOrder, counters: Counters, options: ReadingOptions) -> None:
         is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
         limit_bytes = options.memory_limit_bytes
-        self.budget: Budget = budget_of(resolved, limit_bytes, epoch=epoch, is_remote=is_remote, verifies=verifies)
+        self.budget: Budget = budget_of(resolved, limit_bytes, is_remote=is_remote, verifies=verifies)
         kind: type[Fetcher | LocalSamples | RemoteSamples] = Fetcher
         if resolved.by_singles:
             kind = RemoteSamples if is_remote else LocalSamples
         units, ahead_bytes = self.budget.units, self.budget.ahead_bytes
         self.reader = kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options)
-        self._by_chunks = resolved.moves(units)
-        self._opened = opened
-
-    @property
-    def units(self) -> Units:
-        """The units in which the dataset is read."""
-        return self.budget.units
+        self.moves_units = resolved.moves(units)
+        self._resolved, self._opened = resolved, opened
 
     def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the unit that holds each sample, given its chunk of the order."""
-        return chunks if self._by_chunks else self.units.of(ids)
+        return self._resolved.units_of(ids, chunks, self.budget.units)
 
     def spans(self, shares: Iterator[tuple[Share, range]], quarantine: Quarantine | None) -> Iterator[ReadSpan]:
         """Yield the samples of these shares, which have units as chunks, span by span."""
