@@ -143,7 +143,7 @@ class MixedEpoch:
     span: ClassVar[int] = _SPAN
 
     def __init__(self, mixed: MixedSources, epoch: int) -> None:
-        self._mixed, self.num_samples = mixed, mixed.num_samples
+        self.mixed, self.num_samples = mixed, mixed.num_samples
         self._begin = epoch * mixed.num_samples
         self.parameters = {"chunks": mixed.reach}
 
@@ -154,22 +154,22 @@ class MixedEpoch:
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
         first, end = as_span(start, stop, self.num_samples)
-        return self._mixed.locate(self._begin + first, self._begin + end)
+        return self.mixed.locate(self._begin + first, self._begin + end)
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the first position of each sample id in this epoch, -1 if it has none; some milliseconds each."""
         begin, end = self._begin, self._begin + self.num_samples
-        array = as_ids(ids, self._mixed.num_ids)
-        found = [self._mixed.first_use(sample_id, begin, end) for sample_id in array.tolist()]
+        array = as_ids(ids, self.mixed.num_ids)
+        found = [self.mixed.first_use(sample_id, begin, end) for sample_id in array.tolist()]
         return np.array([position - begin if position >= 0 else -1 for position in found], dtype=np.int64)
 
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
         """Return where each sample lies when its batch is shared: each source spread evenly, its chunks together."""
-        if isinstance(self._mixed.schedule.choice, PerRank):
+        if isinstance(self.mixed.schedule.choice, PerRank):
             return np.zeros(len(positions), dtype=np.uint64)  # by position, so runs stay with a rank
-        mixed, num_sources = self._mixed, len(self._mixed.parts)
+        mixed, num_sources = self.mixed, len(self.mixed.parts)
         lanes = mixed.axis(self._begin + positions, chunks) >> np.uint64(32 - _FINE_BITS)
         sources = np.searchsorted(mixed.first_chunk, chunks, side="right") - 1
         groups = batches * num_sources + sources

@@ -27,7 +27,7 @@ from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
 _LEAST_SPAN, _MOST_SPAN = 1 << 13, 1 << 17
-_SPANS = 8  # of the mixture, which one span of a source lasts
+_SPANS = 4  # of the mixture, which one span of a source lasts
 
 
 @dataclass(frozen=True)
