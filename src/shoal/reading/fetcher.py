@@ -23,6 +23,7 @@ from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
+from shoal.reading.remote.request_pool import RequestPool
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders, Units
 from shoal.reading.spilled.spilled_readers import SpillingReaders
@@ -59,16 +60,28 @@ class Fetcher:
     ----------
     ahead_limit_bytes
         Bytes that may be requested or waiting for their first use.
+    shared
+        See `RemoteReaders`.
     """
 
     def __init__(
-        self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
+        self,
+        opened: Opened,
+        units: Units,
+        counters: Counters,
+        *,
+        ahead_limit_bytes: int,
+        options: ReadingOptions,
+        shared: RequestPool | None = None,
     ) -> None:
         self._options = options
         self.opened, self._units, self._counters = opened, units, counters
         self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
-        kind: type[LocalReaders | RemoteReaders] = LocalReaders if opened.store.reads_ahead else RemoteReaders
-        self._readers: UnitReaders = kind(opened, counters, self._memory, options)
+        self._readers: UnitReaders
+        if opened.store.reads_ahead:
+            self._readers = LocalReaders(opened, counters, self._memory, options)
+        else:
+            self._readers = RemoteReaders(opened, counters, self._memory, options, shared)
         if isinstance(units, SlicedUnits) and units.spills:
             self._readers = SpillingReaders(self._readers, units, opened, counters, self._memory, options)
         self._planned: deque[NDArray[np.int64]] = deque()

@@ -50,9 +50,19 @@ class Promise:
 
 
 class RemoteReaders:
-    """Readers that make requests ahead in several threads, and keep responses and errors until they are needed."""
+    """Readers that make requests ahead in several threads, and keep responses and errors until they are needed.
 
-    def __init__(self, opened: Opened, counters: Counters, memory: MemoryBudget, options: ReadingOptions) -> None:
+    ``shared`` has the threads of all sources of a mixture; None for threads of its own.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        counters: Counters,
+        memory: MemoryBudget,
+        options: ReadingOptions,
+        shared: RequestPool | None = None,
+    ) -> None:
         self._opened, self._memory, self._counters = opened, memory, counters
         self._stats = stats = RequestStats(counters)
         self._deadline_seconds = options.deadline_seconds or unwrap_retries(opened.store)[1].deadline_seconds
@@ -63,8 +73,12 @@ class RemoteReaders:
         self._can_fill, self._mappings = can_fill(opened), MemoryPool()
         self._buffers: set[ReadBuffer] = set()  # of requests that a consumer waits for
         first_at_a_time = _MANY_AT_A_TIME if limit >= _MUCH_AHEAD_BYTES else FIRST_AT_A_TIME
+        read = partial(read_request, opened, stats)
+        if shared is not None:
+            self._pool = shared.of_source(read)
+            return
         self._pool = RequestPool(
-            partial(read_request, opened, stats),
+            read,
             stats,
             deadline_seconds=self._deadline_seconds,
             hedge_bytes=hedge_bytes,

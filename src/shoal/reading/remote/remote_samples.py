@@ -19,6 +19,7 @@ from shoal.indexing.open_source import Opened
 from shoal.reading.checks.salvage import Damaged, salvage_one
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import Promise, RemoteReaders
+from shoal.reading.remote.request_pool import RequestPool
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.stats.counters import Counters
@@ -34,15 +35,24 @@ class RemoteSamples:
     ----------
     ahead_limit_bytes
         Bytes that may be requested before they are used.
+    shared
+        See `RemoteReaders`.
     """
 
     def __init__(
-        self, opened: Opened, units: Units, counters: Counters, *, ahead_limit_bytes: int, options: ReadingOptions
+        self,
+        opened: Opened,
+        units: Units,
+        counters: Counters,
+        *,
+        ahead_limit_bytes: int,
+        options: ReadingOptions,
+        shared: RequestPool | None = None,
     ) -> None:
         self._options = options
         self._opened, self._units, self._counters = opened, units, counters
         self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
-        self._readers = RemoteReaders(opened, counters, self._memory, options)
+        self._readers = RemoteReaders(opened, counters, self._memory, options, shared)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """Yield the samples with these ids in order; ``units`` are the reads that hold them."""

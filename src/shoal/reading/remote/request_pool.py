@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import copy
 import itertools
 import os
 import statistics
@@ -40,6 +41,9 @@ _MOST_THREADS = 2  # for each request that may be in flight: some pause, some wa
 _LIVELY_SECONDS = 10.0  # time after a response during which the store counts as up
 
 
+Read = Callable[[Request, ReadBuffer | None], bytes]
+
+
 class PendingRequest:
     """The response to a request, once it has arrived.
 
@@ -57,13 +61,14 @@ class PendingRequest:
         "num_in_flight",
         "num_lost",
         "num_waiters",
+        "read",
         "request",
         "result",
         "took_seconds",
     )
 
-    def __init__(self, request: Request, buffer: ReadBuffer | None = None) -> None:
-        self.request, self.buffer = request, buffer
+    def __init__(self, read: Read, request: Request, buffer: ReadBuffer | None = None) -> None:
+        self.read, self.request, self.buffer = read, request, buffer
         self.num_waiters = len(request.reads)
         self.result: bytes | Exception | None = None
         self.num_in_flight = self.num_hedges = self.num_lost = 0
@@ -91,7 +96,7 @@ class RequestPool:
 
     def __init__(
         self,
-        read: Callable[[Request, ReadBuffer | None], bytes],
+        read: Read,
         stats: RequestStats,
         *,
         deadline_seconds: float,
@@ -100,10 +105,16 @@ class RequestPool:
         most_at_a_time: int = 64,
     ) -> None:
         concurrency = ConcurrencyControl(first=first_at_a_time, most=most_at_a_time)
-        self._queue = _Queue(read, stats, concurrency, deadline_seconds, hedge_bytes)
+        self._read, self._queue = read, _Queue(stats, concurrency, deadline_seconds, hedge_bytes)
         _queues.add(self._queue)
         # Closes even if the consumer does not: no thread waits for work once this object is gone.
-        self._finalizer = weakref.finalize(self, _close, self._queue, os.getpid())
+        self._close: Callable[[], object] = weakref.finalize(self, _close, self._queue, os.getpid())
+
+    def of_source(self, read: Read) -> RequestPool:
+        """Return a pool with the threads of this one for the requests of another source; only this one closes them."""
+        pool = copy.copy(self)
+        pool._read, pool._close = read, _stay_open  # noqa: SLF001  # of this class
+        return pool
 
     def ask(
         self,
@@ -113,7 +124,8 @@ class RequestPool:
         at_once: bool = False,
     ) -> list[PendingRequest]:
         """Put requests, with buffers for their responses, at the end of the queue; with ``at_once``, at its head."""
-        queue, pending = self._queue, [PendingRequest(*asked) for asked in zip(requests, buffers, strict=False)]
+        queue = self._queue
+        pending = [PendingRequest(self._read, *asked) for asked in zip(requests, buffers, strict=False)]
         with InterruptsHeld(), queue.lock:
             if not queue.num_in_flight and not queue.waiting:
                 queue.concurrency.begin(now_seconds=time.monotonic())
@@ -132,7 +144,11 @@ class RequestPool:
     def close(self) -> None:
         """Drop requests that have not begun, wait briefly for those in flight, and then abandon them."""
         with InterruptsHeld():
-            self._finalizer()
+            self._close()
+
+
+def _stay_open() -> None:
+    """Leave the threads to the pool that they belong to."""
 
 
 class _Queue:
@@ -140,13 +156,12 @@ class _Queue:
 
     def __init__(
         self,
-        read: Callable[[Request, ReadBuffer | None], bytes],
         stats: RequestStats,
         concurrency: ConcurrencyControl,
         deadline_seconds: float,
         hedge_bytes: int,
     ) -> None:
-        self._read, self._stats, self.concurrency = read, stats, concurrency
+        self._stats, self.concurrency = stats, concurrency
         self._deadline_seconds, self._hedge_bytes, self._most_hedge_bytes = deadline_seconds, hedge_bytes, hedge_bytes
         # Re-entrant, since the garbage collector can close a stream in the middle of anything.
         self.lock = threading.RLock()
@@ -241,7 +256,7 @@ class _Queue:
                             continue
                     result: bytes | Exception
                     try:
-                        result = self._read(pending.request, pending.buffer)
+                        result = pending.read(pending.request, pending.buffer)
                     except Exception as error:  # noqa: BLE001  # raised by the consumer
                         result = error
                     self._answered(pending, result, is_hedge=is_hedge)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,31 +13,47 @@ from numpy.typing import NDArray
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Share
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
+from shoal.reading.checks.checked_reads import read_request
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
 from shoal.reading.memory_division import Budget, budget_of
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_samples import RemoteSamples
+from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, RequestPool
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
+from shoal.storage.retry import unwrap_retries
 from shoal.stream.iterating.read_schedule import ReadSpan, planned, unplanned, wanted_of
 
 _NO_STEPS = range(0)
 
 
 class SourceReading:
-    """The reading of one dataset, in whole units ahead of their use or sample by sample."""
+    """The reading of one dataset, in whole units ahead of their use or sample by sample.
 
-    def __init__(self, opened: Opened, resolved: ResolvedOrder, counters: Counters, options: ReadingOptions) -> None:
+    ``shared`` has the threads of all sources of a mixture.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        resolved: ResolvedOrder,
+        counters: Counters,
+        options: ReadingOptions,
+        shared: RequestPool | None = None,
+    ) -> None:
         is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
         limit_bytes = options.memory_limit_bytes
         self.budget: Budget = budget_of(resolved, limit_bytes, is_remote=is_remote, verifies=verifies)
-        kind: type[Fetcher | LocalSamples | RemoteSamples] = Fetcher
-        if resolved.by_singles:
-            kind = RemoteSamples if is_remote else LocalSamples
         units, ahead_bytes = self.budget.units, self.budget.ahead_bytes
-        self.reader = kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options)
+        self.reader: Fetcher | LocalSamples | RemoteSamples
+        if resolved.by_singles and not is_remote:
+            self.reader = LocalSamples(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options)
+        else:
+            kind = RemoteSamples if resolved.by_singles else Fetcher
+            self.reader = kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options, shared=shared)
         self.moves_units = resolved.moves(units)
         self._resolved, self._opened = resolved, opened
 
@@ -79,8 +96,9 @@ class MixedReading:
     ) -> None:
         limits = resolved.limits(options.memory_limit_bytes)
         self._resolved = resolved
+        self._requests = _shared_requests(opened, counters, options)
         self._parts = [
-            SourceReading(part, order, counters, options.limited_to(limit))
+            SourceReading(part, order, counters, options.limited_to(limit), shared=self._requests)
             for part, order, limit in zip(opened, resolved.parts, limits, strict=True)
         ]
 
@@ -100,6 +118,8 @@ class MixedReading:
 
     def close(self) -> None:
         """Stop; the threads have ended when this returns."""
+        if self._requests is not None:
+            self._requests.close()
         for part in self._parts:
             part.close()
 
@@ -113,6 +133,20 @@ class MixedReading:
             units = self._parts[part].units_of(own_ids, chunks[rows] - self._resolved.first_chunks[part])
             of_parts[part] = _share(own_ids, units)
         return _Divided(share, steps, wanted, owners.tolist(), of_parts)
+
+
+def _shared_requests(opened: tuple[Opened, ...], counters: Counters, options: ReadingOptions) -> RequestPool | None:
+    """Return the threads for the requests of all remote sources; None if all are local."""
+    remote = [part for part in opened if not part.store.reads_ahead]
+    if not remote:
+        return None
+    deadline_seconds = max(unwrap_retries(part.store)[1].deadline_seconds for part in remote)
+    return RequestPool(
+        partial(read_request, remote[0], stats := RequestStats(counters)),
+        stats,
+        deadline_seconds=options.deadline_seconds or deadline_seconds,
+        first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),
+    )
 
 
 _NONE = np.zeros(0, dtype=np.int64)
