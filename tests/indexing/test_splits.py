@@ -144,8 +144,11 @@ def test_samples_that_energon_excludes_take_no_part(tmp_path: Path, calls: Calls
     words = (root, "--split", "train")
     assert calls.json("info", *words)["num_samples"] == 100
     assert {row["id"] for row in calls.json_lines("head", *words, "-n", 200)} == set(ds.ids().tolist())
-    audit = calls.json("audit", *words, "--by", "shard")
-    assert not [finding for finding in audit["findings"] if "missing" in str(finding)], audit["findings"]
+    for by in ("shard", "position"):
+        audit = calls.json("audit", *words, "--by", by, "--batch-size", 16)
+        assert (audit["num_samples"], audit["missing"], audit["repeated"], audit["unknown"]) == (100 - 2, 0, 0, 0)
+    traced = calls.json("trace", *words, "--seed", 3, "--sample", 80, "--batch-size", 8)["samples"]
+    assert [(row["sample"], row["position"]) for row in traced] == [(80, ds.ids().tolist().index(80))]
     (tmp_path / "state.json").write_text(json.dumps(ds.state_dict()))
     assert calls.json("trace", *words, "--state", tmp_path / "state.json", "--step", 1, "--batch-size", 8)["samples"]
     calls.text("repack", *words, tmp_path / "new", code=2)

@@ -131,7 +131,8 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     request = requested_order(arguments)
     opened = open_with_samples(arguments)
     resolved = ResolvedOrder(opened.index, request, stored=opened.stored)
-    labels = _labels(arguments, opened.index)
+    of_stored = _labels(arguments, opened.index)
+    labels = of_stored
     if opened.stored is not None and labels is not None:
         labels = labels[opened.stored.members(np.arange(len(opened.stored)))]
     num_epochs = arguments.epochs or _EPOCHS
@@ -143,13 +144,13 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
     result = audit(ids, num_samples=resolved.num_samples, labels=labels, batch=arguments.batch_size, others=others)
     about: dict[str, Any] = {"order": str(resolved)}
     if not isinstance(resolved.order, Sequential | Buffer) and arguments.batch_size <= resolved.num_samples // 2:
-        key = np.arange(resolved.num_samples, dtype=np.float64) if labels is None else labels
+        key = np.arange(opened.index.num_samples, dtype=np.float64) if of_stored is None else of_stored
         about["predicted_vr"] = dict(quality_of(resolved, arguments.batch_size, key=key).vr)
     return about, result
 
 
 def _ids_of(resolved: ResolvedOrder, seed: int, num_epochs: int) -> NDArray[np.int64]:
-    counts = np.diff(resolved.order_borders)
+    counts = resolved.stored_between(resolved.order_borders)
     bound = [resolved.order.bind(counts, seed=seed, epoch=epoch) for epoch in range(num_epochs)]
     return np.stack([epoch.ids(0, epoch.num_samples) for epoch in bound])
 
