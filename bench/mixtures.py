@@ -1,9 +1,9 @@
 """The same mixtures of 64 sources by Hugging Face, Streaming, Energon, LitData, Grain and shoal, in their environments.
 
-``python bench/mixtures.py [PEER ...] [--keep FILE]`` makes the environments that are missing, has each peer write its
-sources in its own format and read two mixtures of them, and prints a table of what was measured from the (source,
-sample) pairs that arrived; what cannot be had is named with the reason. ``--keep FILE`` adds the figures to a file of
-JSON, and without a peer the table of that file is printed.
+``python bench/mixtures.py [PEER ...] [--only MIXTURE] [--keep FILE]`` makes the environments that are missing, has each
+peer write its sources in its own format and read two mixtures of them, and prints a table of what was measured from the
+(source, sample) pairs that arrived; what cannot be had is named with the reason. ``--keep FILE`` adds the figures to a
+file of JSON, and without a peer the table of that file is printed.
 
 The mixtures: "nine" has one source of weight 0.9 and 16,384 samples, and 63 small ones that share 0.1, of 48 samples
 each; "zipf" has 64 sources of 1,024 samples with weights 1, 1/2 .. 1/64. A run has 1,000 steps of a global batch of 96,
@@ -12,8 +12,8 @@ at one rank and at eight, which are eight processes. Each source has eight shard
 For each peer and mixture: the distance of counts from their shares, at all positions of one rank and at the steps of
 eight; the worst share of a source on one of eight ranks; samples that came again while others of their source had come
 less often; distinct samples in as many deliveries as 1, 2 and 3 rounds have, and whether the second round has the order
-of the first; samples in place of others after a resume at 8, 4 and 6 ranks from step 400 of 8; seconds from the imports
-to the first batch (the best of three), the peak of PSS, and CPU time for each sample, all at one rank.
+of the first; of "zipf" the samples in place of others after a resume at 8, 4 and 6 ranks from step 400 of 8; seconds
+from the imports to the first batch (the least of three), the peak of PSS, and CPU time a sample, all at one rank.
 """
 
 from __future__ import annotations
@@ -73,22 +73,24 @@ MIXED = {
     ),
     "litdata": Mixed("LitData 0.2.76", "litdata_mixture.py", PEERS["litdata"]),
     "grain": Mixed("Grain 0.2.18", "grain_mixture.py", Peer(("grain==0.2.18", "array-record==0.8.6"))),
+    "shoal": Mixed("shoal", "shoal_mixture.py", Peer()),
 }
 
 
 class Mixture(NamedTuple):
-    """Weights and sizes of sources, and those of them whose rounds are looked at."""
+    """Weights and sizes of sources, those of them whose rounds are looked at, and the ranks after a resume."""
 
     weights: list[float]
     sizes: list[int]
     rounds_of: list[int]
+    resumed_at: tuple[int, ...] = ()
 
 
 def mixtures() -> dict[str, Mixture]:
     zipf = 1 / np.arange(1, 65)
     return {
         "nine": Mixture([0.9] + [0.1 / 63] * 63, [16384] + [48] * 63, list(range(1, 64))),
-        "zipf": Mixture((zipf / zipf.sum()).tolist(), [1024] * 64, list(range(5))),
+        "zipf": Mixture((zipf / zipf.sum()).tolist(), [1024] * 64, list(range(5)), resumed_at=(8, 4, 6)),
     }
 
 
@@ -203,6 +205,14 @@ def tree_pss(pid: int) -> float:
     return total
 
 
+def attempted(bench: Bench, name: str, mixture: Mixture) -> Any:
+    """The figures of a peer and a mixture, or why there are none."""
+    try:
+        return measured(bench, name, mixture)
+    except FailedError as error:
+        return str(error)
+
+
 def measured(bench: Bench, name: str, mixture: Mixture) -> dict[str, Any]:
     """All figures of a peer and a mixture."""
     weights = np.array(mixture.weights)
@@ -216,7 +226,7 @@ def measured(bench: Bench, name: str, mixture: Mixture) -> dict[str, Any]:
         "costs": costs | {"us_each": costs["cpu_s"] / len(one.pairs) * 1e6},
     }
     starts = [bench.read(name, 1, 1)[1] for _ in range(STARTS)]
-    found["costs"] |= {key: min(start[key] for start in starts) for key in ("first_s", "import_s")}
+    found["costs"] |= {key: min(start[key] for start in starts) for key in ("first_s", "first_cpu_s", "import_s")}
     ranks, _, states = bench.read(name, RANKS, STEPS, save_at=SAVE_AT)
     pairs, ends = merged(ranks)
     found |= {
@@ -228,7 +238,7 @@ def measured(bench: Bench, name: str, mixture: Mixture) -> dict[str, Any]:
         "state_bytes": sum(Path(state).stat().st_size for state in states),
         "resume": {
             str(world_size): after_resume(bench, name, mixture, (pairs, ends), states, world_size)
-            for world_size in (8, 4, 6)
+            for world_size in mixture.resumed_at
         },
     }
     return found
@@ -252,7 +262,7 @@ def table(results: dict[str, Any]) -> str:
     """The figures as two tables of Markdown, a column for each peer."""
     lines = []
     for name in mixtures():
-        columns = {peer: figures[name] for peer, figures in results.items() if peer in MIXED}
+        columns = {peer: figures[name] for peer, figures in results.items() if peer in MIXED and name in figures}
         cells = [cells_of(column) if isinstance(column, dict) else {"": column} for column in columns.values()]
         titles = [MIXED[peer].title for peer in columns]
         lines += ["", f"| {name} | {' | '.join(titles)} |", "| --- |" + " --- |" * len(titles)]
@@ -290,7 +300,7 @@ def cells_of(found: dict[str, Any]) -> dict[str, str]:
         "epochs; ranks end them at different steps": f"{found['epochs']}; {'yes' if found['uneven_epochs'] else 'no'}",
         **{f"others after a resume, 8 to {size} ranks": of_resume(found["resume"][size]) for size in found["resume"]},
         "states of 8 ranks": f"{found['state_bytes']:,} bytes",
-        "first batch after imports (imports)": f"{costs['first_s']:.2f} s ({costs['import_s']:.1f} s)",
+        "first batch after imports, CPU time": f"{costs['first_s']:.2f} s, {costs.get('first_cpu_s', 0):.2f} s",
         "peak memory (of it after imports)": f"{costs['peak_mib']:.0f} MiB ({costs['imported_mib']:.0f})",
         "CPU time a sample, with imports": f"{costs['us_each']:.0f} us",
     }
@@ -300,24 +310,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("peers", nargs="*", help=", ".join(MIXED))
     parser.add_argument("--keep", type=Path, help="a file of JSON that figures are added to")
+    parser.add_argument("--only", choices=mixtures(), help="one of the mixtures")
     options = parser.parse_args()
     results = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else {}
     for peer in options.peers or ([] if results else MIXED):
         directory = Path(tempfile.mkdtemp(prefix=f"shoal-mixture-{peer}-"))
-        results[peer] = {}
+        results.setdefault(peer, {})
         try:
             bench = Bench(peer, directory)
             for name, mixture in mixtures().items():
-                began = time.monotonic()
-                results[peer][name] = measured(bench, name, mixture)
-                print(f"{peer} {name}: {time.monotonic() - began:.0f} s", flush=True)
-        except (CannotHaveError, FailedError) as error:
-            results[peer] = {name: results[peer].get(name, str(error)) for name in mixtures()}
-            print(f"{peer}: {error}", flush=True)
+                if options.only in (None, name):
+                    began = time.monotonic()
+                    results[peer][name] = attempted(bench, name, mixture)
+                    print(f"{peer} {name}: {time.monotonic() - began:.0f} s", flush=True)
+                    if options.keep:
+                        options.keep.write_text(json.dumps(results, indent=1))
+        except CannotHaveError as error:
+            results[peer] = dict.fromkeys(mixtures(), str(error))
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-        if options.keep:
-            options.keep.write_text(json.dumps(results, indent=1))
     print(table(results))
 
 

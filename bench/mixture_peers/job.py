@@ -87,29 +87,30 @@ def run(job: Job, reader_class: type[Reader]) -> None:
     """Read what a job asks for, and write pairs, times and a state beside it."""
     imported = _age()
     memory = _pss()
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), _cpu()
     states = [pickle.loads(Path(path).read_bytes()) for path in job.states]
     reader = reader_class(job, states)
     pairs: list[Pair] = []
     ends: list[int] = []
     epochs: list[int] = []
-    first = 0.0
+    first = first_cpu = 0.0
     for batch in reader.batches():
         pairs.extend(batch)
         ends.append(len(pairs))
         epochs.append(reader.epoch)
-        first = first or time.perf_counter() - began
+        if not first:
+            first, first_cpu = time.perf_counter() - began, _cpu() - began_cpu
         if len(ends) == job.save_at:
             Path(f"{job.out}.state").write_bytes(pickle.dumps(reader.state()))
         if len(ends) == job.steps:
             break
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     np.savez(f"{job.out}.npz", pairs=np.array(pairs, dtype=np.int64).reshape(-1, 2), ends=ends, epochs=epochs)
     told = {
         "import_s": imported,
         "first_s": first,
+        "first_cpu_s": first_cpu,
         "imported_mib": memory,
-        "cpu_s": sum(one.ru_utime + one.ru_stime for one in usage),
+        "cpu_s": _cpu(),
         "seconds": time.perf_counter() - began,
     }
     Path(f"{job.out}.json").write_text(json.dumps(told), encoding="utf-8")
@@ -119,6 +120,12 @@ def _age() -> float:
     """Seconds since this process began, to a hundredth."""
     began = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu() -> float:
+    """CPU seconds of this process and of those below it that ended."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)
 
 
 def _pss() -> float:
