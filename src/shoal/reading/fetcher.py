@@ -23,9 +23,9 @@ from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
-from shoal.reading.remote.request_pool import RequestPool
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders, Units
+from shoal.reading.shared_reading import SharedReading
 from shoal.reading.spilled.spilled_readers import SpillingReaders
 from shoal.stats.counters import Counters
 
@@ -61,7 +61,7 @@ class Fetcher:
     ahead_limit_bytes
         Bytes that may be requested or waiting for their first use.
     shared
-        See `RemoteReaders`.
+        What the sources of a mixture have in common; None for a single dataset.
     """
 
     def __init__(
@@ -72,16 +72,17 @@ class Fetcher:
         *,
         ahead_limit_bytes: int,
         options: ReadingOptions,
-        shared: RequestPool | None = None,
+        shared: SharedReading | None = None,
     ) -> None:
         self._options = options
         self.opened, self._units, self._counters = opened, units, counters
-        self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
+        total, requests = (None, None) if shared is None else (shared.memory, shared.requests)
+        self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes, total=total)
         self._readers: UnitReaders
         if opened.store.reads_ahead:
             self._readers = LocalReaders(opened, counters, self._memory, options)
         else:
-            self._readers = RemoteReaders(opened, counters, self._memory, options, shared)
+            self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
         if isinstance(units, SlicedUnits) and units.spills:
             self._readers = SpillingReaders(self._readers, units, opened, counters, self._memory, options)
         self._planned: deque[NDArray[np.int64]] = deque()

@@ -29,9 +29,16 @@ class Budget:
 
 
 def budget_of(
-    resolved: ResolvedOrder, memory_limit_bytes: int | None, *, is_remote: bool, verifies: bool = False
+    resolved: ResolvedOrder,
+    memory_limit_bytes: int | None,
+    *,
+    is_remote: bool,
+    verifies: bool = False,
+    num_sources: int = 1,
 ) -> Budget:
     """Return the budget for reading in an order, from a local or (``is_remote``) remote store.
+
+    ``num_sources`` share the memory, if the order is that of a source of a mixture.
 
     A chunk that is too large (`shoal.reading.large_chunks`) is read sample by sample, if the index has the offsets of
     samples, or if it can be spilled. With ``verifies``, single samples are read with their whole extents, since only
@@ -63,7 +70,8 @@ def budget_of(
     if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
         spills = isinstance(units, SlicedUnits) and units.spills
         largest_bytes = _largest(resolved, is_sliced, alone, spills=spills)
-    ahead_bytes, keeping = ahead_limit_bytes(window_bytes, largest_bytes, is_remote=is_remote), None
+    sizes = (window_bytes, largest_bytes)
+    ahead_bytes, keeping = ahead_limit_bytes(*sizes, is_remote=is_remote, num_sources=num_sources), None
     if memory_limit_bytes is not None:
         try:
             ahead_bytes, keep_bytes = divide(memory_limit_bytes, ahead_bytes, largest_bytes)

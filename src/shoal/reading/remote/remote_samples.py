@@ -19,9 +19,9 @@ from shoal.indexing.open_source import Opened
 from shoal.reading.checks.salvage import Damaged, salvage_one
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import Promise, RemoteReaders
-from shoal.reading.remote.request_pool import RequestPool
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
+from shoal.reading.shared_reading import SharedReading
 from shoal.stats.counters import Counters
 
 _MOST_IN_GROUP = 256
@@ -36,7 +36,7 @@ class RemoteSamples:
     ahead_limit_bytes
         Bytes that may be requested before they are used.
     shared
-        See `RemoteReaders`.
+        What the sources of a mixture have in common; None for a single dataset.
     """
 
     def __init__(
@@ -47,12 +47,13 @@ class RemoteSamples:
         *,
         ahead_limit_bytes: int,
         options: ReadingOptions,
-        shared: RequestPool | None = None,
+        shared: SharedReading | None = None,
     ) -> None:
         self._options = options
         self._opened, self._units, self._counters = opened, units, counters
-        self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes)
-        self._readers = RemoteReaders(opened, counters, self._memory, options, shared)
+        total, requests = (None, None) if shared is None else (shared.memory, shared.requests)
+        self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes, total=total)
+        self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """Yield the samples with these ids in order; ``units`` are the reads that hold them."""

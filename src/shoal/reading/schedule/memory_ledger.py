@@ -26,12 +26,13 @@ class MemoryBudget:
     10
     """
 
-    def __init__(self, *, ahead_limit_bytes: int) -> None:
+    def __init__(self, *, ahead_limit_bytes: int, total: MemoryBudget | None = None) -> None:
         self.ahead_limit_bytes = ahead_limit_bytes
+        self._total = total
         self.is_kept_free = False  # True stops read-ahead, for a piece that will need all the room
         self.held_bytes = 0
         self.ahead_bytes = 0
-        self.peak_bytes = 0
+        self._peak_bytes = 0
 
     @property
     def room_bytes(self) -> int:
@@ -42,11 +43,15 @@ class MemoryBudget:
         """Return True if ``num_bytes`` more may be read ahead."""
         return num_bytes <= self.room_bytes
 
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes held at a time, by all that share a total if there is one."""
+        return self._peak_bytes if self._total is None else self._total.peak_bytes
+
     def reserve(self, num_bytes: int) -> None:
         """Count bytes that are about to be requested."""
         self.ahead_bytes += num_bytes
-        self.held_bytes += num_bytes
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        self._hold(num_bytes)
 
     def use(self, num_bytes: int) -> None:
         """Count bytes that were read ahead as used: from now on the order keeps them."""
@@ -54,17 +59,24 @@ class MemoryBudget:
 
     def copy(self, num_bytes: int) -> None:
         """Count used bytes that were copied out of a larger response, which is still held."""
-        self.held_bytes += num_bytes
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        self._hold(num_bytes)
 
     def drop(self, num_bytes: int) -> None:
         """Release a response that was read ahead, once everything needed of it has been copied."""
         self.ahead_bytes -= num_bytes
-        self.held_bytes -= num_bytes
+        self.release(num_bytes)
 
     def release(self, num_bytes: int) -> None:
         """Release bytes that were used."""
         self.held_bytes -= num_bytes
+        if self._total is not None:
+            self._total.release(num_bytes)
+
+    def _hold(self, num_bytes: int) -> None:
+        self.held_bytes += num_bytes
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes)
+        if self._total is not None:
+            self._total.copy(num_bytes)
 
 
 def groups_with_room(
@@ -93,16 +105,17 @@ _REQUESTS_OF_REMOTE_STORES = 16
 _MOST_REMOTE_BYTES = 128 << 20
 
 
-def ahead_limit_bytes(window_bytes: int, largest_bytes: int, *, is_remote: bool) -> int:
+def ahead_limit_bytes(window_bytes: int, largest_bytes: int, *, is_remote: bool, num_sources: int = 1) -> int:
     """Return the read-ahead limit for a window of ``window_bytes`` (0 for none) and units of up to ``largest_bytes``.
 
     A quarter of the window, so that read-ahead never outweighs the window, and at most 32 MiB; from a remote store, 16
-    units if these are half of the window at most, and 32 MiB without a window; at least two units in any case.
+    units if these are half of the window at most, and 32 MiB without a window; at least two units in any case. The
+    ``num_sources`` of a mixture share the least.
 
     >>> [ahead_limit_bytes(window << 20, 1 << 20, is_remote=True) >> 20 for window in (16, 64, 512)]
     [8, 16, 32]
     """
-    limit = min(max(window_bytes // 4, _LEAST_BYTES), _MOST_BYTES)
+    limit = min(max(window_bytes // 4, _LEAST_BYTES // num_sources), _MOST_BYTES)
     if is_remote and not window_bytes:
         limit = _MOST_BYTES
     elif is_remote:

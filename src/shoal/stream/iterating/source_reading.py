@@ -23,6 +23,8 @@ from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, RequestPool
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.memory_ledger import MemoryBudget
+from shoal.reading.shared_reading import SharedReading
 from shoal.stats.counters import Counters
 from shoal.storage.retry import unwrap_retries
 from shoal.stream.iterating.read_schedule import ReadSpan, planned, unplanned, wanted_of
@@ -33,7 +35,7 @@ _NO_STEPS = range(0)
 class SourceReading:
     """The reading of one dataset, in whole units ahead of their use or sample by sample.
 
-    ``shared`` has the threads of all sources of a mixture.
+    ``shared`` is what the sources of a mixture have in common.
     """
 
     def __init__(
@@ -42,11 +44,14 @@ class SourceReading:
         resolved: ResolvedOrder,
         counters: Counters,
         options: ReadingOptions,
-        shared: RequestPool | None = None,
+        shared: SharedReading | None = None,
     ) -> None:
         is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
         limit_bytes = options.memory_limit_bytes
-        self.budget: Budget = budget_of(resolved, limit_bytes, is_remote=is_remote, verifies=verifies)
+        num_sources = 1 if shared is None else shared.num_sources
+        self.budget: Budget = budget_of(
+            resolved, limit_bytes, is_remote=is_remote, verifies=verifies, num_sources=num_sources
+        )
         units, ahead_bytes = self.budget.units, self.budget.ahead_bytes
         self.reader: Fetcher | LocalSamples | RemoteSamples
         if resolved.by_singles and not is_remote:
@@ -97,8 +102,9 @@ class MixedReading:
         limits = resolved.limits(options.memory_limit_bytes)
         self._resolved = resolved
         self._requests = _shared_requests(opened, counters, options)
+        shared = SharedReading(self._requests, MemoryBudget(ahead_limit_bytes=0), len(opened))
         self._parts = [
-            SourceReading(part, order, counters, options.limited_to(limit), shared=self._requests)
+            SourceReading(part, order, counters, options.limited_to(limit), shared)
             for part, order, limit in zip(opened, resolved.parts, limits, strict=True)
         ]
 
