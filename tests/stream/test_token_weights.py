@@ -88,6 +88,40 @@ def test_an_epoch_has_samples(sources: dict[str, Dataset]) -> None:
         shoal.mix(sources, epoch_size=0)
 
 
+@pytest.mark.parametrize("ends", ["first", "all"])
+def test_batches_of_one_source_stay_so_in_later_epochs(sources: dict[str, Dataset], ends: str) -> None:
+    choice = shoal.mixing.PerBatch(samples=16)
+    ds = shoal.mix(sources, weights={"short": 0.7, "long": 0.3}, choice=choice, ends=ends).shuffle(seed=0).batch(16)
+    assert ds.num_samples % 16 == 0
+    for epoch in range(3):
+        ds.set_epoch(epoch)
+        assert all(len(set(batch["__source__"])) == 1 for batch in ds)
+
+
+def test_a_source_smaller_than_a_batch_of_one_source_is_refused(sources: dict[str, Dataset]) -> None:
+    choice = shoal.mixing.PerBatch(samples=256)
+    with pytest.raises(UsageError, match='ends="first" would end the epoch'):
+        shoal.mix(sources, choice=choice)
+    assert shoal.mix(sources, choice=choice, ends="all").num_samples % 256 == 0
+
+
+def test_a_state_brings_changes_before_its_position_along(sources: dict[str, Dataset]) -> None:
+    def mixture() -> shoal.mixing.MixedDataset:
+        return shoal.mix(sources, weights={"short": 1, "long": 1}, ends="forever").shuffle(seed=0).batch(16)
+
+    changed = mixture().reweight(at=128, weights={"short": 3, "long": 1})
+    resumed = mixture()
+    resumed.load_state_dict(changed.state_at(640))
+    for _, ours, theirs in zip(range(8), resumed, changed_from(changed, 640), strict=False):
+        assert ours["__source__"] == theirs["__source__"]
+        assert (ours["id"] == theirs["id"]).all()
+
+
+def changed_from(ds: Dataset, position: int) -> Dataset:
+    ds.load_state_dict(ds.state_at(position))
+    return ds
+
+
 def test_repeats_beyond_those_allowed_are_refused_with_the_position(sources: dict[str, Dataset]) -> None:
     weights = {"short": 0.75, "long": 0.25}
     with pytest.raises(

@@ -135,12 +135,18 @@ class MixRequest:
             if never := [name for name, at in ends.items() if at is None]:
                 msg = f'ends="all" waits for every source, and {never[0]!r} never comes to its end: its weight is 0'
                 raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
-            return max(at or 0 for at in ends.values())
+            run = self.choice.run
+            return -(-max(at or 0 for at in ends.values()) // run) * run
         repeats = [self.schedule.position_of(number, source.num_samples) for number, source in enumerate(self.sources)]
         if not (known := [at for at in repeats if at is not None]):
             msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
             raise UsageError(msg, hint='epoch_size= or ends="forever"')
-        return min(known)
+        # Whole runs, so that those of the next epoch begin with its batches.
+        if min(known) < self.choice.run:
+            msg = f"a source has fewer samples than the {self.choice.run} of a batch from one source: "
+            msg += f'ends="first" would end the epoch at position {min(known)}'
+            raise UsageError(msg, hint='ends="all" or ends="forever", or a smaller batch')
+        return min(known) // self.choice.run * self.choice.run
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before an endless position."""

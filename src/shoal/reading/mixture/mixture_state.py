@@ -112,10 +112,10 @@ def _changes_adopted(changes: tuple[Change, ...], saved: Any, position: int) -> 
     listed = all(len(each) == 3 and isinstance(each[2], Mapping) for each in saved)
     if listed:
         theirs = tuple(Change(int(at), dict(weights), int(ramp)) for at, ramp, weights in saved)
-        same = _before(changes, position) == _before(theirs, position)
-        extends = len(theirs) > len(changes) and theirs[: len(changes)] == changes
-        if same:
-            return theirs if extends else changes
+        if theirs[: len(changes)] == changes:
+            return theirs
+        if _before(changes, position) == _before(theirs, position):
+            return changes
     elif len(saved[0]) == 2:
         ours: list[Any] = [[change.at, _digest([[change.at, change.ramp, dict(change.weights)]])] for change in changes]
         if [each for each in ours if each[0] < position] == [each for each in saved if each[0] < position]:
@@ -126,7 +126,8 @@ def _changes_adopted(changes: tuple[Change, ...], saved: Any, position: int) -> 
             return changes
     msg = f"the weights changed otherwise before position {position}: the state has {saved!r:.200}; this mixture has "
     msg += f"{_changes_told(changes)!r:.200}"
-    raise StateError(msg, hint="give mix(weights=) and reweight() what they were given then")
+    hint = f"mix(weights=) and reweight() as they were called then; further changes from position {position} on"
+    raise StateError(msg, hint=hint)
 
 
 def _before(changes: tuple[Change, ...], position: int) -> list[tuple[int, int, dict[str, int]]]:
