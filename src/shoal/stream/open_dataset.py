@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from shoal.errors import UsageError
 from shoal.figures import counted
@@ -16,6 +17,7 @@ from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.mixture_files.mixture_from_file import MixtureOpener, is_mixture_file
 
 
 def open_dataset(
@@ -29,14 +31,15 @@ def open_dataset(
     index_columns: ColumnsLike = (),
     cache: str | os.PathLike[str] | Mapping[str, Any] | bool | None = None,
 ) -> Dataset:
-    """Open shards in place: a file, directory, glob, brace pattern, list of those, or an index file.
+    """Open shards in place: a file, directory, glob, brace pattern, list of those, an index file, or a mixture file.
 
     Parameters
     ----------
     source
         ``"data/train-{000000..000099}.tar"``, ``"data/*.jsonl"``, a directory (all shards below it), a `pathlib.Path`,
         a list of shards, or a ``shoal.index`` beside its shards. Local or remote: ``"s3://bucket/train/*.tar"``,
-        ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md).
+        ``gs://``, ``az://``, ``https://``, ``hf://`` (docs/guides/remote-data.md). A ``.yaml`` file that names sources
+        and shares gives a `shoal.mixing.MixedDataset` (docs/mixture-files.md); arguments then apply to its sources.
     split
         Split of a directory to open: ``"train"``, several as a list, or ``"all"``. Required if there are several:
         directories or files named ``train``, ``val``, ``test`` and the like, or the splits listed in
@@ -65,20 +68,28 @@ def open_dataset(
 
     Raises
     ------
+    UsageError
+        A mixture file that cannot be carried out; the message names the line.
     SourceError
         The source matches nothing, the format of its shards cannot be determined, or it has several splits and none was
         chosen.
     IndexFileError, ShardError, StorageError
         See `shoal.errors`.
     """
-    opened = open_source(
-        source,
-        split=split,
-        index=index,
-        format=format,
-        storage_options=storage_options,
-        publish_index=publish_index,
-    )
+    shards = partial(_open_shards, publish_index=publish_index, index_columns=index_columns, cache=cache)
+    if format is None and is_mixture_file(source):
+        if index is not None:
+            msg = f"{printed(source)}: index= is that of one dataset, and this is a mixture file"
+            raise UsageError(msg, hint="name the index in the file, at its source")
+        opener = MixtureOpener(shards, split, storage_options)
+        return opener.opened(cast("str | os.PathLike[str]", source))
+    return shards(source, split=split, index=index, format=format, storage_options=storage_options)
+
+
+def _open_shards(
+    source: SourceLike, *, publish_index: bool, index_columns: ColumnsLike, cache: Any, **arguments: Any
+) -> Dataset:
+    opened = open_source(source, publish_index=publish_index, **arguments)
     if not opened.index.num_samples:
         met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
         msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"

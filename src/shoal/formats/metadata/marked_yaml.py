@@ -1,0 +1,226 @@
+"""YAML in which every value knows its line and column, so that an error about any of them can name the place.
+
+Only the safe loader's parser runs, and tags are refused: a file cannot run code. Plain words are read by the rules of
+YAML 1.2, by which ``no``, ``on`` and ``1:30`` are texts; ``1e6`` and ``1_000`` are numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, cast
+
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean, pip_install
+
+_MOST_DEPTH = 64
+_MOST_VALUES = 1 << 20
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")
+_PLAIN_TAG = "tag:yaml.org,2002:"
+_TAGS = {f"{_PLAIN_TAG}{name}" for name in (
+    "str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")}  # fmt: skip
+_MERGE = "<<"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marked:
+    """A value of a file, its line and column (from 1), and the keys of a mapping with theirs.
+
+    ``value`` is the text of a scalar as it is written, or a list, or a mapping by the text of the key. ``is_quoted``
+    scalars are texts whatever they look like.
+    """
+
+    path: str
+    line: int
+    column: int
+    value: str | list[Marked] | dict[str, Marked]
+    is_quoted: bool = False
+    keys: Mapping[str, Marked] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """The place, as errors begin."""
+        return f"{self.path}, line {self.line}, column {self.column}"
+
+    def error(self, message: str, hint: str = "") -> UsageError:
+        """Return an error that names the place."""
+        return UsageError(f"{self.where}: {message}", hint=hint)
+
+    @property
+    def is_null(self) -> bool:
+        """True if nothing is written here."""
+        return not self.is_quoted and self.value in ("", "~", "null", "Null", "NULL")
+
+    def mapping(self, what: str, known: Collection[str] | None = None) -> dict[str, Marked]:
+        """Return the values by key; raise `UsageError` at a key that is not among those ``known``."""
+        if not isinstance(self.value, dict):
+            msg = f"{what} maps names to values; here is {self._kind}"
+            raise self.error(msg)
+        for name in self.value if known is not None else ():
+            if name not in cast("Collection[str]", known):
+                msg = f"{what} has no key {name!r}"
+                among = f"the keys are {', '.join(cast('Collection[str]', known))}"
+                raise self.keys[name].error(msg, did_you_mean(name, known) + among)
+        return self.value
+
+    def items(self, what: str) -> list[Marked]:
+        """Return the values of a list."""
+        if not isinstance(self.value, list):
+            msg = f"{what} is a list; here is {self._kind}"
+            raise self.error(msg)
+        return self.value
+
+    def text(self, what: str) -> str:
+        """Return a text."""
+        if not isinstance(self.value, str) or self.is_null:
+            msg = f"{what} is a text; here is {self._kind}"
+            raise self.error(msg)
+        return self.value
+
+    def texts(self, what: str) -> str | list[str]:
+        """Return a text, or a list of them."""
+        if isinstance(self.value, list):
+            return [each.text(f"each of {what}") for each in self.value]
+        return self.text(what)
+
+    def number(self, what: str) -> Fraction:
+        """Return an exact number: a decimal as it is written, or a fraction such as 1/3."""
+        found = None
+        if isinstance(self.value, str) and not self.is_quoted:
+            whole, _, part = self.value.partition("/")
+            if all(_NUMBER.fullmatch(text) for text in ([whole, part] if part else [self.value])):
+                bottom = Fraction(part) if part else Fraction(1)
+                found = Fraction(whole) / bottom if bottom else None
+        if found is None:
+            msg = f"{what} is a number; here is {self._kind}"
+            raise self.error(msg)
+        return found
+
+    def whole(self, what: str) -> int:
+        """Return an integer of at least 0, which may be written with an exponent."""
+        number = self.number(what)
+        if number.denominator != 1 or number < 0:
+            msg = f"{what} is a whole number of at least 0; here is {self.value}"
+            raise self.error(msg)
+        return int(number)
+
+    def plain(self) -> Any:
+        """Return the value in plain Python: texts, numbers, booleans, None, lists and dicts."""
+        if isinstance(self.value, dict):
+            return {name: each.plain() for name, each in self.value.items()}
+        if isinstance(self.value, list):
+            return [each.plain() for each in self.value]
+        if self.is_quoted:
+            return self.value
+        if self.is_null or self.value.lower() in ("true", "false"):
+            return None if self.is_null else self.value.lower() == "true"
+        if _NUMBER.fullmatch(self.value):
+            return float(self.value) if set(self.value) & set(".eE") else int(self.value)
+        return self.value
+
+    @property
+    def _kind(self) -> str:
+        if self.is_null:
+            return "nothing"
+        if isinstance(self.value, str):
+            return "a text" if self.is_quoted else "a word or number"
+        return "a list" if isinstance(self.value, list) else "a mapping"
+
+
+def parse_yaml(data: bytes, path: str) -> Marked:
+    """Parse a file of one YAML document.
+
+    Raises
+    ------
+    UsageError
+        It is not YAML, has a tag, a key twice, or an alias within itself; or PyYAML is not installed.
+    """
+    try:
+        import yaml  # noqa: PLC0415
+    except ImportError:
+        msg = f"{path} is YAML, and PyYAML, which reads it, is not installed"
+        raise UsageError(msg, hint=f"{pip_install('energon')}, or call shoal.mix() in Python") from None
+    try:
+        root = yaml.compose(data.decode("utf-8"), Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        msg = f"{path}: byte {error.start} is not UTF-8"
+        raise UsageError(msg) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        problem = getattr(error, "problem", None) or "it has a character that is not allowed"
+        msg = f"{path}{place}: this is not YAML: {problem}"
+        raise UsageError(msg) from None
+    except RecursionError:
+        root = None
+    if root is None:
+        msg = f"{path}: this file is empty, or nested too deeply"
+        raise UsageError(msg)
+    return _Marking(path).marked(root, ())
+
+
+class _Marking:
+    """Conversion of PyYAML's nodes; a node that several aliases name is converted once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: dict[int, Marked] = {}
+        self._num_values: dict[int, int] = {}  # with what aliases stand for: a short file may name very many
+
+    def marked(self, node: Any, above: tuple[int, ...]) -> Marked:
+        if id(node) in self._known:
+            return self._known[id(node)]
+        place = self._path, node.start_mark.line + 1, node.start_mark.column + 1
+        here = Marked(*place, "")
+        if node.tag not in _TAGS:
+            msg = "a tag has no meaning here"
+            raise here.error(msg, "leave out what begins with an exclamation mark")
+        if id(node) in above or len(above) > _MOST_DEPTH:
+            msg = "an alias stands within what it names" if id(node) in above else "this is nested too deeply"
+            raise here.error(msg)
+        inside = (*above, id(node))
+        if node.id == "scalar":
+            found = Marked(*place, node.value, is_quoted=node.style is not None)
+        elif node.id == "sequence":
+            found = Marked(*place, [self.marked(each, inside) for each in node.value])
+        else:
+            found = self._mapping(node, place, inside)
+        inner = [] if node.id == "scalar" else [each for pair in node.value for each in _nodes(pair)]
+        self._num_values[id(node)] = 1 + sum(self._num_values[id(each)] for each in inner)
+        if self._num_values[id(node)] > _MOST_VALUES:
+            msg = f"this holds more than {_MOST_VALUES} values"
+            raise here.error(msg)
+        self._known[id(node)] = found
+        return found
+
+    def _mapping(self, node: Any, place: tuple[str, int, int], inside: tuple[int, ...]) -> Marked:
+        keys: dict[str, Marked] = {}
+        values: dict[str, Marked] = {}
+        merged: list[Marked] = []
+        for key_node, value_node in node.value:
+            key, value = self.marked(key_node, inside), self.marked(value_node, inside)
+            if not isinstance(key.value, str):
+                msg = "a key is a word"
+                raise key.error(msg)
+            if key.value == _MERGE and not key.is_quoted:
+                merged += _several(value)
+                continue
+            if key.value in values:
+                msg = f"the key {key.value!r} was given on line {keys[key.value].line} already"
+                raise key.error(msg, "two sources need two names; otherwise keep one of both")
+            keys[key.value], values[key.value] = key, value
+        for each in merged:
+            for name, value in each.mapping("what << adds").items():
+                if name not in values:
+                    keys[name], values[name] = each.keys[name], value
+        return Marked(*place, values, keys=keys)
+
+
+def _nodes(pair: Any) -> tuple[Any, ...]:
+    return pair if isinstance(pair, tuple) else (pair,)
+
+
+def _several(value: Marked) -> Sequence[Marked]:
+    return value.value if isinstance(value.value, list) else [value]

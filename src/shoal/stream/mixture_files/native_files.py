@@ -1,0 +1,186 @@
+"""Mixture files of shoal's own format; docs/mixture-files.md describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from shoal.formats.metadata.marked_yaml import Marked
+from shoal.hints import did_you_mean
+from shoal.order.mixture.source_choice import PerBatch, PerRank
+from shoal.reading.mixture.mix_request import ENDS
+from shoal.stream.mixture_files.mixture_entries import SHARES, ChangeEntry, MixtureEntry, SourceEntry, beside
+
+_MIXTURE_KEYS = (
+    *("sources", "seed", "choice", "unit", "length", "ends"),
+    *("epoch_size", "max_repeats", "shuffle", "changes"),
+)
+_OPENING_KEYS = ("split", "index", "format", "storage_options", "index_columns")
+_SOURCE_KEYS = ("path", *SHARES, *_OPENING_KEYS, "select", "columns", "shuffle", "max_repeats")
+_SHUFFLE_KEYS = ("order", "seed", "window", "chunk", "num_canonical_nodes")
+_RUNS = {"batch": PerBatch, "rank": PerRank}
+
+
+def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] = ()) -> MixtureEntry:
+    """Return the mixture that a mapping describes; ``more`` keys may stand beside those of a mixture."""
+    keys = node.mapping(what, (*_MIXTURE_KEYS, *more))
+    sources = {name: _source(name, each) for name, each in keys["sources"].mapping("sources").items()}
+    if not sources:
+        msg = "sources names no dataset"
+        raise keys["sources"].error(msg, "sources: {web: {path: web/*.tar, weight: 0.8}, ...}")
+    _check_shares(sources)
+    arguments: dict[str, Any] = {}
+    for name in ("seed", "epoch_size"):
+        if name in keys:
+            arguments[name] = keys[name].whole(name)
+    for name, known in (("unit", ("samples", "tokens")), ("length", None)):
+        if name in keys:
+            arguments[name] = _word(keys[name], name, known)
+    if "choice" in keys:
+        arguments["choice"] = _choice(keys["choice"])
+    changes = keys["changes"].items("changes") if "changes" in keys else []
+    return MixtureEntry(
+        node,
+        sources,
+        arguments,
+        ends=_word(keys["ends"], "ends", ENDS) if "ends" in keys else "first",
+        max_repeats=keys["max_repeats"].number("max_repeats") if "max_repeats" in keys else None,
+        shuffle=_shuffle(keys.get("shuffle")),
+        changes=_changes(changes, sources),
+    )
+
+
+def _source(name: str, node: Marked) -> SourceEntry:
+    what = f"the source {name!r}"
+    if not name or "/" in name:
+        msg = f"a source is named by a text without '/'; here is {name!r}"
+        raise node.error(msg, "'/' separates the names of nested mixtures")
+    if not isinstance(node.value, dict):
+        return SourceEntry(node, path=_path(node, what))
+    shares = [key for key in SHARES if key in node.value]
+    if len(shares) > 1:
+        msg = f"{what} has {' and '.join(shares)}; a source has one of {', '.join(SHARES)}"
+        raise node.keys[shares[1]].error(msg)
+    share = (shares[0], _share(node.value[shares[0]], what, shares[0])) if shares else None
+    if "sources" in node.value:
+        inner = native_mixture(node, f"{what}, a mixture,", SHARES)
+        return SourceEntry(node, inner=inner, share=share)
+    keys = node.mapping(what, _SOURCE_KEYS)
+    if "path" not in keys:
+        msg = f"{what} has no path, and no sources of its own"
+        raise node.error(msg, "path: web/*.tar")
+    return SourceEntry(
+        node,
+        path=_path(keys["path"], what),
+        share=share,
+        opening={key: _opening(key, keys[key], node.path) for key in _OPENING_KEYS if key in keys},
+        select=_plain_mapping(keys["select"], "select") if "select" in keys else {},
+        columns=_list_of(keys["columns"].texts("columns")) if "columns" in keys else (),
+        shuffle=_shuffle(keys.get("shuffle")),
+        max_repeats=keys["max_repeats"].number(f"max_repeats of {what}") if "max_repeats" in keys else None,
+    )
+
+
+def _share(node: Marked, what: str, key: str) -> Fraction:
+    if key == "choose":
+        return Fraction(node.whole(f"choose of {what}"))
+    number = node.number(f"{key} of {what}")
+    if number < 0:
+        msg = f"{key} of {what} is at least 0; here is {node.value}"
+        raise node.error(msg)
+    return number
+
+
+def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
+    """Raise an error at the first source whose share is of another kind than those before it."""
+    first_name, first = next(iter(sources.items()))
+    wanted = first.share and first.share[0]
+    for name, each in sources.items():
+        kind = each.share and each.share[0]
+        if (kind is None) != (wanted is None) or (kind != wanted and "weight" in (kind, wanted)):
+            msg = f"{name!r} has {kind or f'no {wanted}'}, and {first_name!r} has {wanted or 'no share'}"
+            raise each.where.error(msg, "all sources have a weight, or all have repeat or choose, or none has any")
+
+
+def _path(node: Marked, what: str) -> str | list[str]:
+    texts = node.texts(f"path of {what}")
+    return beside(node.path, texts) if isinstance(texts, str) else [beside(node.path, text) for text in texts]
+
+
+def _opening(key: str, node: Marked, file: str) -> Any:
+    if key == "storage_options":
+        return _plain_mapping(node, key)
+    if key == "index":
+        return beside(file, node.text(key))
+    if key == "index_columns" and isinstance(node.value, dict):
+        return node.plain()
+    found = node.texts(key)
+    return _list_of(found) if key == "index_columns" else node.text(key) if key == "format" else found
+
+
+def _plain_mapping(node: Marked, what: str) -> dict[str, Any]:
+    return {name: each.plain() for name, each in node.mapping(what).items()}
+
+
+def _choice(node: Marked) -> Any:
+    if isinstance(node.value, dict):
+        keys = node.mapping("choice", _RUNS)
+        if len(keys) == 1:
+            ((name, samples),) = keys.items()
+            if size := samples.whole(f"choice of a {name}"):
+                return _RUNS[name](size)
+        msg = "choice names one size of a batch"
+        raise node.error(msg, "choice: {batch: 256} or {rank: 32}")
+    return _word(node, "choice", ("even", "random"))
+
+
+def _shuffle(node: Marked | None) -> dict[str, Any] | None:
+    if node is None or node.value == "false":
+        return None
+    if node.value == "true":
+        return {}
+    keys = node.mapping("shuffle", _SHUFFLE_KEYS)
+    found: dict[str, Any] = {}
+    for name, each in keys.items():
+        is_number = name in ("seed", "num_canonical_nodes") or isinstance(each.plain(), int)
+        found[name] = each.whole(name) if is_number else each.text(name)
+    return found
+
+
+def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[ChangeEntry]:
+    changes: list[ChangeEntry] = []
+    for node in nodes:
+        keys = node.mapping("a change", ("at", "ramp", "weights"))
+        if missing := [name for name in ("at", "weights") if name not in keys]:
+            msg = f"a change has no {missing[0]}"
+            raise node.error(msg, "- {at: 100000, ramp: 1000, weights: {web: 0.5, code: 0.5}}")
+        weights = keys["weights"].mapping("weights of a change")
+        for name in weights:
+            if name not in sources:
+                msg = f"there is no source {name!r}"
+                known = f"the sources are {', '.join(sources)}"
+                raise keys["weights"].keys[name].error(msg, did_you_mean(name, sources) + known)
+        if left := [name for name in sources if name not in weights]:
+            msg = f"weights of a change name every source, and {left[0]!r} is missing"
+            raise keys["weights"].error(msg, f"{left[0]}: 0 retires it")
+        at = keys["at"].whole("at")
+        if at <= (changes[-1].at if changes else 0):
+            msg = f"at is a position after that of the change before; here is {at}"
+            raise keys["at"].error(msg, "weights of the sources hold from position 0")
+        ramp = keys["ramp"].whole("ramp") if "ramp" in keys else 0
+        found = {name: _share(each, f"a change, {name!r}", "weight") for name, each in weights.items()}
+        changes.append(ChangeEntry(node, at, ramp, found))
+    return changes
+
+
+def _word(node: Marked, what: str, known: tuple[str, ...] | None) -> str:
+    word = node.text(what)
+    if known is not None and word not in known:
+        msg = f"{what} is one of {', '.join(known)}; here is {word!r}"
+        raise node.error(msg, did_you_mean(word, known).rstrip())
+    return word
+
+
+def _list_of(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
