@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean, pip_install
@@ -58,11 +58,11 @@ class Marked:
         if not isinstance(self.value, dict):
             msg = f"{what} maps names to values; here is {self._kind}"
             raise self.error(msg)
-        for name in self.value if known is not None else ():
-            if name not in cast("Collection[str]", known):
-                msg = f"{what} has no key {name!r}"
-                among = f"the keys are {', '.join(cast('Collection[str]', known))}"
-                raise self.keys[name].error(msg, did_you_mean(name, known) + among)
+        unknown = [] if known is None else [name for name in self.value if name not in known]
+        if unknown and known is not None:
+            msg = f"{what} has no key {unknown[0]!r}"
+            hint = did_you_mean(unknown[0], known) + f"the keys are {', '.join(known)}"
+            raise self.keys[unknown[0]].error(msg, hint)
         return self.value
 
     def items(self, what: str) -> list[Marked]:
