@@ -6,7 +6,7 @@ A stage takes the sample and its id and returns the new sample, or `DROPPED`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -214,12 +214,38 @@ class BySource:
                 raise
             if sample is DROPPED:
                 return DROPPED
-        if isinstance(sample, Mapping):
-            if "__source__" in sample:
-                msg = f"samples of {self.names[source]!r} have a field '__source__', by which a mixture names sources"
-                raise UsageError(msg, hint='.rename(origin="__source__") on that source, before mix()')
-            return {**sample, "__source__": self.names[source]}
-        return sample
+        return NameSource(self.names[source])(sample, sample_id)
+
+    def unfiltered(self) -> BySource:
+        """Return this stage without the filters of sources."""
+        kept = tuple(tuple(each for each in own if not isinstance(each, Filter)) for own in self.stages)
+        return replace(self, stages=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class NameSource:
+    """A stage that adds the name of its source to a sample; within a nested mixture, that of its dataset there."""
+
+    name: str
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """Return the sample with the field ``__source__``; refuse one that has such a field of its own."""
+        if not isinstance(sample, Mapping):
+            return sample
+        if "__source__" in sample and "/" not in self.name:
+            msg = f"samples of {self.name!r} have a field '__source__', by which a mixture names sources"
+            raise UsageError(msg, hint='.rename(origin="__source__") on that source, before mix()')
+        return {**sample, "__source__": self.name}
+
+
+def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
+    """Yield the filters among stages, those of the sources of a mixture included."""
+    for stage in stages:
+        if isinstance(stage, Filter):
+            yield stage
+        elif isinstance(stage, BySource):
+            for own in stage.stages:
+                yield from filters_in(own)
 
 
 @dataclass(frozen=True, slots=True)

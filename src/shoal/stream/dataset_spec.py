@@ -17,7 +17,7 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sampling.shares import Repeats, Sampling
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages import BySource, Filter, Stage
+from shoal.pipeline.stages import BySource, Filter, Stage, filters_in
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -188,7 +188,7 @@ class DatasetSpec:
         """Raise `UsageError` if samples can no longer be selected: after `batch`, `without`, `filter` or `sample`."""
         self._refuse_after_batch(verb)
         self._refuse_after_gaps(verb)
-        if self.filters:
+        if any(isinstance(stage, Filter) for stage in self.stages):
             msg = f"{verb} counts samples before any filter, and was called after filter()"
             raise UsageError(msg, hint=f"put {verb} before filter()")
         if self.request is None and self.sampling is not None:
@@ -232,12 +232,12 @@ class DatasetSpec:
     @property
     def filters(self) -> bool:
         """True if the number of samples that remain is not known before they are read."""
-        return any(isinstance(stage, Filter) for stage in self.stages)
+        return any(filters_in(self.stages))
 
     @property
     def refills(self) -> bool:
         """True if batches are filled with what a filter keeps."""
-        return any(isinstance(stage, Filter) and stage.refill for stage in self.stages)
+        return any(stage.refill for stage in filters_in(self.stages))
 
     def resolve(self) -> ResolvedOrder | ResolvedMixture:
         """Return the order resolved to integers."""

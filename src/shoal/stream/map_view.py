@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 from shoal.errors import NoSampleError, UsageError
 from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.columns.column_gathering import with_chosen
-from shoal.pipeline.stages import Filter, in_epoch, run_stages
+from shoal.pipeline.stages import BySource, Filter, in_epoch, run_stages
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -45,7 +45,11 @@ class MapView:
         opened = spec.opened
         self._opened = opened if isinstance(opened, OpenedMixture) else with_chosen(opened, spec.stages)
         self._resolved, self._cursor = resolved, cursor
-        self._stages = tuple(stage for stage in spec.stages if not isinstance(stage, Filter))
+        self._stages = tuple(
+            stage.unfiltered() if isinstance(stage, BySource) else stage
+            for stage in spec.stages
+            if not isinstance(stage, Filter)
+        )
         self._formatting = spec.formatting.of(self._opened, self._stages)
         self._verifies = spec.reading.verify == "always"
 

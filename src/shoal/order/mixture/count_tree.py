@@ -5,8 +5,9 @@ the rest to the right one. So counts at a position follow from the position alon
 
 A child's count is off by its share of its parent's error and at most a half more. The tree is Huffman's, where no
 child but a leaf has more than two thirds of its parent: so the errors of far ancestors vanish, and no source is off by
-two. `CountTree.error_bounds` has the exact bound of each: 1.01 at most for 64 sources with weights by Zipf, 1.05 for
-one of .9 beside 63 small ones, 1.09 for weights in the golden ratio; measured were 1.00, 0.99 and 1.00.
+two. `CountTree.error_bounds` has the bound of each: 1.02 at most for 64 sources with weights by Zipf, 1.05 for one of
+.9 beside 63 small ones, 1.11 for 40 Fibonacci numbers, and 1.5 for the worst of 20,000 random lists of 2 to 12 of these
+numbers. Errors at 15,000 positions of the first three were at most 1.00.
 
 References
 ----------

@@ -27,7 +27,7 @@ def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
     UsageError
         There are no weights, or one is negative or no number, or all are zero.
     """
-    exact = {name: _exact(name, weight) for name, weight in weights.items()}
+    exact = {name: exact_weight(name, weight) for name, weight in weights.items()}
     total = sum(exact.values())
     if not total:
         msg = f"a mixture needs a weight above zero; got {dict(weights)!r:.200}"
@@ -52,7 +52,8 @@ def _rounded(ideal: Mapping[str, Fraction]) -> dict[str, int]:
     return found
 
 
-def _exact(name: str, weight: Any) -> Fraction:
+def exact_weight(name: str, weight: Any) -> Fraction:
+    """Return a weight as the decimal that it is written as; raise `UsageError` for what is no number from 0 on."""
     try:
         if isinstance(weight, bool):
             raise TypeError  # noqa: TRY301  # reported once, below

@@ -197,10 +197,13 @@ class MixRequest:
     ) -> MixRequest:
         """Return the mixture with other weights from a position on; positions before it do not change."""
         at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
+        if not hasattr(weights, "items") or not 0 <= at <= FOREVER or not 0 <= ramp <= FOREVER:
+            msg = f"reweight() takes weights by name, at= and ramp= from 0 to 2**60; got {at}, {ramp}, {weights!r:.80}"
+            raise UsageError(msg)
         sources = (*self.sources, *added)
         check_names(weights, [source.name for source in sources])
-        if at < self.changes[-1].at or at <= 0 or ramp < 0:
-            msg = f"reweight(at={at}) comes before the change at {self.changes[-1].at}, or has a ramp below 0: {ramp}"
+        if at < self.changes[-1].at or not at:
+            msg = f"reweight(at={at}) does not come after the change at {self.changes[-1].at}"
             raise UsageError(msg, hint="changes are added at the end; at=0 is a matter of mix(weights=)")
         kept = tuple(change for change in self.changes if change.at < at)
         changed = replace(self, sources=sources, changes=(*kept, Change(at, shares_of_samples(weights, sources), ramp)))

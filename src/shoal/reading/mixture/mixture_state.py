@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,21 +41,29 @@ def told(request: MixRequest, parts: Iterator[ResolvedOrder]) -> dict[str, Any]:
     }
 
 
-def adopted(request: MixRequest, order: Mapping[str, Any], position: int) -> MixRequest:
-    """Return the request with what the order of a state knows more: numbers of windows, and further changes."""
+def adopted(request: MixRequest, order: Mapping[str, Any], place: Callable[[MixRequest], int]) -> MixRequest:
+    """Return the request with what the order of a state knows more: numbers of windows, and further changes.
+
+    ``place`` says at which endless position a mixture is there; an epoch's length may depend on the changes.
+    """
     saved = order.get("sources")
     if order.get("name") != "mix" or not isinstance(saved, Mapping):
         msg = f"the state was saved with order {order.get('name')!r}; this stream is a mixture"
         raise StateError(msg, hint="load it into the dataset that it was saved with")
-    sources = tuple(_source_adopted(source, saved.get(source.name), position) for source in request.sources)
-    return replace(request, sources=sources, changes=_changes_adopted(request.changes, order.get("changes"), position))
+    if gone := [name for name in saved if name not in request.names]:
+        msg = f"the state was saved with the source {gone[0]!r}; this mixture has {', '.join(map(repr, request.names))}"
+        raise StateError(msg, hint="a source is retired by reweight(weights={...: 0}), from a later position on")
+    request = replace(request, changes=_changes_adopted(request, order.get("changes"), place))
+    counts = dict(zip(request.names, request.counts(place(request)).tolist(), strict=True))
+    sources = tuple(_source_adopted(source, saved.get(source.name), counts[source.name]) for source in request.sources)
+    return replace(request, sources=sources)
 
 
-def _source_adopted(source: SourceRequest, saved: Any, position: int) -> SourceRequest:
+def _source_adopted(source: SourceRequest, saved: Any, count: int) -> SourceRequest:
     if not isinstance(saved, Mapping):
         return source
     if isinstance(source.request, MixRequest):
-        return replace(source, request=adopted(source.request, saved, position))
+        return replace(source, request=adopted(source.request, saved, lambda _: count))
     if isinstance(source.request, OrderRequest) and isinstance(saved.get("order"), Mapping):
         state = State(0, 0, source.request.seed, saved["order"], "")
         return replace(source, request=source.request.adopting(state))
@@ -65,9 +73,6 @@ def _source_adopted(source: SourceRequest, saved: Any, position: int) -> SourceR
 def check_sources(saved: State, sources: Mapping[str, Any], request: MixRequest, position: int) -> None:
     """Raise `StateError` unless the sources of a state are these; those without samples before it may be new."""
     theirs = saved.order["sources"]
-    if gone := [name for name in theirs if name not in sources]:
-        msg = f"the state was saved with the source {gone[0]!r}; this mixture has {', '.join(map(repr, sources))}"
-        raise StateError(msg, hint="a source is retired by reweight(weights={...: 0}), from a later position on")
     counts = dict(zip(request.names, request.counts(position).tolist(), strict=True))
     for name, ours in sources.items():
         if name not in theirs:
@@ -97,46 +102,48 @@ def _check_source(name: str, theirs: Any, ours: Mapping[str, Any]) -> None:
 
 
 def _changes_told(changes: tuple[Change, ...]) -> Any:
-    whole: list[Any] = [[change.at, change.ramp, dict(change.weights)] for change in changes]
+    whole = [_told(change) for change in changes]
     if len(json.dumps(whole)) <= _MOST_CHARACTERS:
         return whole
     digests = [[change.at, _digest([each])] for change, each in zip(changes, whole, strict=True)]
     return digests if len(json.dumps(digests)) <= _MOST_CHARACTERS else [[changes[-1].at, _digest(whole), len(whole)]]
 
 
-def _changes_adopted(changes: tuple[Change, ...], saved: Any, position: int) -> tuple[Change, ...]:
-    """Return our changes, or those of the state if they are longer; raise `StateError` if they differ before it."""
+def _told(change: Change) -> list[Any]:
+    """Return a change as a state lists it; names without weight do not count."""
+    return [change.at, change.ramp, {name: weight for name, weight in change.weights.items() if weight}]
+
+
+def _changes_adopted(request: MixRequest, saved: Any, place: Callable[[MixRequest], int]) -> tuple[Change, ...]:
+    """Return our changes, or those of the state if it has more; raise `StateError` if they differ before it."""
     if not isinstance(saved, list) or not saved or not all(isinstance(each, list) and len(each) > 1 for each in saved):
         msg = f"the state's changes of weights are no list of [position, ...]: {saved!r:.80}"
         raise StateError(msg, hint="the state was changed after it was saved")
-    listed = all(len(each) == 3 and isinstance(each[2], Mapping) for each in saved)
-    if listed:
-        theirs = tuple(Change(int(at), dict(weights), int(ramp)) for at, ramp, weights in saved)
-        if theirs[: len(changes)] == changes:
-            return theirs
-        if _before(changes, position) == _before(theirs, position):
-            return changes
+    changes, ours = request.changes, [_told(change) for change in request.changes]
+    if all(len(each) == 3 and isinstance(each[2], Mapping) for each in saved):
+        if saved[: len(ours)] == ours:
+            return (*changes, *(Change(at, dict(weights), ramp) for at, ramp, weights in saved[len(ours) :]))
+        theirs = tuple(Change(at, dict(weights), ramp) for at, ramp, weights in saved)
+        position = place(replace(request, changes=theirs))
+        is_same = position == place(request) and _before(ours, position) == _before(saved, position)
     elif len(saved[0]) == 2:
-        ours: list[Any] = [[change.at, _digest([[change.at, change.ramp, dict(change.weights)]])] for change in changes]
-        if [each for each in ours if each[0] < position] == [each for each in saved if each[0] < position]:
-            return changes
+        position = place(request)
+        digests = [[each[0], _digest([each])] for each in ours]
+        is_same = _before(digests, position) == _before(saved, position)
     else:
-        whole = [[change.at, change.ramp, dict(change.weights)] for change in changes[: saved[0][2]]]
-        if len(whole) == saved[0][2] and _digest(whole) == saved[0][1]:
-            return changes
+        position, num_told = place(request), saved[0][2]
+        is_same = len(ours) >= num_told and _digest(ours[:num_told]) == saved[0][1]
+        is_same = is_same and len(_before(ours, position)) <= num_told
+    if is_same:
+        return changes
     msg = f"the weights changed otherwise before position {position}: the state has {saved!r:.200}; this mixture has "
     msg += f"{_changes_told(changes)!r:.200}"
     hint = f"mix(weights=) and reweight() as they were called then; further changes from position {position} on"
     raise StateError(msg, hint=hint)
 
 
-def _before(changes: tuple[Change, ...], position: int) -> list[tuple[int, int, dict[str, int]]]:
-    """Return the changes before a position; names without weight do not count."""
-    return [
-        (change.at, change.ramp, {name: weight for name, weight in change.weights.items() if weight})
-        for change in changes
-        if change.at < position or change.at == 0
-    ]
+def _before(changes: list[list[Any]], position: int) -> list[list[Any]]:
+    return [each for each in changes if each[0] < position or each[0] == 0]
 
 
 def _digest(value: Any) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from shoal.errors import UsageError
 from shoal.index.joined_index import JoinedIndex
 from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
@@ -27,6 +30,7 @@ from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
 _LEAST_SPAN, _MOST_SPAN = 1 << 13, 1 << 17
+_MOST_POSITIONS = 1 << 62
 _SPANS = 4  # of the mixture, which one span of a source lasts
 
 
@@ -93,6 +97,9 @@ class ResolvedMixture(ResolvedEpochs):
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch, gaps included."""
+        if (epoch + 1) * self.request.epoch_samples > _MOST_POSITIONS:
+            msg = f"a mixture has positions below 2**62; epoch {epoch} of {self.request.epoch_samples} is beyond them"
+            raise UsageError(msg)
         order = MixedEpoch(self.mixed, epoch)
         return order if self.delivered is None else ChosenPositions(order, self.delivered)
 
@@ -108,15 +115,21 @@ class ResolvedMixture(ResolvedEpochs):
         Changes of weights must agree up to the state's position; later ones are those of this mixture, or those of the
         state if it has more.
         """
-        position = saved.epoch * self.num_samples + saved.position
-        request = adopted(self.request, saved.order, position)
+
+        def place(request: MixRequest) -> int:
+            number = saved.position
+            if self.delivered is not None and number < len(self.delivered):
+                number = int(self.delivered.members(np.array([number]))[0])
+            return saved.epoch * (request.epoch_samples if saved.epoch else 0) + number
+
+        request = adopted(self.request, saved.order, place)
         resumed = ResolvedMixture.of(request, self.opened, self.delivered, gaps.plus(saved.gaps))
         mine, theirs = ({name: value for name, value in order.items() if name not in ("changes", "sources")}
                         for order in (resumed.state_order, saved.order))  # fmt: skip
         replace(saved, order=theirs).check(
             seed=resumed.seed, order=mine, index=saved.index, num_samples=resumed.num_samples
         )
-        check_sources(saved, resumed.state_order["sources"], request, position)
+        check_sources(saved, resumed.state_order["sources"], request, place(request))
         return resumed
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_gathering import gathers
 from shoal.pipeline.decode_pool import Threaded, threaded
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages import Filter, Stage
+from shoal.pipeline.stages import Stage, filters_in
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
@@ -55,7 +55,7 @@ class PipelineSpec:
     @property
     def filters(self) -> bool:
         """True if the samples that remain are not known before they are read."""
-        return any(isinstance(stage, Filter) for stage in self.stages)
+        return any(filters_in(self.stages))
 
     @property
     def stacks(self) -> bool:

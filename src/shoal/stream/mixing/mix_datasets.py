@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.order.mixture.integer_weights import exact_weight
 from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
 from shoal.order.mixture.source_schedule import Change
 from shoal.order.protocol import as_whole
 from shoal.order.seeds import check_seed
-from shoal.reading.mixture.mix_request import ENDS, MixRequest, SourceRequest, check_names, shares_of_samples
+from shoal.reading.mixture.mix_request import (
+    ENDS,
+    FOREVER,
+    MixRequest,
+    SourceRequest,
+    check_names,
+    shares_of_samples,
+)
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
@@ -82,9 +90,6 @@ def mix(
     ...     ds.num_samples, ds.counts(100)
     (114, {'web': 79, 'code': 21})
     """
-    if not sources or not isinstance(sources, Mapping):
-        msg = f"mix() takes datasets by name; got {sources!r:.80}"
-        raise UsageError(msg, hint='mix({"web": shoal.open(...), "code": shoal.open(...)})')
     specs = checked_sources(sources)
     opened, stage = with_sources(specs)
     warn_of_twins(opened)
@@ -128,9 +133,10 @@ def _shares(
     check_names(given, names)
     if weights is not None:
         return weights, None
-    counts = (
-        {name: int(Fraction(str(repeat[name])) * sizes[name]) for name in names} if repeat is not None else dict(choose)
-    )
+    if repeat is not None:
+        counts = {name: int(exact_weight(name, repeat[name]) * sizes[name]) for name in names}
+    else:
+        counts = dict(choose)
     wrong = [name for name, count in counts.items() if isinstance(count, bool) or as_whole(name, count) < 0]
     if wrong:
         msg = f"{wrong[0]!r} cannot come {counts[wrong[0]]} times in an epoch"
@@ -147,8 +153,8 @@ def _counts_tokens(unit: str) -> bool:
 
 def _epoch_size(epoch_size: object) -> int:
     size = as_whole("epoch_size", epoch_size)
-    if size < 1:
-        msg = f"mix(epoch_size=) is a number of samples from 1 on; got {size}"
+    if not 1 <= size <= FOREVER:
+        msg = f"mix(epoch_size=) is a number of samples from 1 to 2**60; got {size}"
         raise UsageError(msg, hint='ends="forever" mixes without end')
     return size
 
@@ -176,10 +182,13 @@ def _end(ends: str) -> str:
 def _most(max_repeats: Any, requests: tuple[SourceRequest, ...]) -> dict[str, float] | None:
     if max_repeats is None:
         return None
-    if isinstance(max_repeats, Mapping):
-        names = [request.name for request in requests]
-        if unknown := [name for name in max_repeats if name not in names]:
-            msg = f"max_repeats= names {unknown[0]!r}; the sources are {', '.join(map(repr, names))}"
-            raise UsageError(msg, hint=did_you_mean(unknown[0], names).rstrip())
-        return dict(max_repeats)
-    return {request.name: max_repeats for request in requests}
+    names = [request.name for request in requests]
+    most = max_repeats if isinstance(max_repeats, Mapping) else dict.fromkeys(names, max_repeats)
+    if unknown := [name for name in most if name not in names]:
+        msg = f"max_repeats= names {unknown[0]!r}; the sources are {', '.join(map(repr, names))}"
+        raise UsageError(msg, hint=did_you_mean(str(unknown[0]), names).rstrip())
+    for name, times in most.items():
+        if type(times) not in (int, float) or not 0 < times < math.inf:
+            msg = f"max_repeats= is how often samples of {name!r} may come, a number above 0; got {times!r:.80}"
+            raise UsageError(msg, hint="leave out what may come as often as it likes")
+    return dict(most)

@@ -43,11 +43,11 @@ class MixedDataset(Dataset):
     def source_of(self, positions: Any) -> NDArray[np.int64]:
         """Return the number of the source of each position, same shape; 30 ns each for a range, 64 sources."""
         wanted = np.asarray(positions)
-        if wanted.dtype.kind not in "iu" or (wanted.size and int(wanted.min()) < 0):
-            msg = f"source_of() takes positions from 0 on; got {positions!r:.80}"
-            raise UsageError(msg)
         if not wanted.size:
             return np.zeros(wanted.shape, dtype=np.int64)
+        if wanted.dtype.kind not in "iu" or int(wanted.min()) < 0:
+            msg = f"source_of() takes positions from 0 on; got {positions!r:.80}"
+            raise UsageError(msg)
         flat, back = np.unique(wanted, return_inverse=True)
         found = np.empty(len(flat), dtype=np.int64)
         for part in np.split(np.arange(len(flat)), np.flatnonzero(np.diff(flat) > _FAR) + 1):
@@ -109,8 +109,5 @@ class MixedDataset(Dataset):
 
     @property
     def _request(self) -> MixRequest:
-        request = self.stream.spec.request
-        if not isinstance(request, MixRequest):
-            msg = "this is no mixture"
-            raise TypeError(msg)
-        return request
+        """The request, with the changes of weights that a loaded state brought along."""
+        return self.resolved.request

@@ -10,16 +10,20 @@ from typing import Any
 
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.indexing.opened_mixture import OpenedMixture
-from shoal.pipeline.stages import BySource, Stage, WithIds, stages_of
+from shoal.pipeline.stages import BySource, NameSource, Stage, WithIds, stages_of
 from shoal.reading.mixture.mix_request import SourceRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mean_lengths import mean_length
+from shoal.stream.ranks import Ranks
 
 
 def checked_sources(sources: Mapping[str, Any]) -> dict[str, DatasetSpec]:
     """Return the descriptions of datasets that can be mixed; raise `UsageError` for others."""
+    if not sources or not isinstance(sources, Mapping):
+        msg = f"a mixture takes datasets by name; got {sources!r:.80}"
+        raise UsageError(msg, hint='{"web": shoal.open(...), "code": shoal.open(...)}')
     return {_name(name): _spec(name, source) for name, source in sources.items()}
 
 
@@ -47,11 +51,19 @@ def with_sources(
         own = spec.opened
         names += [f"{name}/{inner}" for inner in own.names] if isinstance(own, OpenedMixture) else [name]
         for number, part in enumerate(own.parts):
-            stages.append(tuple(_moved(each, first) for each in stages_of(spec.stages, number)))
+            stages.append(tuple(_moved(each, first) for each in _stages(spec, number)))
             parts.append(part)
-            first += part.index.num_samples
+        first += own.index.num_samples
     first_ids = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
     return OpenedMixture(tuple(names), tuple(parts)), BySource(tuple(names), tuple(first_ids), tuple(stages))
+
+
+def _stages(spec: DatasetSpec, number: int) -> tuple[Stage, ...]:
+    """Return the stages of a dataset; in a nested mixture, its own ones find ``__source__`` as they do without."""
+    if isinstance(own := spec.opened, OpenedMixture) and len(spec.stages) > 1:
+        inside = stages_of(spec.stages[:1], number)
+        return (*inside, NameSource(own.names[number]), *spec.stages[1:])
+    return stages_of(spec.stages, number)
 
 
 def _moved(stage: Stage, first: int) -> Stage:
@@ -72,6 +84,7 @@ def _spec(name: str, source: Any) -> DatasetSpec:
     spec = source.stream.spec
     of_the_whole = {
         "batch()": spec.batching is not None,
+        "partition()": spec.ranks != Ranks(),
         "without()": bool(spec.gaps),
         "format()": spec.formatting.name is not None,
         "reading()": spec.reading != ReadingOptions(),

@@ -1,0 +1,167 @@
+"""The source of every position: choices, changes and ramps as a pure function; a change moves nothing before it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.order.mixtures import CHOICES, NAMES, schedules, weights_of
+
+from shoal.errors import UsageError
+from shoal.order.mixture.source_choice import Even, PerBatch, PerRank, Random
+from shoal.order.mixture.source_schedule import Change, SourceSchedule
+
+END = 5000
+
+
+@given(schedules(), st.integers(0, END), st.integers(0, 700))
+def test_counts_are_those_of_the_sources_before(schedule: SourceSchedule, start: int, length: int) -> None:
+    whole = schedule.sources(0, END + 700)
+    assert np.array_equal(schedule.sources(start, start + length), whole[start : start + length])
+    assert schedule.counts(start).tolist() == np.bincount(whole[:start], minlength=len(schedule.names)).tolist()
+
+
+@given(schedules(), st.integers(0, 7), st.integers(0, 600))
+def test_positions_of_samples_are_found(schedule: SourceSchedule, source: int, number: int) -> None:
+    source %= len(schedule.names)
+    places = np.flatnonzero(schedule.sources(0, END) == source)
+    found = schedule.position_of(source, number)
+    if number < len(places):
+        assert found == places[number]
+    else:
+        assert found is None or found >= END
+        assert found is not None or not schedule.weights_at(10**9)[schedule.names[source]]
+
+
+@given(schedules(), st.data())
+def test_a_later_change_leaves_everything_before_it_alone(schedule: SourceSchedule, data: st.DataObject) -> None:
+    last = schedule.changes[-1].at
+    at = data.draw(st.integers(last + 1, last + 4000))
+    ramp = data.draw(st.sampled_from([0, 1, 700]))
+    change = Change(at, data.draw(weights_of(schedule.names)), ramp)
+    changed = SourceSchedule(schedule.names, [*schedule.changes, change], schedule.choice, seed=schedule.seed)
+    assert np.array_equal(schedule.sources(0, at), changed.sources(0, at))
+    after = changed.sources(at + ramp, at + ramp + 300)
+    assert all(change.weights[schedule.names[source]] for source in np.unique(after).tolist())
+
+
+@given(schedules(), st.randoms())
+def test_the_order_of_names_is_irrelevant(schedule: SourceSchedule, random: Any) -> None:
+    names = list(schedule.names)
+    random.shuffle(names)
+    other = SourceSchedule(names, schedule.changes, schedule.choice, seed=schedule.seed)
+    ours, theirs = schedule.sources(0, 3000), other.sources(0, 3000)
+    assert np.array_equal(np.array(schedule.names)[ours], np.array(names)[theirs])
+    assert dict(zip(names, other.counts(2345), strict=True)) == dict(
+        zip(schedule.names, schedule.counts(2345), strict=True)
+    )
+    assert schedule.weights_at(777) == other.weights_at(777)
+
+
+@given(schedules(), st.sampled_from(["a", "s00b", "z"]))
+def test_a_source_without_weight_changes_nothing(schedule: SourceSchedule, name: str) -> None:
+    names = (*schedule.names, name)
+    other = SourceSchedule(names, schedule.changes, schedule.choice, seed=schedule.seed)
+    assert np.array_equal(schedule.sources(0, 4000), other.sources(0, 4000))
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
+def test_counts_stay_close_to_the_weights(choice: Any) -> None:
+    weights = dict(zip(NAMES, [900, 50, 30, 10, 5, 3, 1, 1], strict=False))
+    schedule = SourceSchedule(NAMES[:8], [Change(0, weights)], choice, seed=3)
+    shares = np.array(list(weights.values())) / 1000
+    sources = schedule.sources(0, 200 * 64 * choice.run if choice.block == 64 else 4 * choice.block)
+    block = choice.block * choice.run
+    counts = np.cumsum(np.eye(8, dtype=np.int64)[sources], axis=0)[block - 1 :: block]
+    expected = shares * block * np.arange(1, len(counts) + 1)[:, None]
+    assert np.abs(counts - expected).max() < 1.1 * choice.run
+    if choice.run > 1:
+        assert all(len(np.unique(run)) == 1 for run in sources.reshape(-1, choice.run))
+
+
+def test_even_positions_are_off_by_a_few_at_most_and_random_ones_by_chance() -> None:
+    weights = dict.fromkeys(NAMES[:4], 1)
+    off = {}
+    for choice in (Even(), Random()):
+        sources = SourceSchedule(NAMES[:4], [Change(0, weights)], choice, seed=1).sources(0, 1 << 17)
+        off[choice.name] = np.abs(np.cumsum(sources == 0) - np.arange(1, len(sources) + 1) / 4).max()
+        batches = (sources == 0).reshape(-1, 512).sum(axis=1)
+        off[f"{choice.name} batches"] = batches.std()
+    assert off["even"] < 12  # within a block
+    assert off["even batches"] < 1
+    assert 8 < off["random batches"] < 11  # a binomial has 9.8
+    assert off["random"] < 400
+
+
+def test_ranks_that_take_every_eighth_position_get_all_sources() -> None:
+    schedule = SourceSchedule(NAMES[:8], [Change(0, dict.fromkeys(NAMES[:8], 1))], Even(), seed=5)
+    sources = schedule.sources(0, 8 * 8000)
+    for rank in range(8):
+        assert np.abs(np.bincount(sources[rank::8], minlength=8) / 1000 - 1).max() < 0.12
+
+
+def test_ramps_go_from_one_mixture_to_the_other() -> None:
+    changes = [Change(0, {"a": 1, "b": 0}), Change(10_000, {"a": 0, "b": 1}, ramp=64_000)]
+    schedule = SourceSchedule(["a", "b"], changes, Even())
+    sources = schedule.sources(0, 84_000)
+    assert not sources[:10_000].any()
+    assert sources[74_000:].all()
+    parts = sources[10_000:74_000].reshape(10, -1).mean(axis=1)
+    assert np.allclose(parts, np.arange(0.05, 1, 0.1), atol=0.005)
+    assert schedule.weights_at(42_000)["a"] == pytest.approx(schedule.weights_at(42_000)["b"], rel=0.02)
+    # A change within the ramp cuts it, and what came before it stays.
+    cut = SourceSchedule(["a", "b"], [*changes, Change(42_000, {"a": 3, "b": 1})], Even())
+    assert np.array_equal(cut.sources(0, 42_000), sources[:42_000])
+    assert cut.sources(42_000, 84_000).mean() == pytest.approx(0.25, abs=0.001)
+
+
+@pytest.mark.parametrize("at", [[1], [0, -1]])
+def test_the_first_weights_hold_from_position_0(at: list[int]) -> None:
+    with pytest.raises(UsageError, match="the first at 0"):
+        SourceSchedule(["a"], [Change(each, {"a": 1}) for each in at], Even())
+
+
+def test_sizes_of_batches_and_numbers_of_sources_have_limits() -> None:
+    for kind in (PerBatch, PerRank):
+        for samples in (0, -1, 2**31):
+            with pytest.raises(UsageError, match="from 1 to"):
+                kind(samples)
+        with pytest.raises(UsageError, match="must be an integer"):
+            kind(1.5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="1 to 65536 sources"):
+        SourceSchedule([], [Change(0, {})], Even())
+    names = [str(number) for number in range(1 << 16)]
+    counts = SourceSchedule(names, [Change(0, dict.fromkeys(names, 1))], Even()).counts(1 << 16)
+    assert counts.tolist() == [1] * (1 << 16)
+
+
+def test_far_positions_are_found_at_once() -> None:
+    weights = {"a": 1, "b": 2**40 - 1}
+    schedule = SourceSchedule(["a", "b"], [Change(0, weights)], Even(), seed=2**64 - 1)
+    for position in (10**15, 2**61):
+        counts = schedule.counts(position)
+        assert counts.sum() == position
+        assert abs(int(counts[0]) - position / 2**40) <= 2
+        assert schedule.position_of(0, int(counts[0])) >= position  # type: ignore[operator]
+        assert np.array_equal(
+            schedule.sources(position, position + 9), schedule.sources(position - 50, position + 9)[50:]
+        )
+
+
+def test_sources_are_those_of_every_release() -> None:
+    found = hashlib.sha256()
+    changes = [
+        Change(0, {"web": 70, "code": 20, "books": 10}),
+        Change(1000, {"web": 1, "code": 1, "books": 0}, ramp=900),
+        Change(5000, {"web": 0, "code": 3, "books": 5}),
+    ]
+    for choice in CHOICES:
+        for seed in (0, 1, 2**64 - 1):
+            schedule = SourceSchedule(["web", "code", "books"], changes, choice, seed=seed)
+            found.update(schedule.sources(0, 8000).astype("<i8").tobytes())
+            found.update(schedule.sources(10**14, 10**14 + 500).astype("<i8").tobytes())
+    assert found.hexdigest()[:16] == "999d32e90b916f59"
