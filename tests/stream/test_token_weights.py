@@ -1,4 +1,4 @@
-"""Weights of a mixture as shares of tokens, and what `shoal.mix` refuses."""
+"""Weights of a mixture as shares of tokens, where its epochs end, and what is refused."""
 
 from __future__ import annotations
 
@@ -120,6 +120,19 @@ def test_a_state_brings_changes_before_its_position_along(sources: dict[str, Dat
 def changed_from(ds: Dataset, position: int) -> Dataset:
     ds.load_state_dict(ds.state_at(position))
     return ds
+
+
+def test_all_ids_of_a_mixture_without_end_are_refused(sources: dict[str, Dataset]) -> None:
+    ds = shoal.mix(sources, ends="forever")
+    for endless in (ds, ds.shuffle(seed=0).skip(10)):
+        with pytest.raises(UsageError, match="without end"):
+            endless.ids()
+        assert len(endless.ids(0, 10**15, 10**15 + 5)) == 5
+
+
+def test_a_source_whose_quality_cannot_be_measured_is_named(sources: dict[str, Dataset]) -> None:
+    with pytest.raises(UsageError, match="the source 'short': .*'missing'"):
+        shoal.mix(sources).shuffle(seed=0).quality(key="missing")
 
 
 def test_repeats_beyond_those_allowed_are_refused_with_the_position(sources: dict[str, Dataset]) -> None:

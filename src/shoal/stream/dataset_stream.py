@@ -21,6 +21,7 @@ from shoal.pipeline.collate import collate
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
 from shoal.reading.large_chunks import refuse_too_large
+from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
@@ -50,7 +51,7 @@ class Stream:
     @property
     def opened(self) -> Opened:
         """Shards and their index; an error for a mixture."""
-        return self.spec.dataset("this")
+        return self.spec.dataset("this method")
 
     @cached_property
     def resolved(self) -> ResolvedOrder | ResolvedMixture:
@@ -124,6 +125,9 @@ class Stream:
     def ids(self, epoch: int, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
         order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
+        if stop is None and order.num_samples > FOREVER // 2:
+            msg = "ids() was asked for all ids of a mixture without end"
+            raise UsageError(msg, hint="ids(epoch, start, stop)")
         return order.ids(start, order.num_samples if stop is None else stop)
 
     def batch_ids(self, step: int, epoch: int, rank: int | None, world_size: int | None) -> NDArray[np.int64]:

@@ -33,14 +33,19 @@ def mixture_quality(
         msg = f"batches of {batch} cannot be compared: an epoch has {resolved.num_samples} samples"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
     weights = _weights(resolved.request)
-    weighted = [(weight, part) for weight, part in zip(weights, resolved.parts, strict=True) if weight]
+    names = [name for name, _ in resolved.request.leaves()]
+    weighted = [each for each in zip(names, weights, resolved.parts, strict=True) if each[1]]
     vr = {}
     chunks, perfect_chunks, shards, perfect_shards, correlation, measured = 0.0, 0.0, 0.0, 0.0, 0.0, False
     for size in batch_sizes(batch, num_samples)[:_MOST_SIZES]:
         vr[size] = 0.0
-        for weight, part in weighted:
+        for name, weight, part in weighted:
             own = max(1, min(round(size * weight), part.num_ordered // 2))
-            found = quality_of(part, own, key=key, rho=rho)
+            try:
+                found = quality_of(part, own, key=key, rho=rho)
+            except UsageError as error:
+                msg = f"the source {name!r}: {error.message}"
+                raise UsageError(msg, hint=error.hint) from None
             vr[size] += weight * found.vr[own]
             if size == batch:
                 chunks, perfect_chunks = chunks + found.distinct_chunks, perfect_chunks + found.perfect_chunks
