@@ -131,7 +131,7 @@ def test_all_ids_of_a_mixture_without_end_are_refused(sources: dict[str, Dataset
 
 
 def test_a_source_whose_quality_cannot_be_measured_is_named(sources: dict[str, Dataset]) -> None:
-    with pytest.raises(UsageError, match="the source 'short': .*'missing'"):
+    with pytest.raises(UsageError, match=r"the source 'short': .*'missing'"):
         shoal.mix(sources).shuffle(seed=0).quality(key="missing")
 
 
