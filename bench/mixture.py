@@ -42,8 +42,7 @@ def source(number: int, num_chunks: int, chunk_samples: int, window: int, span: 
         return bound[epoch]
 
     num_samples = num_chunks * chunk_samples
-    reach = window * chunk_samples
-    return RepeatedDataset(num_samples, order_of, num_ids=num_samples, num_chunks=num_chunks, reach=reach, span=span)
+    return RepeatedDataset(num_samples, order_of, num_ids=num_samples, num_chunks=num_chunks, reach=window, span=span)
 
 
 def mixture(weights: list[float], num_chunks: int, chunk_samples: int, window: int) -> MixedEpoch:

@@ -47,7 +47,7 @@ def dataset(name: str, chunk_samples: Sequence[int], order: Order | None = None,
         return asked.bind(samples, seed=key(seed, 0, f"source {name}"), epoch=epoch)
 
     num = int(samples.sum())
-    return RepeatedDataset(num, bound, num_ids=num, num_chunks=len(samples), reach=3 * num // len(samples))
+    return RepeatedDataset(num, bound, num_ids=num, num_chunks=len(samples), reach=3)
 
 
 def mixture(

@@ -35,7 +35,7 @@ class EndlessSource(Protocol):
 
     @property
     def reach(self) -> int:
-        """Number of its samples over which it uses a chunk, about; 0 if unknown."""
+        """Number of its samples from one use of a chunk to the next, about; 0 if unknown."""
         ...
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

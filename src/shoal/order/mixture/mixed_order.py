@@ -30,7 +30,7 @@ _SPAN = 1 << 17
 _FINE_BITS = 20
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROOT = 0x6A09E667F3BCC909  # the square root of 2, less 1
-_MOST_REACH = 1 << 20
+_MOST_REACH = 1 << 15
 
 
 class MixedSources:
@@ -57,7 +57,7 @@ class MixedSources:
 
     @property
     def reach(self) -> int:
-        """Number of positions over which a chunk is used, about, of the source that uses them longest."""
+        """Number of positions from one use of a chunk to the next, about, of the source that uses them most rarely."""
         weights = self.schedule.weights_at(0)
         total = sum(weights.values())
         reaches = [source.reach * total // weights[name]

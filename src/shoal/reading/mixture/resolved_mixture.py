@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -160,15 +159,13 @@ def _mixed(request: MixRequest, parts: Iterator[ResolvedOrder]) -> MixedSources:
             continue
         part = next(parts)
         largest = max(change.weights.get(source.name, 0) / sum(change.weights.values()) for change in request.changes)
-        num_chunks = len(part.order_borders) - 1
-        chunk_samples = part.num_samples / max(1, num_chunks)
         sources.append(
             RepeatedDataset(
                 part.num_samples,
                 part.untouched,
                 num_ids=part.index.num_samples,
                 num_chunks=part.num_order_chunks,
-                reach=math.ceil(part.order.parameters.get("chunks", 0) * chunk_samples),
+                reach=part.order.parameters.get("chunks", 0),
                 span=min(max(int(_SPANS * largest * _MOST_SPAN), _LEAST_SPAN), _MOST_SPAN),
             )
         )

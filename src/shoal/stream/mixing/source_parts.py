@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import warnings
 from collections.abc import Mapping
@@ -99,9 +100,14 @@ def _spec(name: str, source: Any) -> DatasetSpec:
 
 
 def warn_of_twins(opened: OpenedMixture) -> None:
-    """Warn of the same data under two names: its samples come more often than the weights say."""
-    seen: dict[str, str] = {}
+    """Warn of the same data under two names: the same shards, or copies of which checksums tell that they are equal."""
+    seen: dict[Any, str] = {}
     for name, part in zip(opened.names, opened.parts, strict=True):
-        if (twin := seen.setdefault(part.index.fingerprint, name)) != name:
+        checksums = part.index.extent_checksum
+        keys: list[Any] = [part.paths]
+        if checksums is not None:
+            keys.append((part.index.fingerprint, hashlib.blake2b(checksums.tobytes()).digest()))
+        twins = [seen.setdefault(key, name) for key in keys]
+        if twin := next((other for other in twins if other != name), None):
             text = f"the sources {twin!r} and {name!r} are the same data: if they share samples, these come more often"
             warnings.warn(text, ShuffleWarning, stacklevel=4)
