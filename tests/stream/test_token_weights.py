@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.errors import ShuffleWarning, UsageError
+from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.stream.dataset import Dataset
 
 TOKENS = {"short": 3, "long": 12}
@@ -115,6 +115,15 @@ def test_a_state_brings_changes_before_its_position_along(sources: dict[str, Dat
     for _, ours, theirs in zip(range(8), resumed, changed_from(changed, 640), strict=False):
         assert ours["__source__"] == theirs["__source__"]
         assert (ours["id"] == theirs["id"]).all()
+
+
+def test_a_state_with_an_added_source_says_what_to_call(sources: dict[str, Dataset]) -> None:
+    def mixture() -> shoal.mixing.MixedDataset:
+        return shoal.mix({"short": sources["short"]}, ends="forever").shuffle(seed=0)
+
+    added = mixture().reweight(at=64, add={"long": sources["long"]}, weights={"short": 1, "long": 1})
+    with pytest.raises(StateError, match=r"with the source 'long'(.|\n)*add="):
+        mixture().load_state_dict(added.state_at(640))
 
 
 def changed_from(ds: Dataset, position: int) -> Dataset:

@@ -52,7 +52,7 @@ def adopted(request: MixRequest, order: Mapping[str, Any], place: Callable[[MixR
         raise StateError(msg, hint="load it into the dataset that it was saved with")
     if gone := [name for name in saved if name not in request.names]:
         msg = f"the state was saved with the source {gone[0]!r}; this mixture has {', '.join(map(repr, request.names))}"
-        raise StateError(msg, hint="a source is retired by reweight(weights={...: 0}), from a later position on")
+        raise StateError(msg, hint="reweight(at=, add=) as it was called then; a source is retired by a weight of 0")
     request = replace(request, changes=_changes_adopted(request, order.get("changes"), place))
     counts = dict(zip(request.names, request.counts(place(request)).tolist(), strict=True))
     sources = tuple(_source_adopted(source, saved.get(source.name), counts[source.name]) for source in request.sources)
