@@ -207,6 +207,7 @@ class MixRequest:
             raise UsageError(msg, hint="changes are added at the end; at=0 is a matter of mix(weights=)")
         kept = tuple(change for change in self.changes if change.at < at)
         changed = replace(self, sources=sources, changes=(*kept, Change(at, shares_of_samples(weights, sources), ramp)))
+        changed.epoch_samples  # noqa: B018  # an impossible mixture is refused here, not when iterating
         return changed if self.asked is None or not added else changed.shuffled(self.asked)
 
 

@@ -30,6 +30,7 @@ from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
 _LEAST_SPAN, _MOST_SPAN = 1 << 13, 1 << 17
 _MOST_POSITIONS = 1 << 62
+_LEAST_EXTENTS = 3  # one in use and two read ahead
 _SPANS = 4  # of the mixture, which one span of a source lasts
 
 
@@ -88,11 +89,14 @@ class ResolvedMixture(ResolvedEpochs):
         return list(itertools.accumulate((part.num_order_chunks for part in self.parts), initial=0))
 
     def limits(self, limit_bytes: int | None) -> list[int | None]:
-        """Divide a memory limit among the datasets, in the ratio of the bytes that their orders hold."""
+        """Divide a memory limit among the datasets: some extents for each, the rest as their orders hold bytes."""
         if limit_bytes is None:
             return [None] * len(self.parts)
         held = [max(1, part.chunks_held_bytes) for part in self.parts]
-        return [max(1, limit_bytes * each // sum(held)) for each in held]
+        least = [_LEAST_EXTENTS * int(part.index.extent_decoded_bytes.max(initial=1)) for part in self.parts]
+        if (rest := limit_bytes - sum(least)) < 0:
+            least, rest = [0] * len(least), limit_bytes
+        return [max(1, few + rest * each // sum(held)) for few, each in zip(least, held, strict=True)]
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch, gaps included."""

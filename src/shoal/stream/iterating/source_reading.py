@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import UsageError
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Share
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
@@ -103,10 +104,16 @@ class MixedReading:
         self._resolved = resolved
         self._requests = _shared_requests(opened, counters, options)
         shared = SharedReading(self._requests, MemoryBudget(ahead_limit_bytes=0), len(opened))
-        self._parts = [
-            SourceReading(part, order, counters, options.limited_to(limit), shared)
-            for part, order, limit in zip(opened, resolved.parts, limits, strict=True)
-        ]
+        self._parts: list[SourceReading] = []
+        for part, order, limit in zip(opened, resolved.parts, limits, strict=True):
+            try:
+                self._parts.append(SourceReading(part, order, counters, options.limited_to(limit), shared))
+            except UsageError as error:
+                self.close()
+                name = resolved.opened.names[len(self._parts)]
+                msg = f"the source {name!r}, which gets {limit} bytes of memory_limit={options.memory_limit_bytes}: "
+                hint = "a larger memory_limit=, which sources share as their windows do, or a smaller chunk="
+                raise UsageError(msg + error.message, hint=hint) from None
 
     def spans(self, shares: Iterator[tuple[Share, range]], quarantine: Quarantine | None) -> Iterator[ReadSpan]:
         """Yield the samples of these shares, which have chunks of the mixture, span by span."""

@@ -1,0 +1,263 @@
+"""What `shoal.mix` and `reweight` take, and what they refuse and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.stream.mixed import SIZES, WEIGHTS, is_odd, mixed, sources_in
+
+import shoal
+from shoal.errors import ShoalError, StateError, UsageError
+from shoal.mixing import MixedDataset, PerBatch, PerRank
+from shoal.order.state_dict import sealed
+from shoal.stream.dataset import Dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+Make = Callable[..., MixedDataset]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("mixed")
+    sources_in(found)
+    return found
+
+
+@pytest.fixture
+def two(home: Path) -> Make:
+    """Mix 83 lines and 45 rows."""
+    sources = sources_in(home)
+    chosen = {"lines": sources["lines"], "parquet": sources["parquet"]}
+    return lambda **arguments: shoal.mix(chosen, **arguments)
+
+
+HALF = {"lines": 1, "parquet": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": {}}, "weights name ; the sources are"),
+        ({"weights": {"lines": 1}}, "weights name 'lines'; the sources are 'lines', 'parquet'"),
+        ({"weights": {"lines": 1, "parqet": 1}}, r"did you mean 'parquet'\?"),
+        ({"weights": [1, 2]}, "weights are given by the name of the source"),
+        ({"weights": {"lines": 0, "parquet": 0}}, "needs a weight above zero"),
+        ({"weights": {"lines": -1, "parquet": 1}}, "the weight of 'lines' must not be negative"),
+        ({"weights": {"lines": True, "parquet": 1}}, "the weight of 'lines' must be a number"),
+        ({"weights": HALF, "repeat": HALF}, "one of weights=, repeat= and choose="),
+        ({"repeat": HALF, "choose": HALF}, "one of weights=, repeat= and choose="),
+        ({"choose": HALF, "epoch_size": 5}, "one of weights=, repeat= and choose="),
+        ({"repeat": {"lines": "x", "parquet": 1}}, "the weight of 'lines' must be a number"),
+        ({"repeat": {"lines": -1, "parquet": 1}}, "must not be negative"),
+        ({"choose": {"lines": 1.5, "parquet": 1}}, "lines must be an integer"),
+        ({"choose": {"lines": -1, "parquet": 1}}, "'lines' cannot come -1 times"),
+        ({"choose": {"lines": 0, "parquet": 0}}, "needs a weight above zero"),
+        ({"seed": -1}, "seed must be an integer from 0"),
+        ({"seed": 2**64}, "seed must be an integer from 0"),
+        ({"choice": "batch"}, "needs the size of a batch"),
+        ({"choice": "rank"}, "PerRank"),
+        ({"choice": "evn"}, r"did you mean 'even'\?"),
+        ({"choice": PerBatch}, r"mix\(choice=\) is one of"),
+        ({"unit": "token"}, r"is \"samples\" or \"tokens\""),
+        ({"unit": "tokens", "weights": HALF}, "needs the tokens of each sample of 'lines'"),
+        ({"unit": "tokens", "choose": HALF}, "needs the tokens"),
+        ({"ends": "frist"}, r"did you mean 'first'\?"),
+        ({"ends": "all", "weights": {"lines": 1, "parquet": 0}}, "'parquet' never comes to its end"),
+        ({"epoch_size": 0}, "from 1"),
+        ({"epoch_size": -3}, "from 1"),
+        ({"epoch_size": 2**61}, "from 1 to"),
+        ({"epoch_size": 1.5}, "epoch_size must be an integer"),
+        ({"max_repeats": 0}, "a number above 0; got 0"),
+        ({"max_repeats": float("nan")}, "a number above 0; got nan"),
+        ({"max_repeats": {"lines": "2"}}, "a number above 0; got '2'"),
+        ({"max_repeats": {"line": 2}}, r"did you mean 'lines'\?"),
+        ({"max_repeats": 2, "epoch_size": 300}, "used up at position 256 of an epoch of 300"),
+        ({"max_repeats": 1, "ends": "forever"}, "of an endless epoch"),
+        ({"choice": PerBatch(64)}, "a source has fewer samples than the 64 of a batch"),
+    ],
+)
+def test_what_mix_refuses(arguments: dict[str, Any], message: str, two: Make) -> None:
+    with pytest.raises(UsageError, match=message):
+        two(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        (lambda ds: ds.batch(3), r"given batch\(\), which is a matter of the mixture"),
+        (lambda ds: ds.partition(rank=0, world_size=2), r"given partition\(\)"),
+        (lambda ds: ds.reading(copy=False), r"given reading\(\)"),
+        (lambda ds: ds.format("numpy"), r"given format\(\)"),
+        (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"given without\(\)"),
+        (lambda ds: shoal.mix({"x": ds}).shuffle().take(5), "a mixture of which only some positions"),
+        (lambda _: 3, "must be a dataset; got int"),
+    ],
+)
+def test_what_no_source_can_be(verb: Callable[[Dataset], Any], message: str, home: Path) -> None:
+    source = sources_in(home)["lines"]
+    with pytest.raises(UsageError, match=message):
+        shoal.mix({"a": verb(source)})
+    with pytest.raises(UsageError, match=message):
+        shoal.mix({"a": source}).reweight(at=5, weights={"a": 1, "b": 1}, add={"b": verb(source)})
+
+
+def test_names_of_sources(home: Path) -> None:
+    source = sources_in(home)["lines"]
+    for name in ("a/b", "", 1, None):
+        with pytest.raises(UsageError, match="named by a text without '/'"):
+            shoal.mix({name: source})  # type: ignore[dict-item]
+    wrong: list[Any] = [{}, [source], source, None]
+    for sources in wrong:
+        with pytest.raises(UsageError, match="takes datasets by name"):
+            shoal.mix(sources)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"at": 0}, "does not come after the change at 0"),
+        ({"at": -1}, "from 0 to 2"),
+        ({"at": 2**70}, "from 0 to 2"),
+        ({"at": 1.5}, "must be an integer"),
+        ({"at": 9, "ramp": -1}, "from 0 to 2"),
+        ({"at": 9, "weights": [1]}, "takes weights by name"),
+        ({"at": 9, "weights": {"lines": 1}}, "weights name"),
+        ({"at": 9, "weights": {"lines": 0, "parquet": 0}}, "above zero"),
+        ({"at": 9, "add": [1]}, "takes datasets by name"),
+        ({"at": 9, "add": {"lines": None}}, "must be a dataset"),
+    ],
+)
+def test_what_reweight_refuses(arguments: dict[str, Any], message: str, two: Make) -> None:
+    with pytest.raises(UsageError, match=message):
+        two(weights=HALF).reweight(**{"weights": HALF, **arguments})
+
+
+def test_changes_are_added_at_the_end(two: Make, home: Path) -> None:
+    ds = two(weights=HALF).reweight(at=50, weights=HALF)
+    with pytest.raises(UsageError, match="does not come after the change at 50"):
+        ds.reweight(at=49, weights=HALF)
+    again = ds.reweight(at=50, weights={"lines": 1, "parquet": 0})  # the last one counts
+    assert set(again.source_of(range(50, 99)).tolist()) == {0}
+    with pytest.raises(UsageError, match="has a source 'lines' already"):
+        ds.reweight(at=60, weights=HALF, add={"lines": sources_in(home)["lines"]})
+    with pytest.raises(UsageError, match="more often than max_repeats=1"):
+        two(weights=HALF, epoch_size=80, max_repeats=1).reweight(at=10, weights={"lines": 0, "parquet": 1})
+
+
+def test_what_works_on_one_dataset_only(home: Path) -> None:
+    ds = mixed(home)
+    for verb in (
+        lambda: ds.sample([1]),
+        lambda: ds.split({"a": 0.5}),
+        lambda: ds.index_column("bytes"),
+        lambda: ds.select(bytes=3),
+        lambda: ds.shuffle(seed=1),
+        lambda: ds.quality(batch=8, key=[1] * 388),
+        lambda: ds.quality(batch=400),
+        lambda: ds.filter(bool).as_map(),
+        lambda: ds.source_of([-1]),
+        lambda: ds.source_of([0.5]),
+        lambda: ds.counts(-1),
+        lambda: ds.weights_at(1.5),  # type: ignore[arg-type]
+        lambda: mixed(home, ends="forever", epoch_size=None).ids(epoch=7, stop=5),
+        lambda: mixed(home, epoch_size=10**15).ids(epoch=10**6, stop=5),
+    ):
+        with pytest.raises(UsageError):
+            verb()
+
+
+def test_fields_that_are_in_the_way(home: Path) -> None:
+    sources = sources_in(home)
+    own = sources["lines"].map(lambda sample: {**sample, "__source__": 1})
+    with pytest.raises(UsageError, match="have a field '__source__'"):
+        next(iter(shoal.mix({"a": own})))
+    ids = shoal.mix({"a": sources["tar"].with_ids(), "b": sources["mds"].with_ids()}, weights={"a": 1, "b": 1})
+    assert all(sample["__id__"] == sample["own"] for sample in ids)
+    with pytest.raises(UsageError, match="adds '__id__', and the samples have"):
+        list(ids.with_ids())
+    broken = shoal.mix({"a": sources["tar"], "b": sources["mds"].map(lambda _: 1 / 0)}, weights={"a": 1, "b": 1})
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(broken)
+    assert any("of the source 'b'" in note for note in caught.value.__notes__)
+
+
+def test_sizes_of_epochs(two: Make) -> None:
+    ds = two(weights={"lines": 83, "parquet": 45})
+    assert ds.exhausted_at() == {"lines": pytest.approx(128, abs=3), "parquet": pytest.approx(128, abs=3)}
+    first, last = two(weights=HALF), two(weights=HALF, ends="all")
+    assert abs(first.num_samples - 90) < 6
+    assert abs(last.num_samples - 166) < 6
+    for ds, names in ((first, {"parquet"}), (last, {"lines"})):
+        end = ds.num_samples
+        found = {name for name, at in ds.exhausted_at().items() if at is not None and at <= end}
+        assert names <= found
+    # A repeat comes right after the end of the epoch, and none within it.
+    order = first.shuffle("full", seed=1)
+    assert len(set(order.ids().tolist())) == first.num_samples
+    assert set(order.ids(epoch=1).tolist()) & set(order.ids().tolist())
+    assert first.source_of([first.num_samples]).tolist() == [1]
+    counts = last.counts(last.num_samples)
+    assert counts["lines"] == 83
+    assert last.counts(last.num_samples - 1)["lines"] == 82
+    assert two(repeat={"lines": 0.5, "parquet": 2}).counts(41 + 90) == {"lines": 41, "parquet": 90}
+    assert two(choose={"lines": 7, "parquet": 3}).num_samples == 10
+    assert two(weights=HALF, ends="forever").shuffle(seed=1).ids(0, 10**15, 10**15 + 3).shape == (3,)
+    assert two(weights=HALF, epoch_size=90, max_repeats=1).num_samples == 90
+    assert two(weights=HALF, choice=PerRank(8)).num_samples % 8 == 0
+
+
+def test_unlucky_mixtures(home: Path) -> None:
+    sources = sources_in(home)
+    one = sources["lines"].select([5])
+    ds = shoal.mix({"one": one, "mds": sources["mds"]}, weights=dict.fromkeys(("one", "mds"), 1), epoch_size=50)
+    for epoch in (0, 10**6):
+        kinds = np.bincount(ds.shuffle(seed=2**64 - 1).ids(epoch) // 83, minlength=4)
+        assert kinds[0] in range(23, 28)
+    rare = shoal.mix({"a": one, "b": sources["mds"]}, weights={"a": 1e-12, "b": 1}, seed=2**64 - 1).shuffle(seed=1)
+    assert rare.num_samples in (199, 200, 201)
+    assert rare.counts(10**15)["a"] == pytest.approx(1000, abs=2)
+    at = rare.exhausted_at()["a"]
+    assert at is not None
+    assert rare.source_of([at - 1, 0]).tolist() == [0, 1]
+    many = shoal.mix({f"s{number:03d}": sources["lines"].select([number % 83]) for number in range(300)})
+    ids = many.shuffle(seed=1).ids()
+    assert len(ids) == pytest.approx(300, abs=64)
+    assert len({*(ids // 83).tolist()}) == len(ids)
+    samples = list(many.shuffle(seed=1).take(20))
+    assert [83 * int(sample["__source__"][1:]) + sample["own"] for sample in samples] == ids[:20].tolist()
+    with pytest.raises(UsageError, match="none of"):
+        shoal.mix({"a": sources["lines"].select([])})
+    alone = shoal.mix({"lines": sources["lines"]}).shuffle(seed=1)
+    assert sorted(alone.ids().tolist()) == list(range(83))
+    nothing = shoal.mix({**sources, "none": one}, weights={**WEIGHTS, "none": 0})
+    assert nothing.exhausted_at()["none"] is None
+    assert len(SIZES) + 1 == len(nothing.sources)
+
+
+def test_damaged_states_are_refused(home: Path) -> None:
+    ds = mixed(home)
+    state = ds.state_at(5)
+    for path, value in (
+        (("changes",), 3),
+        (("changes",), []),
+        (("changes",), [[0, 0, {"tar": "x"}]]),
+        (("changes",), [[0, "y", {}], [1, 2, {}]]),
+        (("sources",), 3),
+        (("sources",), {"tar": 3}),
+        (("sources", "tar"), {"sources": {}}),
+    ):
+        order: dict[str, Any] = {**state["order"], "sources": {**state["order"]["sources"]}}
+        inside = order
+        for name in path[:-1]:
+            inside = inside[name]
+        inside[path[-1]] = value
+        wrong = sealed({**{name: each for name, each in state.items() if name != "check"}, "order": order})
+        with pytest.raises(StateError):
+            mixed(home).load_state_dict(wrong)
+    assert issubclass(StateError, ShoalError)
+    assert is_odd({"own": 1})
