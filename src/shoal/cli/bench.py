@@ -10,8 +10,19 @@ from typing import Any
 
 from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_one, at_least_zero
-from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
-from shoal.cli.options.stream_options import add_decode_argument, add_order_arguments, decoded, requested_order
+from shoal.cli.options.source_options import (
+    add_json_argument,
+    add_source_arguments,
+    names_mixture,
+    open_with_samples,
+)
+from shoal.cli.options.stream_options import (
+    add_decode_argument,
+    add_order_arguments,
+    decoded,
+    requested_order,
+    shuffled_mixture,
+)
 from shoal.figures import format_bytes, format_count
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
@@ -48,8 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Stream, compare with plain reads where that costs nothing but time, and show the result."""
-    opened = open_with_samples(arguments)
-    dataset = Dataset(DatasetSpec.of(opened, requested_order(arguments)))
+    dataset: Dataset
+    if names_mixture(arguments):
+        opened, dataset = None, shuffled_mixture(arguments)
+    else:
+        opened = open_with_samples(arguments)
+        dataset = Dataset(DatasetSpec.of(opened, requested_order(arguments)))
     dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
     stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
@@ -60,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     record["consumer_share"] = 1 - (stats["wait_share"] or 0) - (stats["stages_share"] or 0)
     record["peak_process_bytes"] = peak if sys.platform == "darwin" else peak * 1024
     record["plain_bytes_per_second"] = None
-    if opened.store.reads_ahead:
+    if opened is not None and opened.store.reads_ahead:
         record["plain_bytes_per_second"] = plain_bytes_per_second(
             opened,
             dataset.resolved,
@@ -92,6 +107,7 @@ def _for_people(record: dict[str, Any]) -> dict[str, Any]:
     count, size = format_count, format_bytes
     shown: dict[str, Any] = {name: record[name] for name in ("order", "num_samples", "elapsed_seconds")}
     shown["delivered"] = f"{count(record['samples_per_second'])} samples/s"
+    shown["order"] = shown["order"].partition("\n")[0]  # a mixture has a line for each source
     requests = count(record["requests_per_second"])
     shown["read"] = f"{size(record['read_bytes_per_second'])}/s, in {requests} requests/s"
     if record["plain_bytes_per_second"] is not None:

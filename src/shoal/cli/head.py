@@ -9,17 +9,23 @@ from typing import Any
 
 from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_zero, sample_ids
-from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples
+from shoal.cli.options.source_options import (
+    add_json_argument,
+    add_source_arguments,
+    names_mixture,
+    open_with_samples,
+)
 from shoal.cli.options.stream_options import (
     add_decode_argument,
     add_order_arguments,
     decoded,
     given_order_options,
+    open_mixture,
     requested_order,
+    shuffled_mixture,
 )
 from shoal.cli.preview import json_value, preview, printable, size_of
-from shoal.errors import ShardError, ShoalError, UsageError
-from shoal.index.table import locate
+from shoal.errors import NoSampleError, ShardError, ShoalError, UsageError
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 
@@ -46,22 +52,29 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ids is not None and options:
         msg = f"{options[0]} chooses an order, and --ids names samples, which are the same in any order"
         raise UsageError(msg, hint="leave out one of them")
-    request = requested_order(arguments) if options else None
-    opened = open_with_samples(arguments)
-    dataset = Dataset(DatasetSpec.of(opened, request))
+    dataset: Dataset
+    if names_mixture(arguments):
+        dataset = shuffled_mixture(arguments) if options else open_mixture(arguments)
+    else:
+        request = requested_order(arguments) if options else None
+        dataset = Dataset(DatasetSpec.of(open_with_samples(arguments), request))
     ids = arguments.ids
     if ids is None:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()
     dataset = decoded(dataset, arguments)
-    shards, first_bytes, end_bytes = (column.tolist() for column in locate(opened.index, ids))
+    index = dataset.stream.spec.opened.index
+    if beyond := [each for each in ids if each >= index.num_samples]:
+        msg = f"there is no sample {beyond[0]}: the dataset has {index.num_samples} samples"
+        raise NoSampleError(msg, hint=f"sample ids are 0 to {index.num_samples - 1}")
     for number, sample_id in enumerate(ids):
         sample = _read(dataset, sample_id)
+        shard, first_byte, end_byte = index.place(sample_id)
         where = {
             "id": sample_id,
             "key": sample.pop(_KEY, None),
-            "shard": opened.index.shard_names[shards[number]],
-            "first_byte": first_bytes[number],
-            "end_byte": end_bytes[number],
+            "shard": shard,
+            "first_byte": first_byte,
+            "end_byte": end_byte,
         }
         if arguments.json:
             output.emit(json_value({**where, "fields": sample}), as_json=True)

@@ -15,6 +15,7 @@ from shoal.cli.options.source_options import (
     add_format_argument,
     add_json_argument,
     add_shards_argument,
+    refuse_mixture,
     source_of,
     storage_options_of,
 )
@@ -77,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the index, or add columns to one that is there, and write it."""
+    refuse_mixture(arguments)
     source = source_of(arguments)
     options = storage_options_of(arguments)
     store = with_retries(open_store(source, options), options)

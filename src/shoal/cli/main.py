@@ -46,6 +46,7 @@ VERBS: Mapping[str, Verb] = {
     "head": Verb("shoal.cli.head", "show the first samples, or some samples by id"),
     "trace": Verb("shoal.cli.trace.trace", "show which samples are in a step, and in which step a sample is"),
     "audit": Verb("shoal.cli.audit.audit", "grade a shuffle: of shoal, or of any loader by the ids it emits"),
+    "mix": Verb("shoal.cli.mix", "show what a mixture file gives: counts, repeats, ends, and a picture of the run"),
     "plan": Verb("shoal.cli.plan.plan", "plan what a cluster should read at a time, how well that mixes, and its cost"),
     "bench": Verb("shoal.cli.bench", "stream for a while, and show how fast that is and what limits it"),
     "cache": Verb("shoal.cli.cache", "show or remove what this machine keeps of datasets"),

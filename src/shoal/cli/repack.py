@@ -13,6 +13,7 @@ from shoal.cli.options.source_options import (
     add_json_argument,
     add_source_arguments,
     open_with_samples,
+    refuse_mixture,
     source_of,
     storage_options_of,
 )
@@ -61,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Repack, and report what it gained."""
+    refuse_mixture(arguments)
     began_seconds = time.monotonic()
     request = RepackRequest(
         format=arguments.to,

@@ -13,6 +13,7 @@ from shoal.cli.options.source_options import (
     add_json_argument,
     add_source_arguments,
     open_with_samples,
+    refuse_mixture,
     source_of,
     storage_options_of,
 )
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify, and show what is wrong; return 1 if anything is and stays so."""
     if arguments.certificate:
         return _run_certificate(arguments)
+    refuse_mixture(arguments)
     began_seconds = time.monotonic()
     opening = open_to_verify(
         source_of(arguments),

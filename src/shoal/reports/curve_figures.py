@@ -128,8 +128,9 @@ def curve_figure(
     mark: tuple[float, str] | None = None,
     says: str,
     numbers: Numbers | None = None,
+    has_legend: bool = True,
 ) -> Figure:
-    """Draw curves over two axes, with a legend if there are several.
+    """Draw curves over two axes, with a legend if there are several, unless another figure has it.
 
     ``band`` is the range that chance allows, as x, low and high; ``mark`` a notable x and its name; ``says`` describes
     the figure to screen readers.
@@ -147,7 +148,7 @@ def curve_figure(
         marks.append(Text(at + shift, TOP + 11, mark[1], anchor=anchor))
     for line in lines:
         marks += _drawn(line, x, y)
-    if len(lines) > 1:
+    if len(lines) > 1 and has_legend:
         marks += _legend(lines)
     return Figure(title, note, Drawing(WIDTH, HEIGHT, marks, says), numbers)
 

@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 from shoal.cli import output
 from shoal.cli.audit.sample_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
 from shoal.cli.options.argument_types import at_least_one
-from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_with_samples, source_of
-from shoal.cli.options.stream_options import add_order_arguments, given_order_options, requested_order
+from shoal.cli.options.source_options import (
+    add_json_argument,
+    add_source_arguments,
+    names_mixture,
+    open_with_samples,
+    source_of,
+)
+from shoal.cli.options.stream_options import add_order_arguments, given_order_options, requested_order, shuffled_mixture
 from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.order.block_and_buffer import Buffer
 from shoal.order.seeds import MAX_SEED
@@ -54,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "the ids are those of one rank or worker, so most are missing"
     parser.add_argument("--part", action="store_true", help=text)
     by = parser.add_mutually_exclusive_group()
+    parser.add_argument("--of", metavar="NAME", help="source of a mixture file to audit")
     text = "array with the label of each sample by id; every batch should have its share of each"
     by.add_argument("--labels", metavar="FILE.npy", help=text)
     text = "label of the samples of a dataset: position (the default), shard, bytes, or a column of the index"
@@ -128,25 +136,39 @@ def _of_dataset(arguments: argparse.Namespace) -> tuple[dict[str, Any], Audit]:
         if given:
             msg = f"--{name} is about ids that a loader emitted, and {printed(source_of(arguments))} is a dataset"
             raise UsageError(msg, hint=f"files of ids end with {', '.join(ID_SUFFIXES)}")
-    request = requested_order(arguments)
-    opened = open_with_samples(arguments)
-    resolved = ResolvedOrder(opened.index, request, stored=opened.stored)
-    of_stored = _labels(arguments, opened.index)
+    resolved = _resolved(arguments)
+    stored = resolved.stored
+    of_stored = _labels(arguments, resolved.index)
     labels = of_stored
-    if opened.stored is not None and labels is not None:
-        labels = labels[opened.stored.members(np.arange(len(opened.stored)))]
+    if stored is not None and labels is not None:
+        labels = labels[stored.members(np.arange(len(stored)))]
     num_epochs = arguments.epochs or _EPOCHS
     others: dict[str, Any] = {path: read_ids(path) for path in arguments.other}
     if not isinstance(resolved.order, Sequential):
-        seed = request.seed + 1 if request.seed < MAX_SEED else 0
+        seed = resolved.seed + 1 if resolved.seed < MAX_SEED else 0
         others[f"seed {seed}"] = _ids_of(resolved, seed, num_epochs)
-    ids = _ids_of(resolved, request.seed, num_epochs)
+    ids = _ids_of(resolved, resolved.seed, num_epochs)
     result = audit(ids, num_samples=resolved.num_samples, labels=labels, batch=arguments.batch_size, others=others)
     about: dict[str, Any] = {"order": str(resolved)}
     if not isinstance(resolved.order, Sequential | Buffer) and arguments.batch_size <= resolved.num_samples // 2:
-        key = np.arange(opened.index.num_samples, dtype=np.float64) if of_stored is None else of_stored
+        key = np.arange(resolved.index.num_samples, dtype=np.float64) if of_stored is None else of_stored
         about["predicted_vr"] = dict(quality_of(resolved, arguments.batch_size, key=key).vr)
     return about, result
+
+
+def _resolved(arguments: argparse.Namespace) -> ResolvedOrder:
+    """Return the order of the dataset, or of one source of a mixture, with its share of the window."""
+    if not names_mixture(arguments):
+        opened = open_with_samples(arguments)
+        return ResolvedOrder(opened.index, requested_order(arguments), stored=opened.stored)
+    mixture = shuffled_mixture(arguments).resolved
+    parts = {name: part for (name, _), part in zip(mixture.request.leaves(), mixture.parts, strict=True)}
+    if arguments.of not in parts:
+        asked = "none was named" if arguments.of is None else f"{arguments.of!r} is none of them"
+        msg = f"a mixture is audited source by source, and {asked}: {', '.join(map(repr, parts))}"
+        hint = did_you_mean(arguments.of, parts) + f"--of {next(iter(parts))}; `shoal mix` shows how sources alternate"
+        raise UsageError(msg, hint=hint)
+    return parts[arguments.of]
 
 
 def _ids_of(resolved: ResolvedOrder, seed: int, num_epochs: int) -> NDArray[np.int64]:

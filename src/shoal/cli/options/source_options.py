@@ -17,6 +17,7 @@ from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened, open_source
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.store_of_url import DEADLINE, deadline_of
+from shoal.stream.mixture_files.mixture_from_file import is_mixture_file
 
 _FORMAT_MEMBERS = ("name", "suffixes", "scan", "parse")
 
@@ -91,8 +92,21 @@ def storage_options_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+def names_mixture(arguments: argparse.Namespace) -> bool:
+    """Return True if the source is a mixture file."""
+    return getattr(arguments, "format", None) is None and is_mixture_file(source_of(arguments))
+
+
+def refuse_mixture(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` if the source is a mixture file, and the verb is about the shards of one dataset."""
+    if names_mixture(arguments):
+        msg = f"{printed(source_of(arguments))} is a mixture file, and `shoal {arguments.verb}` works on one dataset"
+        raise UsageError(msg, hint="name one of its sources; mix, head, trace, audit and bench take the file")
+
+
 def open_requested(arguments: argparse.Namespace) -> tuple[Opened, bool]:
     """Open the source, and return whether its index had to be built, which a progress bar shows."""
+    refuse_mixture(arguments)
     with Progress(label="indexing", unit="bytes") as progress:
         opened = open_source(
             source_of(arguments),

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shoal.cli.options.source_options import source_of, storage_options_of
 from shoal.errors import StateError, UsageError
 from shoal.formats.decoding.images import IMAGE_SPECS
 from shoal.hints import did_you_mean
@@ -15,8 +16,11 @@ from shoal.order.registry import ORDERS
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.reading.resolved_order import OrderRequest
+from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import order_request
+from shoal.stream.mixing.mixed_dataset import MixedDataset
+from shoal.stream.open_dataset import open_dataset
 
 _OPTIONS = ("order", "seed", "window", "chunk", "num_canonical_nodes", "chunks", "samples")
 _MOST_STATE_BYTES = 1 << 20
@@ -65,6 +69,27 @@ def requested_order(arguments: argparse.Namespace) -> OrderRequest:
         chunk=arguments.chunk,
         num_canonical_nodes=num_canonical_nodes,
     )
+
+
+def open_mixture(arguments: argparse.Namespace) -> MixedDataset:
+    """Open the mixture file that is the source."""
+    index, options = getattr(arguments, "index", None), storage_options_of(arguments)
+    dataset = open_dataset(source_of(arguments), split=arguments.split, index=index, storage_options=options)
+    if not isinstance(dataset, MixedDataset):
+        msg = f"{printed(source_of(arguments))} is no mixture file, which ends with .yaml or .yml"
+        raise UsageError(msg, hint="docs/mixture-files.md describes them")
+    return dataset
+
+
+def shuffled_mixture(arguments: argparse.Namespace) -> MixedDataset:
+    """Open the mixture file that is the source, in its order, or in that of the options if it has none."""
+    dataset = open_mixture(arguments)
+    if not getattr(dataset.stream.spec.request, "is_shuffled", False):
+        return MixedDataset(dataset.stream.spec.in_order(requested_order(arguments)))
+    if options := given_order_options(arguments):
+        msg = f"{printed(source_of(arguments))} says how it is shuffled, and {options[0]} asks for another order"
+        raise UsageError(msg, hint="change it in the file")
+    return dataset
 
 
 def read_state(path: str) -> State:

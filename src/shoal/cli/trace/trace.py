@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         record |= {"num_rows": num_rows, "num_shown": len(rows)}
     traced.add_locations(rows, keys=arguments.keys)
     epochs = arguments.epochs
-    if epochs is None and arguments.html is not None:
+    if epochs is None and arguments.html is not None and not traced.is_mixture:
         epochs = [epoch for epoch in (traced.epoch - 1, traced.epoch + 1) if epoch >= 0]
     if epochs is not None:
         traced.add_other_epochs(rows, epochs)
@@ -86,16 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
         "counted_from": traced.counted_from,
         **record,
     }
-    samples = TracedSamples(traced.opened, arguments.limit or _FEW)
+    samples = TracedSamples(traced.dataset, arguments.limit or _FEW)
     if arguments.html is not None:
         source, made_by = printed(source_of(arguments)), typed_command(arguments.words)
         write_page(arguments.html, trace_page(about, rows, samples, source=source, made_by=made_by))
     if arguments.json:
         if arguments.show:
             samples.add_fields(rows)
-        output.emit({"fingerprint": traced.opened.index.fingerprint, **about, "samples": rows}, as_json=True)
+        output.emit({"fingerprint": traced.index.fingerprint, **about, "samples": rows}, as_json=True)
         return 0
-    _show(about, rows)
+    _show({**about, "order": str(about["order"]).partition("\n")[0]}, rows)
     if (num_left := record.get("num_samples", num_rows) - record["num_shown"]) > 0:
         output.say(f"\n{num_left:,} more are not shown; --limit {num_left + record['num_shown']} shows all")
     if arguments.show:

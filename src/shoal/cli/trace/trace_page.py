@@ -17,10 +17,8 @@ from shoal.cli.trace.traced_run import Row
 from shoal.errors import ShoalError
 from shoal.figures import counted, format_bytes
 from shoal.formats.decoding.images import image_decoder
-from shoal.indexing.open_source import Opened
 from shoal.reports.page_document import cards, document, facts, paragraph, section
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_spec import DatasetSpec
 
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600
@@ -32,19 +30,18 @@ _THUMBNAIL_PIXELS, _SHOWN_PIXELS = 160, 104  # of the longer side; sharp on high
 class TracedSamples:
     """The samples of rows, at most ``limit`` of them, each read once."""
 
-    opened: Opened
+    dataset: Dataset
     limit: int
     _read: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, rows: Sequence[Row]) -> list[Mapping[str, Any] | None]:
         """Return the fields of each row's sample: None beyond the limit, the error message if it cannot be read."""
-        dataset = Dataset(DatasetSpec.of(self.opened))
         wanted = list(dict.fromkeys(row["sample"] for row in rows))[: self.limit]
         new = [sample for sample in wanted if sample not in self._read]
         with Progress(total=len(new), label="reading samples") as progress:
             for sample in new:
                 try:
-                    self._read[sample] = dict(dataset[sample])
+                    self._read[sample] = dict(self.dataset[sample])
                 except ShoalError as error:  # a damaged sample may be the very one that is traced
                     self._read[sample] = {"error": f"{type(error).__name__}: {error.message}"}
                 progress.advance()

@@ -11,16 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli.audit.sample_ids import KEY, keys_in_order
-from shoal.cli.options.source_options import open_with_samples
-from shoal.cli.options.stream_options import given_order_options, read_state, requested_order
+from shoal.cli.options.source_options import names_mixture, open_with_samples
+from shoal.cli.options.stream_options import (
+    given_order_options,
+    open_mixture,
+    read_state,
+    requested_order,
+    shuffled_mixture,
+)
 from shoal.cli.preview import json_value, printable
 from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.index.table import locate
+from shoal.index.joined_index import JoinedIndex
+from shoal.index.table import Index, locate
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS
+from shoal.order.state_dict import State
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import request_of_state
@@ -33,12 +43,31 @@ Row = dict[str, Any]
 class TracedRun:
     """A run whose epoch is divided into batches from ``start`` on, a count of the positions that are not skipped."""
 
-    opened: Opened
-    resolved: ResolvedOrder
+    dataset: Dataset
+    resolved: ResolvedOrder | ResolvedMixture
     partition: Partition
     epoch: int
     start: int
     ranks: range
+
+    @property
+    def opened(self) -> Opened:
+        """The shards; an error for a mixture, in which a sample may come at several steps."""
+        opened = self.dataset.stream.spec.opened
+        if isinstance(opened, OpenedMixture):
+            msg = "in a mixture, only --step can be traced: a sample may come any number of times in an epoch"
+            raise UsageError(msg, hint="--step T shows the samples of a step, with --context those around it")
+        return opened
+
+    @property
+    def index(self) -> Index | JoinedIndex:
+        """The index of all samples."""
+        return self.dataset.stream.spec.opened.index
+
+    @property
+    def is_mixture(self) -> bool:
+        """True for a mixture."""
+        return isinstance(self.index, JoinedIndex)
 
     @property
     def counted_from(self) -> int:
@@ -122,13 +151,13 @@ class TracedRun:
 
     def add_locations(self, rows: list[Row], *, keys: bool = False) -> None:
         """Add to the rows the bytes of their samples, and their keys if requested, which reads the samples."""
-        index = self.opened.index
-        columns = locate(index, [row["sample"] for row in rows])
-        dataset = Dataset(DatasetSpec.of(self.opened))
+        index, dataset = self.index, self.dataset
         with Progress(total=len(rows), label="reading keys") as progress:
-            for row, shard, first_byte, end_byte in zip(rows, *(column.tolist() for column in columns), strict=True):
-                row["shard"] = json_value(index.shard_names[shard])
-                row["first_byte"], row["end_byte"] = first_byte, end_byte
+            for row in rows:
+                shard, first_byte, end_byte = index.place(row["sample"])
+                if isinstance(index, JoinedIndex):
+                    row["source"] = index.names[index.part_of(row["sample"])[0]]
+                row["shard"], row["first_byte"], row["end_byte"] = json_value(shard), first_byte, end_byte
                 if keys:
                     row["key"] = json_value(dataset[row["sample"]].get(KEY))
                     progress.advance()
@@ -138,6 +167,7 @@ class TracedRun:
 
         The step is None if the sample is left out of that epoch or lies in a remainder that is dropped.
         """
+        self.opened  # noqa: B018  # a mixture is refused
         ids = np.array([row["sample"] for row in rows], dtype=np.int64)
         for row in rows:
             row["seen"] = {}
@@ -177,14 +207,9 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
     world_size = arguments.world_size
     if arguments.rank is not None:
         check_rank(arguments.rank, world_size)
-    opened = open_with_samples(arguments)
-    request = requested_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
-    gaps = NO_GAPS if state is None else state.gaps
-    resolved = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
+    dataset, resolved = _order(arguments, state)
     epoch, start = arguments.epoch or 0, 0
     if state is not None:
-        fingerprint, samples = opened.index.fingerprint, resolved.num_samples
-        state.check(seed=request.seed, order=resolved.state_order, index=fingerprint, num_samples=samples)
         epoch = state.epoch if arguments.epoch is None else arguments.epoch
         start = resolved.number_of(state.epoch, state.position) if arguments.from_state else 0
         if arguments.from_state and epoch != state.epoch:
@@ -193,4 +218,22 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
             raise UsageError(msg, hint="leave out one of them")
     size = arguments.global_batch if arguments.batch_size is None else arguments.batch_size * world_size
     ranks = range(world_size) if arguments.rank is None else range(arguments.rank, arguments.rank + 1)
-    return TracedRun(opened, resolved, Partition(size, world_size, arguments.remainder), epoch, start, ranks)
+    return TracedRun(dataset, resolved, Partition(size, world_size, arguments.remainder), epoch, start, ranks)
+
+
+def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset, ResolvedOrder | ResolvedMixture]:
+    """Return the dataset and its order: as the options ask, or as the state says, which is checked."""
+    if names_mixture(arguments):
+        if state is None:
+            mixture = shuffled_mixture(arguments)
+            return mixture, mixture.resolved
+        mixture = open_mixture(arguments)
+        return mixture, mixture.resolved.resumed(state, NO_GAPS)
+    opened = open_with_samples(arguments)
+    request = requested_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
+    gaps = NO_GAPS if state is None else state.gaps
+    resolved = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
+    if state is not None:
+        fingerprint, samples = opened.index.fingerprint, resolved.num_samples
+        state.check(seed=request.seed, order=resolved.state_order, index=fingerprint, num_samples=samples)
+    return Dataset(DatasetSpec.of(opened)), resolved

@@ -1,0 +1,246 @@
+"""The `shoal mix` command: shows what a mixture file gives: counts, repeats, ends, and its composition over the run."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli import output
+from shoal.cli.options.argument_types import at_least_one
+from shoal.cli.options.source_options import add_json_argument, add_store_arguments, source_of
+from shoal.cli.options.stream_options import add_order_arguments, shuffled_mixture
+from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
+from shoal.cli.preview import printable
+from shoal.errors import UsageError
+from shoal.reading.mixture.mix_request import FOREVER, MixRequest
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture, source_table
+from shoal.storage.sources.source import printed
+from shoal.stream.mixing.mixed_dataset import MixedDataset
+
+_MOST_PARTS, _LEAST_PART = 240, 64  # parts of the run in the picture, and positions of one
+_SHOWN_BATCHES = 256
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.epilog = (
+        "FILE names sources and how much of each comes (docs/mixture-files.md). Indexes are read, and built if there "
+        "are none; samples are not read. Visits are samples of a source in the run, divided by its size."
+    )
+    parser.add_argument("source", metavar="FILE", nargs=1, help="mixture file, or metadataset of Energon, or streams")
+    parser.add_argument("--split", metavar="NAME", action="append", help="split of a metadataset, or of the sources")
+    add_store_arguments(parser)
+    text = "samples of a batch over all ranks: the unit of steps, and the batch of the VR"
+    parser.add_argument("--global-batch", type=at_least_one, metavar="N", help=text)
+    length = parser.add_mutually_exclusive_group()
+    text = "length of the run in epochs (default: 1; without epochs, until every source has come once)"
+    length.add_argument("--epochs", type=at_least_one, metavar="E", help=text)
+    length.add_argument("--steps", type=at_least_one, metavar="T", help="length of the run in steps instead")
+    add_page_arguments(parser)
+    add_order_arguments(parser, default="if the file has none; without any of these, that of shuffle()")
+    add_json_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the mixture."""
+    if arguments.picture is not None:
+        check_picture(arguments.picture)
+    if arguments.steps is not None and arguments.global_batch is None:
+        msg = "--steps counts global batches, and their size is not given"
+        raise UsageError(msg, hint="--global-batch N")
+    dataset = shuffled_mixture(arguments)
+    request = dataset.stream.spec.request
+    if not isinstance(request, MixRequest):
+        msg = "this is no mixture"
+        raise TypeError(msg)
+    end = _end(dataset, arguments)
+    record = _record(dataset, request, end, arguments.global_batch)
+    _draw(dataset, request, record, end, arguments)
+    if arguments.json:
+        output.emit(record, as_json=True)
+    else:
+        _show(record)
+    return 0
+
+
+def _end(dataset: MixedDataset, arguments: argparse.Namespace) -> int:
+    """Return the position where the run ends."""
+    num_samples = dataset.num_samples
+    if arguments.steps is not None:
+        return int(arguments.steps * arguments.global_batch)
+    if num_samples < FOREVER:
+        return num_samples * (arguments.epochs or 1)
+    if arguments.epochs is not None:
+        msg = "this mixture has no epochs: it goes on for ever"
+        raise UsageError(msg, hint="--steps T --global-batch N")
+    return max((at for at in dataset.exhausted_at().values() if at is not None), default=_LEAST_PART)
+
+
+def _record(dataset: MixedDataset, request: MixRequest, end: int, batch: int | None) -> dict[str, Any]:
+    is_endless = dataset.num_samples == FOREVER
+    size = _SHOWN_BATCHES if batch is None else batch
+    vr = {} if size > min(dataset.num_samples, end) // 2 else dict(dataset.quality(batch=size).vr)
+    return {
+        "num_sources": len(dataset.sources),
+        "num_samples": None if is_endless else dataset.num_samples,
+        "num_steps": None if is_endless or batch is None else -(-dataset.num_samples // batch),
+        "ends": request.ends,
+        "seed": request.seed,
+        "choice": request.choice.name,
+        "global_batch": batch,
+        "run": {"num_samples": end, "num_steps": None if batch is None else -(-end // batch)},
+        "sources": _source_rows(dataset, request, end, batch),
+        "changes": _change_rows(request, batch),
+        "vr": vr,
+    }
+
+
+def _source_rows(dataset: MixedDataset, request: MixRequest, end: int, batch: int | None) -> list[dict[str, Any]]:
+    counts, ends, weights = dataset.counts(end), dataset.exhausted_at(), dataset.weights_at(0)
+    windows = _window_bytes(dataset.resolved)
+    total = sum(windows.values()) or 1
+    rows = []
+    for source in request.sources:
+        at = ends[source.name]
+        size = source.num_samples
+        rows.append(
+            {
+                "source": source.name,
+                "num_samples": None if size == FOREVER else size,
+                "weight": weights[source.name],
+                "num_in_run": counts[source.name],
+                "visits": counts[source.name] / size,
+                "exhausted_at": at if at is None or at < FOREVER else None,
+                "exhausted_step": None if at is None or batch is None or at >= FOREVER else -(-at // batch),
+                "window_bytes": windows[source.name],
+                "window_share": windows[source.name] / total,
+            }
+        )
+    return rows
+
+
+def _window_bytes(resolved: ResolvedMixture) -> dict[str, int]:
+    """Return the bytes that the window of each source holds, those of nested mixtures summed."""
+    found = dict.fromkeys(resolved.request.names, 0)
+    for (name, _), part in zip(resolved.request.leaves(), resolved.parts, strict=True):
+        found[name.partition("/")[0]] += part.chunks_held_bytes
+    return found
+
+
+def _change_rows(request: MixRequest, batch: int | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "at": change.at,
+            "step": None if batch is None else change.at // batch,
+            "ramp": change.ramp,
+            "weights": {name: weight / sum(change.weights.values()) for name, weight in change.weights.items()},
+        }
+        for change in request.changes[1:]
+    ]
+
+
+def _show(record: dict[str, Any]) -> None:
+    """Print the record for people, without what was not asked for."""
+    facts = {name: record[name] for name in ("num_sources", "num_samples", "num_steps", "ends", "seed", "choice")}
+    if record["num_samples"] is None:
+        facts["samples"] = "no end"
+    if record["run"]["num_samples"] != record["num_samples"]:
+        facts["num_samples_of_the_run"] = record["run"]["num_samples"]
+    output.emit(output.without_usual(facts))
+    rows = []
+    for row in record["sources"]:
+        shown = {**row, "source": printable(row["source"]), "weight": f"{row['weight']:.2%}"}
+        shown["visits"] = f"{row['visits']:.2f}"
+        shown["window_share"] = f"{row['window_share']:.1%}"
+        rows.append(shown if record["global_batch"] else {k: v for k, v in shown.items() if k != "exhausted_step"})
+    names = {"weight": "share", "num_in_run": "num_in the run", "exhausted_at": "num_once at",
+             "exhausted_step": "num_step", "window_share": "of all"}  # fmt: skip
+    output.say()
+    output.say(output.format_table([{names.get(key, key): value for key, value in row.items()} for row in rows]))
+    if record["changes"]:
+        changes = [
+            {"num_at": row["at"], **({"num_step": row["step"]} if record["global_batch"] else {}),
+             "num_ramp": row["ramp"], "shares": _shares_text(row["weights"])}
+            for row in record["changes"]
+        ]  # fmt: skip
+        output.say()
+        output.say(output.format_table(changes))
+    if record["vr"]:
+        output.say()
+        output.say(output.format_table([{"num_batch": size, "VR": f"{vr:.2f}"} for size, vr in record["vr"].items()]))
+
+
+def _shares_text(weights: dict[str, float]) -> str:
+    return ", ".join(f"{printable(name)} {weight:.2%}" for name, weight in weights.items())
+
+
+def _draw(
+    dataset: MixedDataset, request: MixRequest, record: dict[str, Any], end: int, arguments: argparse.Namespace
+) -> None:
+    """Write the picture and the page, if they were asked for."""
+    if arguments.picture is None and arguments.html is None:
+        return
+    changes = [(change.at, change.ramp) for change in request.changes[1:] if change.at < end]
+    borders = {each for at, ramp in changes for each in (at, at + ramp) if each < end}
+    edges = _edges(sorted({0, end, *borders}))
+    counts = np.array([list(dataset.counts(edge).values()) for edge in edges.tolist()], dtype=np.int64)
+    step = arguments.global_batch or 1
+    sizes = [source.num_samples for source in request.sources]
+    names = [printable(name) for name in dataset.sources]
+    ends = dict(zip(names, dataset.exhausted_at().values(), strict=True))
+    drawn = MixtureFigures(names, sizes, edges, counts, changes, ends, step, record["vr"])
+    title = f"Mixture {printed(source_of(arguments))}"
+    length = "no end" if record["num_samples"] is None else f"{record['num_samples']:,} samples an epoch"
+    about = (
+        f"{len(names)} sources, {length}, seed {request.seed}, choice {request.choice.name}; {end:,} samples are shown"
+    )
+    lead = _lead(record)
+    if arguments.picture is not None:
+        write_picture(arguments.picture, mixture_picture(drawn, title=title, about=about, lead=lead))
+    if arguments.html is not None:
+        tables = [source_table(_page_rows(record["sources"]), "The sources")]
+        made_by, call = typed_command(arguments.words), f'shoal.open("{printed(source_of(arguments))}")'
+        page = mixture_page(drawn, tables, title=title, about=about, call=call, lead=lead, made_by=made_by)
+        write_page(arguments.html, page)
+
+
+def _edges(borders: Sequence[int]) -> NDArray[np.int64]:
+    """Return the borders of the parts of the run; in each stage they are whole blocks, whose counts are exact."""
+    part = _LEAST_PART * -(-borders[-1] // (_MOST_PARTS * _LEAST_PART))
+    inner = {at for begin, stop in itertools.pairwise(borders) for at in range(begin, stop - _LEAST_PART + 1, part)}
+    return np.array(sorted({*borders, *inner}))
+
+
+def _lead(record: dict[str, Any]) -> str:
+    """Return the repeats of the run in a sentence."""
+    repeated = [row for row in record["sources"] if row["visits"] > 1]
+    if not repeated:
+        return "No sample comes twice in this run."
+    most = max(repeated, key=lambda row: row["visits"])
+    few = f"{len(repeated)} of {len(record['sources'])} sources repeat samples in this run"
+    return f"{few}; {printable(most['source'])} most: {most['visits']:.1f} visits of each."
+
+
+def _page_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    def text(number: int | None) -> str:
+        return "-" if number is None else f"{number:,}"
+
+    return [
+        {
+            "source": printable(row["source"]),
+            "samples": text(row["num_samples"]),
+            "share": f"{row['weight']:.2%}",
+            "in the run": text(row["num_in_run"]),
+            "visits": f"{row['visits']:.2f}",
+            "once at": text(row["exhausted_at"]),
+            "step": text(row["exhausted_step"]),
+            "window": output.format_value("bytes", row["window_bytes"]),
+        }
+        for row in rows
+    ]

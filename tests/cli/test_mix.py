@@ -1,0 +1,168 @@
+"""`shoal mix`, and the verbs that take a mixture file as their source."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.cli.calls import Calls
+from tests.samples import write_jsonl
+
+import shoal
+from shoal.mixing import MixedDataset
+from shoal.reports.mixture_page import MixtureFigures, mixture_picture
+
+pytest.importorskip("yaml")
+
+SIZES = {"web": 1200, "code": 300, "books": 100}
+BLEND = """
+sources:
+  web: {path: web.jsonl, weight: 0.7}
+  code: {path: code.jsonl, weight: 0.2}
+  books: {path: books.jsonl, weight: 0.1}
+seed: 1
+epoch_size: 1600
+shuffle: {window: 64KiB, seed: 2}
+changes:
+  - {at: 640, ramp: 320, weights: {web: 0.2, code: 0.2, books: 0.6}}
+"""
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+@pytest.fixture
+def blend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    for name, size in SIZES.items():
+        write_jsonl(tmp_path / f"{name}.jsonl", num_docs=size)
+    (tmp_path / "blend.yaml").write_text(BLEND)
+    return tmp_path / "blend.yaml"
+
+
+def opened(path: Path) -> MixedDataset:
+    ds = shoal.open(path)
+    assert isinstance(ds, MixedDataset)
+    return ds
+
+
+def test_counts_repeats_and_ends_are_those_of_the_dataset(calls: Calls, blend: Path) -> None:
+    record = calls.json("mix", blend, "--global-batch", 32, "--epochs", 2)
+    ds = opened(blend)
+    assert (record["num_samples"], record["num_steps"]) == (1600, 50)
+    assert record["run"] == {"num_samples": 3200, "num_steps": 100}
+    counts, ends = ds.counts(3200), ds.exhausted_at()
+    for row in record["sources"]:
+        name = row["source"]
+        at = ends[name]
+        assert at is not None
+        assert row["num_samples"] == SIZES[name]
+        assert row["num_in_run"] == counts[name]
+        assert row["visits"] == pytest.approx(counts[name] / SIZES[name])
+        assert (row["exhausted_at"], row["exhausted_step"]) == (at, -(-at // 32))
+    assert [row["weight"] for row in record["sources"]] == pytest.approx([0.7, 0.2, 0.1])
+    assert sum(row["window_share"] for row in record["sources"]) == pytest.approx(1)
+    assert record["changes"][0]["weights"] == pytest.approx({"web": 0.2, "code": 0.2, "books": 0.6})
+    assert record["vr"] == {str(size): vr for size, vr in ds.quality(batch=32).vr.items()}
+
+
+def test_people_get_a_table_by_source(calls: Calls, blend: Path) -> None:
+    text = calls.text("mix", blend, "--global-batch", 32)
+    assert re.search(r"^samples +1,600$", text, re.MULTILINE)
+    assert re.search(r"^books +100 +10\.00% +[\d,]+ +[\d.]+ ", text, re.MULTILINE)
+    assert re.search(r"^640 +20 +320 +web 20\.00%, code 20\.00%, books 60\.00%$", text, re.MULTILINE)
+    assert "step" not in calls.text("mix", blend)
+
+
+def test_an_endless_mixture_runs_until_every_source_has_come_once(calls: Calls, blend: Path) -> None:
+    blend.write_text(BLEND.replace("epoch_size: 1600", "ends: forever"))
+    record = calls.json("mix", blend)
+    assert record["num_samples"] is None
+    assert record["run"]["num_samples"] == max(at or 0 for at in opened(blend).exhausted_at().values())
+    assert calls.json("mix", blend, "--global-batch", 10, "--steps", 7)["run"] == {"num_samples": 70, "num_steps": 7}
+    assert "goes on for ever" in calls.refused("mix", blend, "--epochs", 2)
+    assert "--steps counts global batches" in calls.refused("mix", blend, "--steps", 2)
+
+
+def test_the_order_is_that_of_the_file_or_of_the_options(calls: Calls, blend: Path) -> None:
+    assert "says how it is shuffled, and --window" in calls.refused("mix", blend, "--window", "1MiB")
+    blend.write_text(BLEND.replace("shuffle: {window: 64KiB, seed: 2}", ""))
+    small, large = (calls.json("mix", blend, "--window", size)["sources"][0] for size in ("16KiB", "64KiB"))
+    assert small["window_bytes"] <= large["window_bytes"]
+
+
+def test_an_error_names_the_line(calls: Calls, blend: Path) -> None:
+    blend.write_text("sources:\n  web: {path: web.jsonl, wieght: 1}\n")
+    assert re.search(r"blend\.yaml, line 2, column 26: .*'wieght'", calls.refused("mix", blend))
+    assert "is no mixture file" in calls.refused("mix", blend.parent / "web.jsonl")
+
+
+def test_the_picture_and_the_page_show_every_source(calls: Calls, blend: Path) -> None:
+    picture, page = blend.parent / "mix.svg", blend.parent / "mix.html"
+    calls.text("mix", blend, "--global-batch", 32, "--epochs", 5, "--picture", picture, "--html", page)
+    for text in (picture.read_text(), page.read_text()):
+        for name in SIZES:
+            assert re.search(rf">{name}  once at [\d,]+<", text)
+        assert "<circle" in text
+        assert "What the run is made of" in text
+    assert "pictures are" in calls.refused("mix", blend, "--picture", blend.parent / "mix.gif")
+
+
+def test_the_picture_of_very_many_sources_names_the_largest() -> None:
+    import numpy as np
+
+    names = [f"s{number}" for number in range(40)]
+    counts = np.outer(np.arange(5), np.arange(1, 41)) * 10
+    edges = counts.sum(axis=1)
+    drawn = MixtureFigures(names, [100] * 40, edges, counts, [], dict.fromkeys(names), 1, {})
+    says = mixture_picture(drawn, title="many", about="", lead="").says
+    assert "s39 " in says
+    assert "29 others" in says
+    assert "s3 " not in says
+
+
+def test_head_shows_samples_of_a_mixture_in_its_order(calls: Calls, blend: Path) -> None:
+    rows = calls.json_lines("head", blend, "-n", 6, "--epoch", 1)
+    ds = opened(blend)
+    assert "says how it is shuffled" not in calls.complaints
+    assert [row["id"] for row in rows] == ds.ids(1, 0, 6).tolist()
+    assert [row["fields"]["__source__"] for row in rows] == [ds.sources[s] for s in ds.source_of(range(1600, 1606))]
+    assert {row["shard"] for row in rows} <= {f"{name}.jsonl" for name in SIZES}
+
+
+def test_bench_streams_a_mixture(calls: Calls, blend: Path) -> None:
+    record = calls.json("bench", blend, "--stop-after", 256)
+    assert record["num_samples"] == 256
+    assert record["plain_bytes_per_second"] is None
+
+
+def test_trace_shows_a_step_of_a_mixture_also_after_a_state(calls: Calls, blend: Path) -> None:
+    ds = opened(blend).batch(global_batch_size=16)
+    record = calls.json("trace", blend, "--step", 45, "--global-batch", 16)
+    assert [row["sample"] for row in record["samples"]] == ds.batch_ids(45).tolist()
+    assert [row["source"] for row in record["samples"]] == [
+        ds.sources[number] for number in ds.source_of([row["position"] for row in record["samples"]])
+    ]
+    state = blend.parent / "state.json"
+    state.write_text(json.dumps(ds.state_at(64)))
+    after = calls.json("trace", blend, "--step", 41, "--global-batch", 16, "--state", state, "--from-state")
+    assert [row["sample"] for row in after["samples"]] == [row["sample"] for row in record["samples"]]
+    assert "only --step can be traced" in calls.refused("trace", blend, "--sample", 3, "--global-batch", 16)
+    blend.write_text(BLEND.replace("weight: 0.7", "weight: 0.6"))
+    assert "weights" in calls.refused("trace", blend, "--step", 4, "--global-batch", 16, "--state", state)
+
+
+def test_audit_grades_one_source_of_a_mixture(calls: Calls, blend: Path) -> None:
+    assert "'web', 'code', 'books'" in calls.refused("audit", blend)
+    assert "did you mean 'books'" in calls.refused("audit", blend, "--of", "boks")
+    assert calls.json("audit", blend, "--of", "code")["num_samples"] == SIZES["code"]
+
+
+@pytest.mark.parametrize("verb", ["info", "verify", "plan", "index"])
+def test_other_verbs_refuse_a_mixture_file(calls: Calls, blend: Path, verb: str) -> None:
+    words = ["--global-batch", "16"] if verb == "plan" else []
+    assert f"is a mixture file, and `shoal {verb}` works on one dataset" in calls.refused(verb, blend, *words)
