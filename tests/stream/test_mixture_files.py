@@ -15,6 +15,7 @@ from shoal.errors import ShoalError, UsageError
 from shoal.formats.metadata.marked_yaml import parse_yaml
 from shoal.mixing import MixedDataset, PerBatch
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
+from shoal.testing import RangeServer
 
 pytest.importorskip("yaml")
 
@@ -214,7 +215,11 @@ WRONG = [
     ("sources:\n  a/b: {path: web}\n", 2, 8, "without '/'"),
     ("sources: [web]\n", 1, 10, "maps names to values; here is a list"),
     ("sources: {}\n", 1, 10, "names no dataset"),
-    ("sources:\n  web: {path: nowhere/*.jsonl}\n", 2, 8, "nowhere"),
+    ("sources:\n  web: {path: nowhere/*.jsonl}\n", 2, 15, "nowhere"),
+    ("sources:\n  web: {path: web, select: {langg: en}}\n", 2, 28, "langg"),
+    ("sources: {web: web}\nshuffle: {window: big}\n", 2, 10, "big"),
+    ("sources: {web: {path: web, weight: 0}, code: {path: code, weight: 1}}\nends: all\n", 2, 7, "'web' never comes"),
+    ("sources:\n  a: {path: web, weight: 1}\n  b: {path: code, weight: 9, max_repeats: 2}\nends: all", 3, 43, "'b' wo"),
     ("sources: {web: web}\nchoice: evn\n", 2, 9, "did you mean 'even'"),
     ("sources: {web: web}\nchoice: {batch: 0}\n", 2, 9, "size of a batch"),
     ("sources: {web: web}\nends: never\n", 2, 7, "ends is one of"),
@@ -237,7 +242,7 @@ WRONG = [
     ("splits:\n  train:\n    blend: [{path: web, wieght: 2}]\n", 3, 25, "did you mean 'weight'"),
     ("splits:\n  train:\n    blend: [{path: web, aux: {a: b}}]\n", 3, 25, "cannot be carried out"),
     ("splits: {train: {join: [{path: web}]}}\n", 1, 18, "cannot be carried out"),
-    ("sources:\n  a: {path: web, weight: 1}\n  b: {path: code, weight: 9}\nends: all\nmax_repeats: 2", 1, 1, "'b' wo"),
+    ("sources:\n  a: {path: web, weight: 1}\n  b: {path: code, weight: 9}\nends: all\nmax_repeats: 2", 5, 14, "'b' wo"),
     ("sources:\n  again: blend.yaml\n", 2, 10, "among its own sources"),
     ("sources:\n  web: {path: web, storage_options: [hunter2]}\n", 2, 37, "maps names"),
 ]  # fmt: skip
@@ -269,6 +274,21 @@ def test_a_file_that_would_unfold_to_very_much_is_refused() -> None:
         parse_yaml(text.encode(), "bomb.yaml")
     with pytest.raises(UsageError, match="nested too deeply"):
         parse_yaml(b"[" * 5000 + b"]" * 5000, "deep.yaml")
+
+
+def test_a_remote_file_names_its_sources_by_relative_urls(tmp_path: Path) -> None:
+    (tmp_path / "mixes").mkdir()
+    text = "sources: {web: {path: ../web/a.jsonl, weight: 1}, code: {path: ../code/a.jsonl, weight: 1}}\n"
+    (tmp_path / "mixes" / "blend.yaml").write_text(text)
+    with RangeServer(tmp_path) as server:
+        far = shoal.open(f"{server.url}/mixes/blend.yaml", storage_options={"deadline_seconds": 5})
+        near = shoal.open(tmp_path / "mixes" / "blend.yaml", storage_options={"deadline_seconds": 5})
+        assert far.ids().tolist() == near.ids().tolist()
+        assert [row["text"] for row in far] == [row["text"] for row in near]
+        (tmp_path / "mixes" / "blend.yaml").write_text(text.replace("weight: 1}}", "wight: 1}}"))
+        with pytest.raises(UsageError, match=r"/mixes/blend\.yaml, line 1, column 81: .*'wight'") as caught:
+            shoal.open(f"{server.url}/mixes/blend.yaml?key=hunter2", storage_options={"deadline_seconds": 5})
+        assert "hunter2" not in str(caught.value)
 
 
 def test_what_a_mixture_file_cannot_take_is_refused(tmp_path: Path) -> None:

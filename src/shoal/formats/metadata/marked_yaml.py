@@ -65,6 +65,10 @@ class Marked:
             raise self.keys[unknown[0]].error(msg, hint)
         return self.value
 
+    def part(self, key: str) -> Marked:
+        """Return the value of a key, or this value if it has no such key: the nearest place that an error can name."""
+        return self.value.get(key, self) if isinstance(self.value, dict) else self
+
     def items(self, what: str) -> list[Marked]:
         """Return the values of a list."""
         if not isinstance(self.value, list):

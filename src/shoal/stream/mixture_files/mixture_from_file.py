@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.errors import ShoalError, UsageError
 from shoal.formats.metadata.marked_yaml import Marked, parse_yaml
@@ -30,6 +30,7 @@ from shoal.stream.mixture_files.streams_files import streams_mixture
 _SUFFIXES = (".yaml", ".yml")
 _LIMIT_BYTES = 4 << 20
 _ROOTS = ("sources", "splits", "streams")
+_D = TypeVar("_D", bound=Dataset)
 _OF_THIS_MACHINE = ("max_open_files",)
 
 
@@ -119,14 +120,16 @@ class MixtureOpener:
             opening.setdefault("split", self.split)
             paths = [entry.path] if isinstance(entry.path, str) else entry.path
             given = _options_for(paths[0] if paths else "", options)
-            dataset = self.open_shards(entry.path, storage_options=given, **opening)
+            with _at(entry.where.part("path")):
+                dataset = self.open_shards(entry.path, storage_options=given, **opening)
         if entry.select:
-            dataset = dataset.select(**entry.select)
+            with _at(entry.where.part("select")):
+                dataset = dataset.select(**entry.select)
         if entry.columns:
             dataset = dataset.columns(*entry.columns)
         if entry.fields:
             dataset = dataset.map(AddedFields(entry.fields))
-        return dataset if entry.shuffle is None else dataset.shuffle(**_of_shuffle(entry.shuffle))
+        return _shuffled(dataset, entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +160,28 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
     most = {name: source.max_repeats or entry.max_repeats for name, source in entry.sources.items()}
     limits = {name: _plain(each) for name, each in most.items() if each is not None}
     request = replace(request, ends=entry.ends, max_repeats=limits or None)
-    request.epoch_samples  # noqa: B018  # an impossible mixture is refused here, not when iterating
-    mixed = MixedDataset(replace(spec, request=request))
-    return mixed if entry.shuffle is None else mixed.shuffle(**_of_shuffle(entry.shuffle))
+    _check_end(entry, request)
+    return _shuffled(MixedDataset(replace(spec, request=request)), entry)
+
+
+def _check_end(entry: MixtureEntry, request: MixRequest) -> None:
+    """Raise an error for an impossible mixture, at the place in the file that makes it so; else when iterating."""
+    try:
+        request.epoch_samples  # noqa: B018
+    except UsageError:
+        for name, most in (request.max_repeats or {}).items():
+            is_own = entry.sources[name].max_repeats is not None
+            with _at((entry.sources[name] if is_own else entry).where.part("max_repeats")):
+                replace(request, max_repeats={name: most}).epoch_samples  # noqa: B018
+        with _at(entry.where.part("ends")):
+            raise
+
+
+def _shuffled(dataset: _D, entry: MixtureEntry | SourceEntry) -> _D:
+    if entry.shuffle is None:
+        return dataset
+    with _at(entry.where.part("shuffle")):
+        return dataset.shuffle(**{"order": "window", **entry.shuffle})
 
 
 def _shares(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> dict[str, Any]:
@@ -181,10 +203,6 @@ def _shares(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> dict[str, A
         return {"choose": {name: int(number) for name, (_, number) in shares.items()}}
     word = {"weight": "weights", "repeat": "repeat"}
     return {word[kind]: {name: number for name, (_, number) in shares.items()} for kind in kinds}
-
-
-def _of_shuffle(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"order": given.get("order", "window"), **given}
 
 
 def _options_for(path: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
