@@ -172,13 +172,14 @@ def _visits(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
     """Draw how often each sample has come so far."""
     xs = (drawn.edges / drawn.step).tolist()
     lines = []
-    for place, number in enumerate(kept):
+    for number, colour in zip(kept, _COLOURS, strict=False):
         ys = (drawn.counts[:, number] / drawn.sizes[number]).tolist()
-        lines.append(Line(drawn.names[number], xs, ys, _COLOURS[place % len(_COLOURS)]))
+        lines.append(Line(drawn.names[number], xs, ys, colour))
     last = ", ".join(f"{line.name} {line.ys[-1]:.2g}" for line in lines)
+    few = f"The first {len(lines)} sources, c" if len(lines) < len(drawn.names) else "C"
     return curve_figure(
         "How often each sample has come",
-        "Above 1, samples of a source repeat. Colours as above.",
+        f"Above 1, samples of a source repeat. {few}olours as above.",
         lines,
         x=plain_axis(drawn.unit, xs),
         y=plain_axis("visits", [max([1.0, *line.ys]) for line in lines]),
