@@ -21,6 +21,7 @@ from tests.integrations import train_elastic
 from tests.integrations.launched import launch
 from tests.stream.made import flat, open_finely, write_tars
 
+import shoal.mixing
 from shoal.stream.dataset import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -195,7 +196,8 @@ def check_history(legs: list[Leg], out: Path, data: tuple[Path, Path], seed: int
     assert {key: sorted(ids) for key, ids in consumed.items()} == expected
     for epoch in range(2):
         whole = sorted(flat(ids for (at, _), ids in consumed.items() if at == epoch))
-        assert whole == (sorted(ds.ids(epoch)) if ds.repeats else list(range(ds.num_samples)))
+        repeats = ds.repeats or isinstance(ds, shoal.mixing.MixedDataset)
+        assert whole == (sorted(ds.ids(epoch)) if repeats else list(range(ds.num_samples)))
     deadline = time.monotonic() + 20
     while (left := alive(out)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -213,6 +215,14 @@ def test_a_job_over_balanced_samples_of_a_split_that_is_killed(
 ) -> None:
     monkeypatch.setenv("SHOAL_TEST_BALANCED", "1")
     check_history([Leg(2, 1, "rank", "json"), Leg(3, 2, "end", "json")], tmp_path / "out", data, seed=1)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_a_job_over_a_mixture_whose_weights_change_that_is_killed(
+    data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_TEST_MIXED", "1")
+    check_history([Leg(2, 1, "rank", "json"), Leg(3, 2, "end", "json")], tmp_path / "out", data, seed=2)
 
 
 @pytest.mark.soak

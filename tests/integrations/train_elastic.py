@@ -31,6 +31,12 @@ def dataset(data: str, index: str) -> shoal.Dataset:
     ds = shoal.open(data, index=index)
     if os.environ.get("SHOAL_TEST_BALANCED"):
         ds = ds.split({"train": 0.7, "val": 0.3})["train"].sample(by="shard", balanced=True)
+    if os.environ.get("SHOAL_TEST_MIXED"):
+        halves = ds.split({"even": 0.5, "odd": 0.5})
+        ds = shoal.mix(dict(halves), weights={"even": 2, "odd": 1}, epoch_size=ds.num_samples)
+        ds = ds.reweight(at=200, weights={"even": 1, "odd": 3}, ramp=100).reweight(
+            at=600, weights={"even": 1, "odd": 1}
+        )
     ds = ds.shuffle(seed=SEED, window=100_000, num_canonical_nodes=2)
     return ds.with_ids().batch(global_batch_size=GLOBAL_BATCH)
 
