@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.stream.mixed import FIRST, SIZES, WEIGHTS, check, check_batch, ids_in, is_odd, mixed, sources_in
+from tests.stream.made import open_finely, write_lines
+from tests.stream.mixed import FIRST, SIZES, WEIGHTS, check, check_batch, ids_in, is_odd, mixed, of_tar, sources_in
 
 import shoal
-from shoal.errors import NoSampleError, ShuffleWarning, StateError, UsageError
+from shoal.errors import NoSampleError, ShoalError, ShuffleWarning, StateError, UsageError
 from shoal.mixing import MixedDataset, PerBatch, PerRank
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
@@ -343,6 +345,60 @@ def test_the_same_data_twice_warns(home: Path) -> None:
         ds = shoal.mix({"a": sources["mds"], "b": sources["mds"].take(50)})
     whole = shoal.mix({"x": ds, "y": ds}, weights={"x": 1, "y": 1}).shuffle(seed=1)
     assert {sample["__source__"] for sample in whole} == {"x/a", "x/b", "y/a", "y/b"}
+
+
+def fussy(text: Any) -> Any:
+    if int(text) % 10 == 3:
+        msg = "this is damaged"
+        raise ValueError(msg)
+    return int(text)
+
+
+def test_damaged_samples_of_a_source_are_left_out(home: Path, tmp_path: Path) -> None:
+    def made() -> MixedDataset:
+        tars = shoal.open(home / "tar" / "data", index=home / "tar" / "fine.index").decode({"cls": fussy}).map(of_tar)
+        sources = {**sources_in(home), "tar": tars}
+        return shoal.mix(sources, weights=WEIGHTS, epoch_size=500).shuffle(seed=3, window=60_000)
+
+    whole = made().ids().tolist()
+    bad = [number for number in whole if number < 60 and number % 10 == 3]
+    good = [number for number in whole if number not in set(bad)]
+    assert len(bad) > 10
+    with pytest.raises(ValueError, match="damaged") as caught:
+        list(made())
+    assert any("of the source 'tar'" in note for note in caught.value.__notes__)
+    listed = tmp_path / "bad.jsonl"
+    ds = made().reading(on_error="skip", quarantine=listed)
+    assert [check(sample) for sample in ds] == good
+    assert ds.stats()["num_skipped"] >= len({*bad})
+    assert ds.state_dict() == made().state_at(0, epoch=1)
+    again = made().reading(quarantine=listed)
+    assert [check(sample) for sample in again] == good
+    parts = [
+        made().reading(on_error="skip").with_ids().batch(4).partition(rank=rank, world_size=3) for rank in range(3)
+    ]
+    assert sorted(number for part in parts for number in ids_in(part)) == sorted(good)
+    with pytest.raises(ValueError, match="damaged"):
+        made()[3]
+
+
+def test_a_damaged_shard_of_a_source(home: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "data", [40])
+    source = open_finely(tmp_path / "data", extent_bytes=600)
+    path = tmp_path / "data" / "s-000.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[7] = b"?" * (len(lines[7]) - 1) + b"\n"
+    stamps = path.stat()
+    path.write_bytes(b"".join(lines))
+    os.utime(path, ns=(stamps.st_atime_ns, stamps.st_mtime_ns))
+    sources = {"mds": sources_in(home)["mds"], "own": source}
+    ds = shoal.mix(sources, weights={"mds": 1, "own": 1}, epoch_size=90).shuffle(seed=1)
+    with pytest.raises(ShoalError, match=r"s-000\.jsonl"):
+        list(ds)
+    found = [sample["id"] for sample in ds.reading(on_error="skip") if sample["__source__"] == "own"]
+    own = [number - 200 for number in ds.ids().tolist() if number >= 200]
+    assert 7 in own
+    assert found == [number for number in own if number != 7]
 
 
 def test_memory_limits_are_shared(home: Path) -> None:
