@@ -159,6 +159,7 @@ def test_trace_shows_a_step_of_a_mixture_also_after_a_state(calls: Calls, blend:
 def test_audit_grades_one_source_of_a_mixture(calls: Calls, blend: Path) -> None:
     assert "'web', 'code', 'books'" in calls.refused("audit", blend)
     assert "did you mean 'books'" in calls.refused("audit", blend, "--of", "boks")
+    assert "--of names a source" in calls.refused("audit", blend.parent / "web.jsonl", "--of", "web")
     assert calls.json("audit", blend, "--of", "code")["num_samples"] == SIZES["code"]
 
 

@@ -82,6 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     if any(are_ids) and not all(are_ids):
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
         raise UsageError(msg, hint=f"files that end with {', '.join(ID_SUFFIXES)} are taken for ids")
+    if arguments.of is not None and not names_mixture(arguments):
+        msg = f"--of names a source of a mixture file, and {printed(source_of(arguments))} is none"
+        raise UsageError(msg, hint="leave it out, or name the .yaml file")
     if arguments.picture is not None:
         check_picture(arguments.picture)
     about, result = _of_ids(arguments) if any(are_ids) else _of_dataset(arguments)
