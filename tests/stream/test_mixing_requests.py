@@ -241,6 +241,8 @@ def test_unlucky_mixtures(home: Path) -> None:
 
 def test_damaged_states_are_refused(home: Path) -> None:
     ds = mixed(home)
+    with pytest.raises(StateError, match=r"positions below 2\*\*62"):
+        ds.load_state_dict(ds.state_at(3, epoch=2**62))
     state = ds.state_at(5)
     for path, value in (
         (("changes",), 3),

@@ -207,7 +207,8 @@ class MixRequest:
             raise UsageError(msg, hint="changes are added at the end; at=0 is a matter of mix(weights=)")
         kept = tuple(change for change in self.changes if change.at < at)
         changed = replace(self, sources=sources, changes=(*kept, Change(at, shares_of_samples(weights, sources), ramp)))
-        changed.epoch_samples  # noqa: B018  # an impossible mixture is refused here, not when iterating
+        if self.max_repeats is not None:
+            changed.epoch_samples  # noqa: B018  # refused here, not when iterating; O(changes), so not always
         return changed if self.asked is None or not added else changed.shuffled(self.asked)
 
 

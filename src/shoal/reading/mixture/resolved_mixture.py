@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import UsageError
+from shoal.errors import StateError, UsageError
 from shoal.index.joined_index import JoinedIndex
 from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
@@ -123,7 +123,11 @@ class ResolvedMixture(ResolvedEpochs):
             number = saved.position
             if self.delivered is not None and number < len(self.delivered):
                 number = int(self.delivered.members(np.array([number]))[0])
-            return saved.epoch * (request.epoch_samples if saved.epoch else 0) + number
+            position = saved.epoch * (request.epoch_samples if saved.epoch else 0) + number
+            if position >= _MOST_POSITIONS:
+                msg = f"the state is at position {position} of a mixture, which has positions below 2**62"
+                raise StateError(msg)
+            return position
 
         request = adopted(self.request, saved.order, place)
         resumed = ResolvedMixture.of(request, self.opened, self.delivered, gaps.plus(saved.gaps))
