@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.order.mixtures import CHOICES, NAMES, schedules, weights_of
 
 from shoal.errors import UsageError
+from shoal.order.mixture.integer_weights import integer_weights
 from shoal.order.mixture.source_choice import Even, PerBatch, PerRank, Random
 from shoal.order.mixture.source_schedule import Change, SourceSchedule
 
@@ -165,3 +166,20 @@ def test_sources_are_those_of_every_release() -> None:
             found.update(schedule.sources(0, 8000).astype("<i8").tobytes())
             found.update(schedule.sources(10**14, 10**14 + 500).astype("<i8").tobytes())
     assert found.hexdigest()[:16] == "999d32e90b916f59"
+
+
+@given(st.lists(st.integers(0, 900), min_size=1, max_size=6).filter(any), st.integers(0, 2000), st.integers(0, 500))
+def test_epochs_with_counts_have_exactly_these(chosen: list[int], start: int, length: int) -> None:
+    names, size = [f"source {number}" for number in range(len(chosen))], sum(chosen)
+    weights = integer_weights(dict(zip(names, chosen, strict=True)))
+    schedule = SourceSchedule(names, [Change(0, weights)], Even(), seed=3, epoch=size)
+    whole = schedule.sources(0, max(3 * size, 2500))
+    for epoch in range(3):
+        epoch_counts = np.bincount(whole[epoch * size : (epoch + 1) * size], minlength=len(names))
+        assert epoch_counts.tolist() == chosen
+        assert schedule.counts((epoch + 1) * size).tolist() == [(epoch + 1) * count for count in chosen]
+    assert np.array_equal(schedule.sources(start, start + length), whole[start : start + length])
+    assert schedule.counts(start).tolist() == np.bincount(whole[:start], minlength=len(names)).tolist()
+    most = int(np.argmax(chosen))
+    places = np.flatnonzero(whole == most)
+    assert [schedule.position_of(most, number) for number in range(0, 40, 7)] == places[:40:7].tolist()

@@ -54,14 +54,17 @@ class CountTree:
         return self.along(position, 1, 1)[:, 0]
 
     def along(self, first: int, step: int, num: int) -> NDArray[np.int64]:
-        """Count the samples of each source before positions ``first + step * i``; shape (num_sources, num).
+        """Count the samples of each source before positions ``first + step * i``; shape (num_sources, num)."""
+        return self.beyond(first, np.arange(num, dtype=np.int64) * step)
 
-        The positions must span less than `MOST_SPREAD`. About 3 ns for each source and position.
+    def beyond(self, first: int, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the samples of each source before positions ``first + offsets``; shape (num_sources, len(offsets)).
+
+        Offsets must be from 0 to less than `MOST_SPREAD`. About 3 ns for each source and position.
         """
         # The count of each node, as a Python integer for the first position and 64-bit ones on top of it.
-        begins = {self._root: first}
-        beyond = {self._root: np.arange(num, dtype=np.int64) * step}
-        counts = np.zeros((self.num_sources, num), dtype=np.int64)
+        begins, beyond = {self._root: first}, {self._root: offsets}
+        counts = np.zeros((self.num_sources, len(offsets)), dtype=np.int64)
         for split in self._splits:
             begin, more = begins.pop(split.node), beyond.pop(split.node)
             left, rest = divmod(begin * split.left_weight + split.weight // 2, split.weight)

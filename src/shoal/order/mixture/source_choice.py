@@ -113,54 +113,83 @@ def _length(what: str, samples: object) -> int:
 class ConstantStage:
     """The sources of positions from ``start`` on, as long as weights stay the same.
 
-    ``weights`` and ``before``, the counts at ``start``, are in the order of the sources.
+    ``weights`` and ``before``, the counts at ``start``, are in the order of the sources. ``epoch`` is a number of
+    positions that is to be a border of blocks, and all its multiples: then blocks have up to as many positions as the
+    choice says.
     """
 
     def __init__(
-        self, choice: Choice, weights: Sequence[int], key: int, *, start: int, before: NDArray[np.int64]
+        self,
+        choice: Choice,
+        weights: Sequence[int],
+        key: int,
+        *,
+        start: int,
+        before: NDArray[np.int64],
+        epoch: int | None = None,
     ) -> None:
         self.start, self.weights = start, tuple(weights)
-        self.before, self._key = before, key
-        self._block, self._run = choice.block, choice.run
+        self.before, self._key, self._run = before, key, choice.run
+        # Block b begins at unit b * length // count: blocks of equal length, or of two lengths that differ by one.
+        self._length, self._count = (choice.block, 1) if epoch is None else (epoch, -(-epoch // choice.block))
+        self._most_together = max(1, MOST_SPREAD // 2 // choice.block)
         self.tree = CountTree(weights)
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position; O(num_sources + block)."""
-        block_length = self._block * self._run
-        block = (position - self.start) // block_length
-        counts = self.before + self.tree.at(block * self._block) * self._run
-        begin = self.start + block * block_length
+        unit = self._border(self._block_of((position - self.start) // self._run))
+        counts = self.before + self.tree.at(unit) * self._run
+        begin = self.start + unit * self._run
         if position > begin:
             counts += np.bincount(self.sources(begin, position), minlength=len(counts))
         return counts
 
     def sources(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the source of each position ``[begin, end)``; 25 ns each, and twice that of blocks of 65,536."""
-        first, last = (begin - self.start) // self._run, -((self.start - end) // self._run)
-        most = max(1, MOST_SPREAD // 2 // self._block)
-        blocks = range(first // self._block, -(-last // self._block), most)
-        parts = [self._blocks(block, min(most, blocks.stop - block)) for block in blocks]
-        units = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
-        skipped = first // self._block * self._block * self._run
+        if end <= begin:
+            return np.zeros(0, dtype=np.int64)
+        first = self._block_of((begin - self.start) // self._run)
+        blocks = range(first, self._block_of((end - 1 - self.start) // self._run) + 1, self._most_together)
+        parts = [self._blocks(block, min(self._most_together, blocks.stop - block)) for block in blocks]
+        units = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        skipped = self._border(first) * self._run
         of_positions = units if self._run == 1 else np.repeat(units, self._run)
         return of_positions[begin - self.start - skipped : end - self.start - skipped]
 
     def position_of(self, source: int, number: int) -> int:
         """Return the position of sample ``number`` of a source, which is one of this stage; O(num_sources + block)."""
         unit, inside = divmod(number - int(self.before[source]), self._run)
-        block = self.tree.unit_of(source, unit) // self._block
-        nth = unit - int(self.tree.at(block * self._block)[source])
+        block = self._block_of(self.tree.unit_of(source, unit))
+        nth = unit - int(self.tree.at(self._border(block))[source])
         found = np.flatnonzero(self._blocks(block, 1) == source)[nth]
-        return self.start + (block * self._block + int(found)) * self._run + inside
+        return self.start + (self._border(block) + int(found)) * self._run + inside
+
+    def _border(self, block: int) -> int:
+        """Return the first unit of a block."""
+        return block * self._length // self._count
+
+    def _block_of(self, unit: int) -> int:
+        """Return the block that holds a unit."""
+        return ((unit + 1) * self._count - 1) // self._length
 
     def _blocks(self, first: int, num: int) -> NDArray[np.int64]:
         """Return the sources of the units of whole blocks."""
-        counts = self.tree.along(first * self._block, self._block, num + 1)
-        per_block = np.diff(counts, axis=1).T
-        words = draws(self._key, np.arange(first * self._block, (first + num) * self._block, dtype=np.uint64))
+        begin, rest = self._border(first), first * self._length % self._count
+        borders = (rest + np.arange(num + 1, dtype=np.int64) * self._length) // self._count
+        counts, lengths = self.tree.beyond(begin, borders), np.diff(borders)
+        words = draws(self._key, np.arange(begin, begin + int(borders[-1]), dtype=np.uint64))
         words &= np.uint64(~(MOST_SOURCES - 1) & (2**64 - 1))
+        per_block = np.diff(counts, axis=1).T
         words |= np.repeat(np.tile(np.arange(len(counts), dtype=np.uint64), num), per_block.ravel())
-        words = words.reshape(num, self._block)
-        words.sort(axis=1)  # ties, one in 2^37 blocks, go by the number of the source
-        words &= np.uint64(MOST_SOURCES - 1)
-        return words.ravel().astype(np.int64)
+        longest = int(lengths.max())
+        if int(lengths.min()) == longest:
+            rows = words.reshape(num, longest)
+            rows.sort(axis=1)  # ties, one in 2^37 blocks, go by the number of the source
+        else:
+            is_unit = np.arange(longest) < lengths[:, None]
+            rows = np.full((num, longest), np.uint64(2**64 - 1))  # which sorts last, and is left out again
+            rows[is_unit] = words
+            rows.sort(axis=1)
+            rows = rows[is_unit]
+        rows &= np.uint64(MOST_SOURCES - 1)
+        return rows.ravel().astype(np.int64)

@@ -42,9 +42,20 @@ class SourceSchedule:
         Names of the sources; at most 65,536.
     changes
         The first at position 0, the others in ascending order. Each holds until the next, which may cut its ramp.
+    epoch
+        Positions of an epoch in which each source has its exact number of samples, until weights change: a multiple of
+        the sum of the weights. None if counts at the ends of epochs may be off as elsewhere.
     """
 
-    def __init__(self, names: Sequence[str], changes: Sequence[Change], choice: Choice, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        changes: Sequence[Change],
+        choice: Choice,
+        *,
+        seed: int = 0,
+        epoch: int | None = None,
+    ) -> None:
         if not 0 < len(names) <= MOST_SOURCES:
             msg = f"a mixture has 1 to {MOST_SOURCES} sources; got {len(names)}"
             raise UsageError(msg)
@@ -57,6 +68,7 @@ class SourceSchedule:
         steps = _steps(self.changes, choice.block * choice.run)
         self._starts, self._weights = [start for start, _ in steps], [weights for _, weights in steps]
         self._stages: list[ConstantStage] = []
+        self._epoch = epoch if choice.run == 1 else None
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position; shape (num_sources,), O(num_sources), 0.5 ms for 64."""
@@ -101,7 +113,9 @@ class SourceSchedule:
             start = self._starts[made]
             before = self._stages[-1].counts(start) if made else np.zeros(len(self.names), dtype=np.int64)
             weights = [self._weights[made].get(name, 0) for name in self._sorted]
-            stage = ConstantStage(self.choice, weights, key(self.seed, 0, "source", start), start=start, before=before)
+            epoch = None if made else self._epoch
+            stage_key = key(self.seed, 0, "source", start)
+            stage = ConstantStage(self.choice, weights, stage_key, start=start, before=before, epoch=epoch)
             self._stages[made:] = [stage]  # if another thread was faster, its stage is the same
         return self._stages[number]
 

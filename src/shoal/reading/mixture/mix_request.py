@@ -70,7 +70,8 @@ class MixRequest:
     """A mixture as it was asked for; `shuffle` completes it, `reweight` adds to ``changes``.
 
     ``max_repeats`` is the most visits of a sample in an epoch, by source; ``asked`` what `shuffle` was given;
-    ``length`` the column of tokens, if weights are shares of them.
+    ``length`` the column of tokens, if weights are shares of them. ``is_counted`` says that weights are the exact
+    numbers of samples of an epoch.
     """
 
     sources: tuple[SourceRequest, ...]
@@ -82,6 +83,7 @@ class MixRequest:
     max_repeats: Mapping[str, float] | None = None
     asked: OrderRequest | None = None
     length: str | None = None
+    is_counted: bool = False
 
     @property
     def is_shuffled(self) -> bool:
@@ -96,7 +98,8 @@ class MixRequest:
     @cached_property
     def schedule(self) -> SourceSchedule:
         """The source of every position."""
-        return SourceSchedule(self.names, self.changes, self.choice, seed=self.seed)
+        epoch = self.epoch_size if self.is_counted else None
+        return SourceSchedule(self.names, self.changes, self.choice, seed=self.seed, epoch=epoch)
 
     @cached_property
     def epoch_samples(self) -> int:

@@ -36,6 +36,7 @@ def told(request: MixRequest, parts: Iterator[ResolvedOrder]) -> dict[str, Any]:
         "choice": request.choice.name,
         "run": request.choice.run,
         "ends": request.ends if request.epoch_size is None else request.epoch_size,
+        **({"counted": True} if request.is_counted else {}),
         "changes": _changes_told(request.changes),
         "sources": sources,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-from shoal.order.mixture.integer_weights import exact_weight
+from shoal.order.mixture.integer_weights import TOTAL, exact_weight
 from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
 from shoal.order.mixture.source_schedule import Change
 from shoal.order.protocol import as_whole
@@ -111,6 +111,7 @@ def mix(
         seed=check_seed(seed),
         ends=_end(ends),
         epoch_size=total if epoch_size is None else _epoch_size(epoch_size),
+        is_counted=total is not None and total <= TOTAL,
         length=column,
         max_repeats=_most(max_repeats, requests),
     )
