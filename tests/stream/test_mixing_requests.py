@@ -263,3 +263,12 @@ def test_damaged_states_are_refused(home: Path) -> None:
             mixed(home).load_state_dict(wrong)
     assert issubclass(StateError, ShoalError)
     assert is_odd({"own": 1})
+
+
+def test_a_change_in_steps_is_at_their_position(two: Make) -> None:
+    ds = two(weights=HALF, ends="forever").shuffle(seed=1)
+    changed = ds.batch(global_batch_size=8).reweight(at=5, weights={"lines": 3, "parquet": 1}, ramp=2, in_steps=True)
+    same = ds.reweight(at=40, weights={"lines": 3, "parquet": 1}, ramp=16)
+    assert changed.source_of(range(300)).tolist() == same.source_of(range(300)).tolist()
+    with pytest.raises(UsageError, match="counts batches"):
+        ds.reweight(at=5, weights=HALF, in_steps=True)

@@ -72,6 +72,7 @@ class MixedDataset(Dataset):
         weights: Mapping[str, Any],
         ramp: int = 0,
         add: Mapping[str, Dataset] | None = None,
+        in_steps: bool = False,
     ) -> MixedDataset:
         """Return the mixture with other weights from a position on; every position before it stays as it is.
 
@@ -81,20 +82,28 @@ class MixedDataset(Dataset):
         Parameters
         ----------
         at
-            The position, not yet yielded; steps are positions divided by the global batch.
+            The position, not yet yielded.
         weights
             Of all sources, by name, in the unit that `mix` was given; 0 retires one.
         ramp
             Positions over which the weights move from the old to the new ones, linearly (in up to 256 steps).
         add
             Further sources by name.
+        in_steps
+            If true, ``at`` and ``ramp`` count steps, of the global batch of this dataset at this world size. The change
+            stays at that position, whatever sizes a resumed run has.
 
         Raises
         ------
         UsageError
-            The position lies before an earlier change, or names do not match.
+            The position lies before an earlier change, names do not match, or there are no batches to count.
         """
         spec, request = self.stream.spec, self._request
+        if in_steps:
+            if spec.batching is None:
+                msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
+                raise UsageError(msg, hint="call it after batch(), or give at= in positions")
+            at, ramp = at * self.stream.partition.global_batch, ramp * self.stream.partition.global_batch
         if add is None:
             return MixedDataset(replace(spec, request=request.reweighted(at, weights, ramp)))
         added = checked_sources(add)
