@@ -35,6 +35,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 
 - [Opening](#opening): `shoal.open`
 - [Datasets](#datasets): what it gives, with all verbs
+- [Mixing](#mixing): `shoal.mix`, and what a mixture can say of itself
 - [Iterators](#iterators): what `iter(ds)` gives
 - [Merging](#merging): states and certificates of several ranks
 - [Orders](#orders): `shoal.orders`
@@ -54,6 +55,7 @@ def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## Opening\n", *member("shoal.open", shoal.open)]
     parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
+    parts += ["## Mixing\n", *member("shoal.mix", shoal.mix), text_of(shoal.mixing), *mixing()]
     parts += ["## Iterators\n", text_of(Iteration), *members(Iteration, "iterator")]
     parts += ["## Merging\n", *member("shoal.merge_states", shoal.merge_states)]
     parts += member("shoal.merge_certificates", shoal.merge_certificates)
@@ -91,6 +93,15 @@ def door(module: Any) -> Iterator[str]:
         yield from member(f"{module.__name__}.{name}", value)
         if inspect.isclass(value):
             yield from members(value, called.get(name, name.lower()))
+
+
+def mixing() -> Iterator[str]:
+    """The choices of sources, then what a mixture has beyond a dataset."""
+    for name in shoal.mixing.__all__:
+        if name != "MixedDataset":
+            yield from member(f"shoal.mixing.{name}", getattr(shoal.mixing, name))
+    yield f"### `shoal.mixing.MixedDataset`\n\n{text_of(shoal.mixing.MixedDataset)}"
+    yield from members(shoal.mixing.MixedDataset, "mixed")
 
 
 def member(name: str, value: Any) -> Iterator[str]:
