@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import BoundOrder, as_span, chunk_starts
+from shoal.order.protocol import BoundOrder, Renumbered, as_span, chunk_starts
 
 MOST_GAPS = 12
 """Most gaps of a run; a state lists all of them in less than 1 KB."""
@@ -138,20 +138,12 @@ def left_beside(gaps: Iterable[tuple[int, int]], taken: NDArray[np.int64], num_s
     return Runs(begins[holds], ends[holds], chunk_starts(ends[holds] - begins[holds]))
 
 
-class OverStored:
+class OverStored(Renumbered):
     """An order over the numbers of the stored samples that take part, which gives their ids."""
 
     def __init__(self, numbered: BoundOrder, stored: Runs) -> None:
-        self.numbered, self._stored = numbered, stored
-        self.num_samples = numbered.num_samples
-        self.span = numbered.span
-        self.version = numbered.version
-        self.parameters = numbered.parameters
-        self.num_canonical_nodes = numbered.num_canonical_nodes
-
-    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the ids of the samples at positions ``[start, stop)``."""
-        return self._stored.members(self.numbered.ids(start, stop))
+        super().__init__(numbered)
+        self._stored = stored
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of the samples at positions ``[start, stop)`` and the chunk of each."""

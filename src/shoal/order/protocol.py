@@ -7,6 +7,7 @@ chunk; the bound order is a pure function between positions and sample ids, whos
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -97,14 +98,24 @@ class Dealing(Protocol):
         ...
 
 
-@runtime_checkable
-class Renumbered(Protocol):
-    """A bound order over the numbers of another one, which it gives other names."""
+class Renumbered(ABC):
+    """A bound order over the numbers of another one, which it gives other names: position for position the same."""
 
-    @property
-    def numbered(self) -> BoundOrder:
-        """The other order."""
-        ...
+    def __init__(self, numbered: BoundOrder) -> None:
+        self.numbered = numbered
+        self.num_samples = numbered.num_samples
+        self.span = numbered.span
+        self.version = numbered.version
+        self.parameters = numbered.parameters
+        self.num_canonical_nodes = numbered.num_canonical_nodes
+
+    @abstractmethod
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the names of the samples at positions ``[start, stop)`` and the chunk of each."""
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the names of the samples at positions ``[start, stop)``."""
+        return self.locate(start, stop)[0]
 
 
 def innermost(order: BoundOrder) -> BoundOrder:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.arrays.vectorized import expand
-from shoal.order.protocol import BoundOrder, chunk_starts
+from shoal.order.protocol import BoundOrder, Renumbered, chunk_starts
 from shoal.order.sampling.drawing import holding
 
 _BLOCK = 64  # samples whose copies are counted from the first of them: an eighth of a byte a sample for the rest
@@ -134,20 +134,12 @@ class Turns:
         return self.starts[first_turn + turn] + inside, lengths
 
 
-class OverCopies:
+class OverCopies(Renumbered):
     """An order over the numbered copies of samples, which gives the samples; its chunks are turns."""
 
     def __init__(self, numbered: BoundOrder, turns: Turns) -> None:
-        self.numbered, self._turns = numbered, turns
-        self.num_samples = numbered.num_samples
-        self.span = numbered.span
-        self.version = numbered.version
-        self.parameters = numbered.parameters
-        self.num_canonical_nodes = numbered.num_canonical_nodes
-
-    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the samples at positions ``[start, stop)``."""
-        return self.locate(start, stop)[0]
+        super().__init__(numbered)
+        self._turns = turns
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the samples at positions ``[start, stop)`` and the turn of each."""
