@@ -21,6 +21,7 @@ import shoal.pack
 import shoal.prometheus
 from shoal.cli.main import VERBS, main
 from shoal.stats.counters import Counters
+from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.iterating.iterator import Iteration
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -54,7 +55,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## Opening\n", *member("shoal.open", shoal.open)]
-    parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
+    parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds"), *members(DatasetRun, "ds")]
     parts += ["## Mixing\n", *member("shoal.mix", shoal.mix), text_of(shoal.mixing), *mixing()]
     parts += ["## Iterators\n", text_of(Iteration), *members(Iteration, "iterator")]
     parts += ["## Merging\n", *member("shoal.merge_states", shoal.merge_states)]
@@ -77,7 +78,7 @@ def page() -> str:
 def members(owner: type, name: str) -> Iterator[str]:
     """The public methods and properties of a class, in the order of its source."""
     for attribute, value in vars(owner).items():
-        if attribute in PROTOCOLS and owner is shoal.Dataset:
+        if attribute in PROTOCOLS and issubclass(shoal.Dataset, owner):
             yield f"### `{PROTOCOLS[attribute]}`\n"
             yield text_of(value)
         elif not attribute.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):

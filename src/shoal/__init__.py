@@ -34,7 +34,7 @@ if _TYPE_CHECKING:
     from shoal import jax as jax
     from shoal import torch as torch
     from shoal.order.merged_states import merge_states
-    from shoal.stream.certificate import merge_certificates
+    from shoal.stream.certificates.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
     from shoal.stream.mixing.mix_datasets import mix
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() says what it does
@@ -62,7 +62,7 @@ __getattr__, __dir__ = _lazy_names(
             for door in ("formats", "huggingface", "jax", "measure", "mixing", "orders", "pack", "torch")
         },
         "shoal.order.merged_states": "merge_states",
-        "shoal.stream.certificate": "merge_certificates",
+        "shoal.stream.certificates.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",
         "shoal.stream.mixing.mix_datasets": "mix",
         "shoal.stream.open_dataset": "open=open_dataset",

@@ -23,7 +23,7 @@ from shoal.cli.progress_bar import Progress
 from shoal.errors import StateError, UsageError
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.store_protocol import Store
-from shoal.stream.certificate import Certificate, differences, merge_certificates
+from shoal.stream.certificates.certificate import Certificate, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
 from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify

@@ -21,17 +21,17 @@ from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import Batching, count_of, order_request
+from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.index_columns import class_names, key_column
-from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.map_view import MapView
 from shoal.stream.ranks import Ranks
 from shoal.stream.splitting.hash_splits import split_specs
-from shoal.stream.workers.foreign_loaders import refuse_as_list, refuse_in_worker
+from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 
-class Dataset:
+class Dataset(DatasetRun):
     """A stream of samples from shards: which samples, in which order, and how they are processed.
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
@@ -417,81 +417,6 @@ class Dataset:
         """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
         # The only way up: no framework is imported before a user asks for it.
         return importlib.import_module("shoal.huggingface").to_hf(self, features=features)
-
-    # ---- running
-
-    def __iter__(self) -> Iteration:
-        """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""
-        refuse_in_worker()
-        return Iteration(self.stream.iterator_spec())
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the next iterator."""
-        return self.stream.cursor.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the beginning of this epoch; if it is the current epoch, the position stays."""
-        self.stream.set_epoch(count_of(epoch, "set_epoch()"))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the newest iterator: a few integers, the same on every rank; any one resumes all.
-
-        With ``filter(refill=True)`` each rank has its own; see `shoal.merge_states`.
-
-        Raises
-        ------
-        StateError
-            Several ranks get single samples, some of which `filter` or `reading` leaves out, and an epoch is under way.
-        """
-        return self.stream.state_dict()
-
-    def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
-        """Return the state at a position of an epoch; `load_state_dict` resumes from it.
-
-        Positions count samples over all ranks, as in `ids`: a run begun with another library can continue at the number
-        of samples of the epoch that it has consumed.
-        """
-        return self.stream.state_at(position, epoch)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a saved state: at any world size, with any batch size.
-
-        Numbers that `shuffle` left open (a window in bytes) are taken from the state. Positions that its run left out
-        (`without`) are left out here too, in addition to those that this dataset leaves out.
-
-        Raises
-        ------
-        StateError
-            The state belongs to another dataset, seed or order, or to a newer shoal; the message names both sides. Or
-            it was modified after it was saved: it has a checksum.
-        """
-        self.stream.load_state_dict(state)
-
-    def certificate(self) -> dict[str, Any]:
-        """Return proof of what this rank delivered since this object was made, or a state was loaded.
-
-        A few numbers per epoch: a sum over position, id and checksum of every sample that `iter`, or a DataLoader of
-        shoal, has yielded; marked repeats, and samples dropped by `filter`, do not count. Summed over ranks
-        (`shoal.merge_certificates`) it is the same for any world size, workers and batch size, and it changes if a
-        sample was missing, duplicated, replaced or moved. Save it beside the state: a run that resumes from
-        there merges both.
-        """
-        return self.stream.certificate()
-
-    def check_certificate(self, certificate: Mapping[str, Any]) -> None:
-        """Verify, from the index alone, that exactly the samples that were due have been delivered.
-
-        Raises
-        ------
-        StateError
-            They were not; the message lists the differences by epoch. Or it is of another dataset or order.
-        """
-        self.stream.check_certificate(certificate)
-
-    def stats(self) -> dict[str, Any]:
-        """Return the counters since this dataset object was made, and the throughput of its newest iterator."""
-        return self.stream.stats()
 
     def _then(self, stage: Stage, verb: str = "") -> Self:
         return type(self)(self.stream.spec.then(stage, verb))

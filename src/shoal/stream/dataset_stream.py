@@ -25,10 +25,10 @@ from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
-from shoal.stream.certificate import Certificate, differences
+from shoal.stream.certificates.certificate import Certificate, differences
+from shoal.stream.certificates.delivery_sums import RecordHashes
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.delivery_sums import RecordHashes
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.iterating.refilled_states import resumed
 from shoal.stream.iterator_position import Cursor, place_in

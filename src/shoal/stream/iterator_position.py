@@ -10,7 +10,7 @@ from typing import Any
 from shoal.errors import StateError
 from shoal.order.deals import RankPlace
 from shoal.order.partition import Partition
-from shoal.stream.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
+from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from shoal.reading.fetcher import Fetcher
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stats.counters import Counters, Pins
-from shoal.stream.delivery_sums import DeliverySums, RecordHashes
+from shoal.stream.certificates.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
 from shoal.stream.iterating.filled_batches import SharedParts
 from shoal.stream.iterating.iterator_specs import IteratorSpec

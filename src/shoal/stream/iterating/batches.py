@@ -22,7 +22,7 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
-from shoal.stream.delivery_sums import DeliverySums
+from shoal.stream.certificates.delivery_sums import DeliverySums
 from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
 from shoal.stream.iterator_position import Position

@@ -20,7 +20,7 @@ from shoal.order.partition import Share
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages import DROPPED
 from shoal.storage.retry import StoppedError
-from shoal.stream.delivery_sums import DeliverySums, Proof, RecordHashes
+from shoal.stream.certificates.delivery_sums import DeliverySums, Proof, RecordHashes
 from shoal.stream.iterating.batches import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.read_schedule import ReadSpan

@@ -9,7 +9,7 @@ from shoal.errors import ForkError, UsageError
 from shoal.processes import start_methods
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stats.counters import Throughput
-from shoal.stream.delivery_sums import Proof
+from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterator_position import Position

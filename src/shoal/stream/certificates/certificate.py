@@ -17,7 +17,7 @@ from shoal.order.state_dict import MAX_POSITION, State, count_in, order_in, show
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.delivery_sums import DeliveredPart, Proof, RecordHashes
+from shoal.stream.certificates.delivery_sums import DeliveredPart, Proof, RecordHashes
 
 VERSION = 1
 _FIELDS = ("version", "index", "seed", "order", "checksums", "epochs")

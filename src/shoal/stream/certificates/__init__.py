@@ -1,0 +1,1 @@
+"""WHAT WAS DELIVERED? Sums over samples, and the certificate that they make."""
