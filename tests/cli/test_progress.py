@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from shoal.cli.progress_bar import Progress
+from shoal.cli.display.progress_bar import Progress
 
 
 class Clock:

@@ -10,24 +10,13 @@ from typing import Any
 
 from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_one, at_least_zero
-from shoal.cli.options.source_options import (
-    add_json_argument,
-    add_source_arguments,
-    names_mixture,
-    open_with_samples,
-)
-from shoal.cli.options.stream_options import (
-    add_decode_argument,
-    add_order_arguments,
-    decoded,
-    requested_order,
-    shuffled_mixture,
-)
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments
+from shoal.cli.options.stream_options import add_decode_argument, add_order_arguments, decoded, requested_dataset
 from shoal.figures import format_bytes, format_count
+from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_spec import DatasetSpec
 
 _DEFAULT_SECONDS = 10.0
 _ADVICE = {
@@ -59,13 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Stream, compare with plain reads where that costs nothing but time, and show the result."""
-    dataset: Dataset
-    if names_mixture(arguments):
-        opened, dataset = None, shuffled_mixture(arguments)
-    else:
-        opened = open_with_samples(arguments)
-        dataset = Dataset(DatasetSpec.of(opened, requested_order(arguments)))
-    dataset = dataset.partition(rank=arguments.rank, world_size=arguments.world_size)
+    dataset = requested_dataset(arguments).partition(rank=arguments.rank, world_size=arguments.world_size)
     stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
     ended = _streamed(stream, most_seconds=most_seconds, most_samples=arguments.stop_after)
@@ -75,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     record["consumer_share"] = 1 - (stats["wait_share"] or 0) - (stats["stages_share"] or 0)
     record["peak_process_bytes"] = peak if sys.platform == "darwin" else peak * 1024
     record["plain_bytes_per_second"] = None
-    if opened is not None and opened.store.reads_ahead:
+    opened = dataset.stream.spec.opened
+    if isinstance(opened, Opened) and opened.store.reads_ahead:
         record["plain_bytes_per_second"] = plain_bytes_per_second(
             opened,
             dataset.resolved,

@@ -8,26 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.display.preview import json_value, preview, printable, size_of
 from shoal.cli.options.argument_types import at_least_zero, sample_ids
-from shoal.cli.options.source_options import (
-    add_json_argument,
-    add_source_arguments,
-    names_mixture,
-    open_with_samples,
-)
+from shoal.cli.options.source_options import add_json_argument, add_source_arguments
 from shoal.cli.options.stream_options import (
     add_decode_argument,
     add_order_arguments,
     decoded,
     given_order_options,
-    open_mixture,
-    requested_order,
-    shuffled_mixture,
+    requested_dataset,
 )
-from shoal.cli.preview import json_value, preview, printable, size_of
 from shoal.errors import NoSampleError, ShardError, ShoalError, UsageError
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_spec import DatasetSpec
 
 _KEY = "__key__"
 _AS_BYTES = "without --decode its bytes are shown"
@@ -52,12 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ids is not None and options:
         msg = f"{options[0]} chooses an order, and --ids names samples, which are the same in any order"
         raise UsageError(msg, hint="leave out one of them")
-    dataset: Dataset
-    if names_mixture(arguments):
-        dataset = shuffled_mixture(arguments) if options else open_mixture(arguments)
-    else:
-        request = requested_order(arguments) if options else None
-        dataset = Dataset(DatasetSpec.of(open_with_samples(arguments), request))
+    dataset = requested_dataset(arguments, in_order=bool(options))
     ids = arguments.ids
     if ids is None:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()

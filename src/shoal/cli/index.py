@@ -9,6 +9,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.display.preview import printable
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.column_options import add_column_arguments, columns_added, missing_of
 from shoal.cli.options.index_output import IndexOutput, index_file, index_output
 from shoal.cli.options.source_options import (
@@ -19,8 +21,6 @@ from shoal.cli.options.source_options import (
     source_of,
     storage_options_of,
 )
-from shoal.cli.preview import printable
-from shoal.cli.progress_bar import Progress
 from shoal.errors import SourceError, UsageError
 from shoal.figures import counted
 from shoal.formats.column_paths import Column, as_columns

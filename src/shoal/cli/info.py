@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
+from shoal.cli.display.preview import field_counts_text, printable, without_usual_text
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_requested
 from shoal.cli.options.stream_options import add_order_arguments, requested_order
-from shoal.cli.preview import field_counts_text, printable, without_usual_text
 from shoal.figures import format_bytes, format_count
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.changed_shards import looks_indexed

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
+from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
+from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments, shuffled_mixture
-from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
-from shoal.cli.preview import printable
 from shoal.errors import UsageError
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture

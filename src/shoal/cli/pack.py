@@ -9,11 +9,11 @@ from fractions import Fraction
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.display.preview import field_counts_text, printable, without_usual_text
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import names
 from shoal.cli.options.pack_options import add_shard_arguments, emit_packed, format_names, packed_record
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, storage_options_of
-from shoal.cli.preview import field_counts_text, printable, without_usual_text
-from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes

@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 
 from shoal.cli import output
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.pack_options import add_shard_arguments, emit_packed, format_names, packed_record
 from shoal.cli.options.source_options import (
@@ -17,7 +18,6 @@ from shoal.cli.options.source_options import (
     source_of,
     storage_options_of,
 )
-from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.seeds import check_seed

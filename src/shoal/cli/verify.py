@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.display.preview import clipped, printable
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.index_output import index_output
 from shoal.cli.options.source_options import (
     add_json_argument,
@@ -18,8 +20,6 @@ from shoal.cli.options.source_options import (
     storage_options_of,
 )
 from shoal.cli.options.stream_options import read_saved
-from shoal.cli.preview import clipped, printable
-from shoal.cli.progress_bar import Progress
 from shoal.errors import StateError, UsageError
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.store_protocol import Store

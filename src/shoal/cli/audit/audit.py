@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.cli import output
 from shoal.cli.audit.sample_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
+from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import (
     add_json_argument,
@@ -23,7 +24,6 @@ from shoal.cli.options.source_options import (
     source_of,
 )
 from shoal.cli.options.stream_options import add_order_arguments, given_order_options, requested_order, shuffled_mixture
-from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.index.table import Index

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.source_options import open_with_samples
-from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.formats.folder.reader import Folder
 from shoal.formats.tar.reader import Tar

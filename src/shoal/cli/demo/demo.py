@@ -20,9 +20,9 @@ from shoal.cli import output
 from shoal.cli.demo.demo_data import SHARD_PREFIX, Found, find_files, pack
 from shoal.cli.demo.demo_report import closing_text, comparison_text, data_text, picture_of, record_of, resumed_text
 from shoal.cli.demo.demo_run import BATCH, measure_orders, resume_elsewhere
+from shoal.cli.display.pages import check_picture, write_picture
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.source_options import add_json_argument
-from shoal.cli.pages import check_picture, write_picture
-from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.formats.format_registry import format_named
 from shoal.index.table import Index

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import Dataset, orders
-from shoal.cli.progress_bar import Progress
+from shoal.cli.display.progress_bar import Progress
 from shoal.errors import ShoalError
 from shoal.quality.metrics import distinct_per_batch, position_correlation, variance_ratio
 from shoal.reports.mixing_picture import MeasuredOrder

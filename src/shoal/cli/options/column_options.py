@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from shoal.cli import output
+from shoal.cli.display.preview import printable
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import names
-from shoal.cli.preview import printable
-from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column
 from shoal.index.table import Index

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.cli.display.preview import printable
 from shoal.cli.options.source_options import storage_options_of
-from shoal.cli.preview import printable
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, names
-from shoal.cli.preview import printable
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.pack.packed_dataset import PackSummary

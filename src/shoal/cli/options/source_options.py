@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from shoal.cli.progress_bar import Progress
+from shoal.cli.display.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.format_registry import FORMATS

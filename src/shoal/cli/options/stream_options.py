@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shoal.cli.options.source_options import source_of, storage_options_of
+from shoal.cli.options.source_options import names_mixture, open_with_samples, source_of, storage_options_of
 from shoal.errors import StateError, UsageError
 from shoal.formats.decoding.images import IMAGE_SPECS
 from shoal.hints import did_you_mean
@@ -19,6 +19,7 @@ from shoal.reading.resolved_order import OrderRequest
 from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import order_request
+from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.open_dataset import open_dataset
 
@@ -69,6 +70,14 @@ def requested_order(arguments: argparse.Namespace) -> OrderRequest:
         chunk=arguments.chunk,
         num_canonical_nodes=num_canonical_nodes,
     )
+
+
+def requested_dataset(arguments: argparse.Namespace, *, in_order: bool = True) -> Dataset:
+    """Open the source, which may be a mixture file, in the requested order; otherwise as it is stored."""
+    if names_mixture(arguments):
+        return shuffled_mixture(arguments) if in_order else open_mixture(arguments)
+    request = requested_order(arguments) if in_order else None
+    return Dataset(DatasetSpec.of(open_with_samples(arguments), request))
 
 
 def open_mixture(arguments: argparse.Namespace) -> MixedDataset:

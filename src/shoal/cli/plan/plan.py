@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.options.argument_types import count
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.plan.planned import Planned, what_if
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.planned_data import planned_data

@@ -11,8 +11,8 @@ from html import escape
 from typing import Any
 
 from shoal.cli import output
-from shoal.cli.preview import json_value, preview, printable, size_of
-from shoal.cli.progress_bar import Progress
+from shoal.cli.display.preview import json_value, preview, printable, size_of
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.trace.traced_run import Row
 from shoal.errors import ShoalError
 from shoal.figures import counted, format_bytes

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli.audit.sample_ids import KEY, keys_in_order
+from shoal.cli.display.preview import json_value, printable
+from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.source_options import names_mixture, open_with_samples
 from shoal.cli.options.stream_options import (
     given_order_options,
@@ -19,8 +21,6 @@ from shoal.cli.options.stream_options import (
     requested_order,
     shuffled_mixture,
 )
-from shoal.cli.preview import json_value, printable
-from shoal.cli.progress_bar import Progress
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.joined_index import JoinedIndex
