@@ -141,6 +141,18 @@ class SchemaFormat(Protocol):
 
 
 @runtime_checkable
+class FieldNamesFormat(Protocol):
+    """A format whose shards may name the fields that all of their samples have."""
+
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the fields of a shard's samples by its head, which may be empty; None if it does not name them.
+
+        Fields that directories give (``column=value``) are not among them.
+        """
+        ...
+
+
+@runtime_checkable
 class ColumnarFormat(Protocol):
     """A format whose records may be `ColumnRecords`; only such formats are asked for columns when batching."""
 

@@ -18,7 +18,17 @@ from typing import Any
 from shoal.index.table import SampleIndex
 from shoal.pipeline.batch_memory import bytes_of
 from shoal.pipeline.quarantine import QUARANTINED
-from shoal.pipeline.stages import BySource, Decode, Rename, SelectColumns, Stage, ToTuple, WithIds, run_stages
+from shoal.pipeline.stages import (
+    BySource,
+    Decode,
+    FillMissing,
+    Rename,
+    SelectColumns,
+    Stage,
+    ToTuple,
+    WithIds,
+    run_stages,
+)
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done
@@ -74,7 +84,7 @@ def _is_own(stage: Stage) -> bool:
         return not stage.has_functions
     if isinstance(stage, BySource):
         return all(_is_own(each) for stages in stage.stages for each in stages)
-    return isinstance(stage, SelectColumns | Rename | ToTuple | WithIds)
+    return isinstance(stage, SelectColumns | Rename | ToTuple | WithIds | FillMissing)
 
 
 class Decoders:

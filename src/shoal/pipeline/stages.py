@@ -188,11 +188,13 @@ class BySource:
     """A stage that runs a sample of a mixture through the stages of its own source, and adds ``__source__``.
 
     ``first_ids`` are the first sample id of each source, ascending; ``names`` and ``stages`` are those of each.
+    ``missing`` is what `shoal.mix` was told of fields that a source lacks.
     """
 
     names: tuple[str, ...]
     first_ids: tuple[int, ...]
     stages: tuple[tuple[Stage, ...], ...]
+    missing: Mapping[str, Any] | str | None = None
 
     def in_epoch(self, epoch: int) -> BySource:
         """Return this stage for one epoch."""
@@ -236,6 +238,19 @@ class NameSource:
             msg = f"samples of {self.name!r} have a field '__source__', by which a mixture names sources"
             raise UsageError(msg, hint='.rename(origin="__source__") on that source, before mix()')
         return {**sample, "__source__": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class FillMissing:
+    """A stage that gives a value to each of some fields that a sample lacks."""
+
+    values: Mapping[str, Any]
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """Return the sample with these fields."""
+        if not isinstance(sample, Mapping):
+            return sample
+        return {**sample, **{name: value for name, value in self.values.items() if name not in sample}}
 
 
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
-from shoal.pipeline.collate import collate
+from shoal.pipeline.collate import collate as usual_collate
+from shoal.pipeline.missing_fields import refuse_other_fields
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
 from shoal.reading.large_chunks import refuse_too_large
@@ -68,13 +70,13 @@ class Stream:
         """The partition of epochs at the world size of this process."""
         return self.spec.partition(self.spec.ranks.resolve()[1])
 
-    def iterator_spec(self, collate: Callable[[list[Any]], Any] = collate) -> IteratorSpec:
+    def iterator_spec(self, collate: Callable[[list[Any]], Any] = usual_collate) -> IteratorSpec:
         """Describe the next iterator, which begins at the cursor; warn if it will mix badly. Nothing is read.
 
         Raises
         ------
         UsageError
-            A chunk is too large for the memory limit.
+            A chunk is too large for the memory limit, or sources of a mixture are known to have other fields.
         """
         spec, resolved = self.spec, self.resolved
         opened, options = spec.opened, spec.reading
@@ -83,6 +85,8 @@ class Stream:
         if spec.refills and spec.batching is None:
             msg = "filter(refill=True) fills batches, and this dataset has none"
             raise UsageError(msg, hint="call batch() after it, or leave out refill=True")
+        if spec.batching is not None and collate is usual_collate and isinstance(opened, OpenedMixture):
+            refuse_other_fields(opened, spec.stages)
         if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
             warnings.warn(message, ShuffleWarning, stacklevel=3)
         for part, order in zip(opened.parts, resolved.parts, strict=True):

@@ -28,7 +28,17 @@ from shoal.formats.compressed.pieces import (
 )
 from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
 from shoal.formats.records import compact
-from shoal.formats.shard_format import Format, FrontFormat, OptionsFormat, ReadBytes, Records, Span, Spilled, SpillSpace
+from shoal.formats.shard_format import (
+    FieldNamesFormat,
+    Format,
+    FrontFormat,
+    OptionsFormat,
+    ReadBytes,
+    Records,
+    Span,
+    Spilled,
+    SpillSpace,
+)
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _AT_ONCE_BYTES = 4 << 20  # of compressed bytes, read at a time
@@ -64,6 +74,10 @@ class Compressed:
         or its content is not in the inner format.
         """
         return self._scanned(read, num_bytes, shard, WhereToCut())
+
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the fields that the inner format finds in the head."""
+        return self.inner.field_names(head.get("inner", {})) if isinstance(self.inner, FieldNamesFormat) else None
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard."""

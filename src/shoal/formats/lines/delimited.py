@@ -138,6 +138,10 @@ class Delimited:
             raise ShardError(msg, shard=shard, byte=byte, hint=hint)
         return _column_names(columns)
 
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the names of the columns."""
+        return self.columns or head.get("columns")
+
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive records; each is parsed when its sample is requested.
 

@@ -102,6 +102,12 @@ class LitData:
             raise ShardError(msg, shard=shard, byte=4, hint=NO_CHUNK)
         return ShardScan(starts, offset_crcs(starts))
 
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the keys of the items; None for chunks of rows, which have a schema of their own."""
+        if ROWS in head:
+            return None
+        return json.loads(self.tree["context"]) if self.tree["type"] == "builtins.dict" else ["item"]
+
     def parse(self, buffer: Buffer, span: Span) -> Records:
         """Open the bytes of consecutive items; each is decoded on request.
 

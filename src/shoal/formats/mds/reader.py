@@ -72,6 +72,10 @@ class Mds:
         layout, kinds = _record_of(self._columns(head, shard))
         return None if layout is None else Record(layout, kinds)
 
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the names of the columns."""
+        return [str(column[0]) for column in head.get("columns", ())] or None
+
     def _columns(self, head: Mapping[str, Any], shard: str) -> tuple[_Column, ...]:
         try:
             return _known_columns(tuple(map(tuple, head["columns"])), self.allow_pickle, self._wanted, self._files)

@@ -149,6 +149,10 @@ class Arrow:
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unusable(_PREFIX, error) from None
 
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the names of the columns."""
+        return self.schema(head).names if head else None
+
     def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
         """Return the options for reading the stream: only the wanted columns."""
         if self._wanted is None:

@@ -169,6 +169,10 @@ class Parquet:
         """Return the schema of a shard as an Arrow schema, with all its columns."""
         return _metadata_in(head).schema.to_arrow_schema()
 
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
+        """Return the names of the columns."""
+        return self.columns or (self.schema(head).names if head else None)
+
     def _chosen(self, opened: Any, shard: str) -> list[str] | None:
         known, given = opened.schema_arrow.names, partition_fields(shard)
         if self.columns is None:

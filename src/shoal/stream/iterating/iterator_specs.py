@@ -16,6 +16,7 @@ from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_gathering import gathers
 from shoal.pipeline.decode_pool import Threaded, threaded
+from shoal.pipeline.missing_fields import noticing
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Stage, filters_in
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -65,7 +66,9 @@ class PipelineSpec:
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
         """The function that makes a batch of samples after their stages, before `after_collation`."""
-        return partial(collate, allocate=self.allocate) if self.collate is collate else self.collate
+        if self.collate is not collate:
+            return self.collate
+        return noticing(partial(collate, allocate=self.allocate), self.stages)
 
     @property
     def after_collation(self) -> tuple[Callable[[Any], Any], ...]:

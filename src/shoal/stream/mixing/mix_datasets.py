@@ -13,6 +13,7 @@ from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
 from shoal.order.mixture.source_schedule import Change
 from shoal.order.protocol import as_whole
 from shoal.order.seeds import check_seed
+from shoal.pipeline.missing_fields import check_missing
 from shoal.reading.mixture.mix_request import (
     ENDS,
     FOREVER,
@@ -40,6 +41,7 @@ def mix(
     ends: str = "first",
     epoch_size: int | None = None,
     max_repeats: float | Mapping[str, float] | None = None,
+    missing: Mapping[str, Any] | str | None = None,
 ) -> MixedDataset:
     r"""Mix datasets: a dataset like any other, of which every position has a source, and every source its own order.
 
@@ -71,6 +73,10 @@ def mix(
         Samples of an epoch, instead.
     max_repeats
         The most times that a sample may come in an epoch, for all sources or by name.
+    missing
+        Values of fields that a sample lacks, by name; or "none": they are None in batches. By default, sources that
+        are known to have other fields are refused when batches are first asked for, before anything is read. Where only
+        samples show it (JSON Lines, tar, after `map`), a warning names the first field that is None.
 
     Raises
     ------
@@ -91,7 +97,8 @@ def mix(
     (114, {'web': 79, 'code': 21})
     """
     specs = checked_sources(sources)
-    opened, stage = with_sources(specs)
+    check_missing(missing)
+    opened, stage = with_sources(specs, missing)
     warn_of_twins(opened)
     column = length if _counts_tokens(unit) else None
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())

@@ -112,7 +112,8 @@ class MixedDataset(Dataset):
             raise UsageError(msg, hint="weights= changes its share; another name adds a source")
         requests = tuple(source_request(name, one, request.length) for name, one in added.items())
         changed = request.reweighted(at, weights, ramp, requests)
-        opened, stage = with_sources(added, spec.opened, spec.stages[0])
+        stages: Any = spec.stages
+        opened, stage = with_sources(added, stages[0].missing, spec.opened, stages[0])
         warn_of_twins(opened)
         return MixedDataset(replace(spec, opened=opened, request=changed, stages=(stage, *spec.stages[1:])))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.indexing.opened_mixture import OpenedMixture
-from shoal.pipeline.stages import BySource, NameSource, Stage, WithIds, stages_of
+from shoal.pipeline.stages import BySource, FillMissing, NameSource, Stage, WithIds, stages_of
 from shoal.reading.mixture.mix_request import SourceRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
@@ -42,21 +42,23 @@ def source_request(name: str, spec: DatasetSpec, length: str | None) -> SourceRe
 
 
 def with_sources(
-    added: Mapping[str, DatasetSpec], opened: Any = None, stage: Any = None
+    added: Mapping[str, DatasetSpec], missing: Any = None, opened: Any = None, stage: Any = None
 ) -> tuple[OpenedMixture, BySource]:
     """Return the datasets of a mixture with further sources, and the stage that runs each source's own stages."""
     names, parts = (list(opened.names), list(opened.parts)) if opened is not None else ([], [])
     stages: list[tuple[Stage, ...]] = list(stage.stages) if stage is not None else []
+    filling = (FillMissing(missing),) if isinstance(missing, Mapping) else ()
     first = sum(part.index.num_samples for part in parts)
     for name, spec in added.items():
         own = spec.opened
         names += [f"{name}/{inner}" for inner in own.names] if isinstance(own, OpenedMixture) else [name]
         for number, part in enumerate(own.parts):
-            stages.append(tuple(_moved(each, first) for each in _stages(spec, number)))
+            stages.append((*(_moved(each, first) for each in _stages(spec, number)), *filling))
             parts.append(part)
         first += own.index.num_samples
     first_ids = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
-    return OpenedMixture(tuple(names), tuple(parts)), BySource(tuple(names), tuple(first_ids), tuple(stages))
+    by_source = BySource(tuple(names), tuple(first_ids), tuple(stages), missing)
+    return OpenedMixture(tuple(names), tuple(parts)), by_source
 
 
 def _stages(spec: DatasetSpec, number: int) -> tuple[Stage, ...]:

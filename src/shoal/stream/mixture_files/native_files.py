@@ -14,7 +14,7 @@ from shoal.stream.mixture_files.mixture_entries import SHARES, ChangeEntry, Mixt
 
 _MIXTURE_KEYS = (
     *("sources", "seed", "choice", "unit", "length", "ends"),
-    *("epoch_size", "max_repeats", "shuffle", "changes"),
+    *("epoch_size", "max_repeats", "missing", "shuffle", "changes"),
 )
 _OPENING_KEYS = ("split", "index", "format", "storage_options", "index_columns")
 _SOURCE_KEYS = ("path", *SHARES, *_OPENING_KEYS, "select", "columns", "shuffle", "max_repeats")
@@ -39,6 +39,10 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
             arguments[name] = _word(keys[name], name, known)
     if "choice" in keys:
         arguments["choice"] = _choice(keys["choice"])
+    if "missing" in keys:
+        node = keys["missing"]
+        is_mapping = isinstance(node.value, dict)
+        arguments["missing"] = _plain_mapping(node, "missing") if is_mapping else _word(node, "missing", ("none",))
     changes = keys["changes"].items("changes") if "changes" in keys else []
     return MixtureEntry(
         node,

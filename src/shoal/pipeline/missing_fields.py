@@ -1,0 +1,127 @@
+"""Fields that only some sources of a mixture have.
+
+Many formats declare the fields of their samples (Parquet, Arrow, MDS, CSV, LitData), and stages other than functions
+keep them known: then sources with other fields are refused before anything is read. Elsewhere samples show it, and a
+warning names the first source and field.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import FieldNamesFormat
+from shoal.formats.tables.table_rows import partition_fields
+from shoal.hints import did_you_mean
+from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.pipeline.stages import (
+    BySource,
+    Decode,
+    FillMissing,
+    Filter,
+    NameSource,
+    Rename,
+    SelectColumns,
+    Stage,
+    WithIds,
+    stages_of,
+)
+
+NONE = "none"
+_ARGUMENT = 'mix(missing="none") makes them None in batches, mix(missing={...}) gives values'
+_MOST_NAMED = 8
+
+
+def check_missing(missing: Any) -> None:
+    """Raise `UsageError` unless this is what `shoal.mix` takes as ``missing``."""
+    if missing is None or missing == NONE or (isinstance(missing, Mapping) and all(map(_is_text, missing))):
+        return
+    msg = f'mix(missing=) is "none", or values by field; got {missing!r:.80}'
+    hint = did_you_mean(missing, (NONE,)) if isinstance(missing, str) else ""
+    raise UsageError(msg, hint=hint.rstrip() or 'missing={"lang": "en", "score": 0.0}')
+
+
+def declared_fields(opened: Opened, stages: Sequence[Stage]) -> frozenset[str] | None:
+    """Return the fields of samples after these stages; None if only the samples tell. Reads no shard.
+
+    The first shard stands for all.
+    """
+    heads, names = opened.index.shard_heads, opened.index.shard_names
+    declared = None
+    if isinstance(opened.format, FieldNamesFormat):
+        declared = opened.format.field_names(heads[min(heads)] if heads else {})
+    if declared is None or not len(names):
+        return None
+    fields = frozenset((*declared, *partition_fields(names[min(heads, default=0)])))
+    for stage in stages:
+        if isinstance(stage, SelectColumns):
+            fields = frozenset(stage.names)
+        elif isinstance(stage, Rename):
+            used = {next((old for old in olds.split(";") if old in fields), "") for olds in stage.names.values()}
+            fields = fields - used | stage.names.keys()
+        elif isinstance(stage, FillMissing):
+            fields |= stage.values.keys()
+        elif isinstance(stage, WithIds):
+            fields |= {"__id__", "__epoch__"}
+        elif not isinstance(stage, Decode | Filter | NameSource):
+            return None
+    return fields - {"__source__"}
+
+
+def refuse_other_fields(opened: OpenedMixture, stages: tuple[Stage, ...]) -> None:
+    """Raise `UsageError` if sources are known to have other fields, and nothing was said about that."""
+    if not _are_refused(stages):
+        return
+    declared = ((name, declared_fields(part, stages_of(stages, number))) for number, (name, part) in
+                enumerate(zip(opened.names, opened.parts, strict=True)))  # fmt: skip
+    known = [(name, fields) for name, fields in declared if fields is not None]
+    everything: frozenset[str] = frozenset().union(*(fields for _, fields in known))
+    for name, fields in known:
+        if lacking := sorted(everything - fields):
+            owner = next(other for other, theirs in known if lacking[0] in theirs)
+            more = f", nor {', '.join(map(repr, lacking[1:_MOST_NAMED]))}" if lacking[1:] else ""
+            msg = f"the source {name!r} has no field {lacking[0]!r}, which {owner!r} has{more}: batches need the same"
+            common = sorted(everything.intersection(*(theirs for _, theirs in known)))
+            keep = f".columns({', '.join(map(repr, common[:_MOST_NAMED]))}) keeps what all have; " if common else ""
+            raise UsageError(msg, hint=f"{keep}{_ARGUMENT}")
+
+
+def noticing(collate: Callable[[Sequence[Any]], Any], stages: tuple[Stage, ...]) -> Callable[[Sequence[Any]], Any]:
+    """Return the collation of a mixture's batches, which warns once of a source whose samples lack a field."""
+    return _Noticing(collate) if _are_refused(stages) else collate
+
+
+class _Noticing:
+    def __init__(self, collate: Callable[[Sequence[Any]], Any]) -> None:
+        self._collate, self._is_done = collate, False
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        if not self._is_done and isinstance(samples[0], Mapping):
+            names = samples[0].keys()
+            if any(isinstance(sample, Mapping) and sample.keys() != names for sample in samples):
+                self._warn(samples)
+        return self._collate(samples)
+
+    def _warn(self, samples: Sequence[Any]) -> None:
+        """Warn if no sample of one source has a field that another one has; within a source fields may be optional."""
+        fields: dict[Any, set[str]] = {}
+        for sample in samples:
+            fields.setdefault(sample.get("__source__"), set()).update(sample)
+        everything: set[str] = set().union(*fields.values())
+        lacking = ((name, sorted(everything - own)) for name, own in fields.items() if name is not None)
+        if found := next(((name, fields) for name, fields in lacking if fields), None):
+            self._is_done = True
+            text = f"samples of {found[0]!r} have no field {found[1][0]!r}, which those of another source have: it is "
+            warnings.warn(f"{text}None there; {_ARGUMENT}", UserWarning, stacklevel=2)
+
+
+def _are_refused(stages: tuple[Stage, ...]) -> bool:
+    """Return True for the stages of a mixture for which `mix` was told nothing about all missing fields."""
+    return bool(stages) and isinstance(first := stages[0], BySource) and first.missing != NONE
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)
