@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.mixture.count_tree import MOST_SPREAD, CountTree
+from shoal.order.mixture.count_tree import MOST_SPREAD, OWED_UNIT, CountTree
 from shoal.order.protocol import as_whole
 from shoal.order.seeds import draws
 
@@ -113,7 +113,8 @@ def _length(what: str, samples: object) -> int:
 class ConstantStage:
     """The sources of positions from ``start`` on, as long as weights stay the same.
 
-    ``weights`` and ``before``, the counts at ``start``, are in the order of the sources. ``epoch`` is a number of
+    ``weights``, ``before`` (the counts at ``start``) and ``owed`` (what weights gave more than counts until there, in
+    samples times `OWED_UNIT`) are in the order of the sources. ``epoch`` is a number of
     positions that is to be a border of blocks, and all its multiples: then blocks have up to as many positions as the
     choice says.
     """
@@ -126,14 +127,15 @@ class ConstantStage:
         *,
         start: int,
         before: NDArray[np.int64],
+        owed: Sequence[int] | None = None,
         epoch: int | None = None,
     ) -> None:
-        self.start, self.weights = start, tuple(weights)
+        self.start, self.weights, self._owed = start, tuple(weights), tuple(owed or [0] * len(weights))
         self.before, self._key, self._run = before, key, choice.run
         # Block b begins at unit b * length // count: blocks of equal length, or of two lengths that differ by one.
         self._length, self._count = (choice.block, 1) if epoch is None else (epoch, -(-epoch // choice.block))
         self._most_together = max(1, MOST_SPREAD // 2 // choice.block)
-        self.tree = CountTree(weights)
+        self.tree = CountTree(weights, [each // self._run for each in self._owed])
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position; O(num_sources + block)."""
@@ -143,6 +145,15 @@ class ConstantStage:
         if position > begin:
             counts += np.bincount(self.sources(begin, position), minlength=len(counts))
         return counts
+
+    def owed(self, position: int, counts: NDArray[np.int64]) -> list[int]:
+        """Return what weights gave each source more than ``counts`` before a position, in samples times `OWED_UNIT`."""
+        length, total = (position - self.start) * OWED_UNIT, sum(self.weights)
+        given = (counts - self.before).tolist()
+        shares = [length * weight // total for weight in self.weights]
+        return [
+            owed + share - number * OWED_UNIT for owed, share, number in zip(self._owed, shares, given, strict=True)
+        ]
 
     def sources(self, begin: int, end: int) -> NDArray[np.int64]:
         """Return the source of each position ``[begin, end)``; 25 ns each, and twice that of blocks of 65,536."""

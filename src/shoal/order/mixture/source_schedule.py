@@ -22,7 +22,7 @@ _RAMP_STEPS = 256
 class Change:
     """Weights by name (integers; a source that is not named has 0) from position ``at`` on.
 
-    With ``ramp``, weights move there linearly over so many positions, in up to 256 equal steps.
+    With ``ramp``, weights move there linearly over so many positions, in up to 256 steps of whole blocks.
     """
 
     at: int
@@ -34,7 +34,7 @@ class SourceSchedule:
     """Sources of positions, by number in the order of ``names``.
 
     A pure function of names, changes, choice and seed. It does not depend on the order of the names, nor on changes
-    behind the position: counts carry on from one change to the next, and a source's bound counts from there.
+    behind the position: counts carry on from one change to the next, and so does what a source got too little or much.
 
     Parameters
     ----------
@@ -113,9 +113,10 @@ class SourceSchedule:
             start = self._starts[made]
             before = self._stages[-1].counts(start) if made else np.zeros(len(self.names), dtype=np.int64)
             weights = [self._weights[made].get(name, 0) for name in self._sorted]
+            owed = self._stages[-1].owed(start, before) if made else None
             epoch = None if made else self._epoch
             stage_key = key(self.seed, 0, "source", start)
-            stage = ConstantStage(self.choice, weights, stage_key, start=start, before=before, epoch=epoch)
+            stage = ConstantStage(self.choice, weights, stage_key, start=start, before=before, owed=owed, epoch=epoch)
             self._stages[made:] = [stage]  # if another thread was faster, its stage is the same
         return self._stages[number]
 
@@ -130,13 +131,15 @@ def _steps(changes: Iterable[Change], block_positions: int) -> list[tuple[int, M
             msg = f"weights must change at ascending positions, the first at 0; got one at {change.at}"
             raise UsageError(msg)
         if change.ramp and steps:
-            num_steps = max(1, min(_RAMP_STEPS, change.ramp // block_positions))
-            steps += _ramp(steps[-1][1], change, num_steps)
+            steps += _ramp(steps[-1][1], change, block_positions)
         steps.append((change.at + (change.ramp if steps else 0), change.weights))
     return steps
 
 
-def _ramp(before: Mapping[str, int], change: Change, num_steps: int) -> list[tuple[int, Mapping[str, int]]]:
+def _ramp(before: Mapping[str, int], change: Change, block_positions: int) -> list[tuple[int, Mapping[str, int]]]:
+    """Return the steps of a ramp, which end where blocks do: cut blocks would make counts stray with every step."""
+    num_blocks = change.ramp // block_positions
+    num_steps = max(1, min(_RAMP_STEPS, num_blocks))
     names = {*before, *change.weights}
     first, last = ({name: Fraction(side.get(name, 0), sum(side.values())) for name in names} for side in
                    (before, change.weights))  # fmt: skip
@@ -144,5 +147,6 @@ def _ramp(before: Mapping[str, int], change: Change, num_steps: int) -> list[tup
     for number in range(num_steps):
         done = Fraction(2 * number + 1, 2 * num_steps)
         weights = {name: first[name] + (last[name] - first[name]) * done for name in names}
-        steps.append((change.at + change.ramp * number // num_steps, integer_weights(weights)))
+        start = change.at + num_blocks * number // num_steps * block_positions
+        steps.append((start, integer_weights(weights)))
     return steps
