@@ -106,8 +106,8 @@ RESERVED_MODULES = {
     "mmap": ("shoal.storage",),
     "tempfile": ("shoal.storage", "shoal.cli"),
     "fcntl": ("shoal.storage",),
-    "random": ("shoal.order.seeds",),
-    "numpy.random": ("shoal.order.seeds",),
+    "random": ("shoal.order.seeds", "shoal.order.peers"),
+    "numpy.random": ("shoal.order.seeds", "shoal.order.peers"),
     "importlib.import_module": (
         "shoal.lazy_names",
         "shoal.cli.main",

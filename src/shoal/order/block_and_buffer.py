@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, permute_each, unpermute, unpermute_each
-from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.protocol import Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed, draws, key, keys
 
 
@@ -77,6 +77,7 @@ class Block:
 
     name: ClassVar[str] = "block"
     version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "chunks"
 
     chunks: int = 256
 
@@ -171,6 +172,7 @@ class Buffer:
 
     name: ClassVar[str] = "buffer"
     version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "shards"
 
     samples: int = 1000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from shoal.order.seeds import draws, key
 
 LANE_BITS = 16
 AXIS_BITS = 24
+
+Moved = Literal["chunks", "shards", "samples", "nothing"]
+"""What an order moves as one: it decides what its chunks are, and how they are read."""
+
 _DEAL_KEY = key(0, 0, "deal")
 
 
@@ -49,7 +53,7 @@ class BoundOrder(Protocol):
         ...
 
     @property
-    def parameters(self) -> Mapping[str, int]:
+    def parameters(self) -> Mapping[str, Any]:
         """Resolved parameters of the order."""
         ...
 
@@ -136,6 +140,9 @@ def lanes_of(order: BoundOrder, chunks: NDArray[np.int64]) -> NDArray[np.uint64]
 class Order(Protocol):
     """A way of ordering the samples of an epoch, not yet bound to a dataset."""
 
+    moves: ClassVar[Moved]
+    """Where it moves shards, the chunks that it is bound to are whole shards."""
+
     @property
     def name(self) -> str:
         """Name of the order in `Dataset.shuffle` and in states."""
@@ -147,14 +154,47 @@ class Order(Protocol):
         ...
 
     @property
-    def parameters(self) -> Mapping[str, int]:
-        """Integers that distinguish orders of this name and fit into a state."""
+    def parameters(self) -> Mapping[str, Any]:
+        """Arguments, as JSON types, that distinguish orders of this name and fit into a state."""
         ...
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BoundOrder:
         """Return the order of epoch ``epoch`` of a dataset whose chunk ``i`` holds ``chunk_samples[i]`` samples.
 
         Chunks and sample ids are numbered in storage order: chunk 0 holds the ids from 0.
+        """
+        ...
+
+
+@runtime_checkable
+class OwnLength(Protocol):
+    """An order whose epochs have repeats, or leave samples out: their length is not that of the dataset."""
+
+    def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
+        """Return the number of positions of an epoch, the same for every epoch and seed."""
+        ...
+
+
+class Adopted(NamedTuple):
+    """The order, seed, epoch and position at which the run of another library goes on."""
+
+    order: Order
+    seed: int
+    epoch: int
+    position: int
+
+
+@runtime_checkable
+class Adopting(Protocol):
+    """An order of another library that understands the library's own checkpoints."""
+
+    def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
+        """Return where a run goes on by its checkpoint, with the numbers that the checkpoint fixes; None if it is none.
+
+        Raises
+        ------
+        StateError
+            It is a checkpoint of the library, but of another seed or order.
         """
         ...
 

@@ -1,13 +1,78 @@
-"""Orders by the names used in `Dataset.shuffle` and in states."""
+"""Orders by the names used in `Dataset.shuffle`, in states and on the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.order.block_and_buffer import Block, Buffer
+from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 
-ORDERS: Mapping[str, type[Block | Buffer | Full | Sequential | Window]] = {
-    order.name: order for order in (Sequential, Full, Window, Block, Buffer)
-}
+ORDERS: Mapping[str, Callable[..., Order]] = {order.name: order for order in (Sequential, Full, Window, Block, Buffer)}
+"""What makes the order of a name from its arguments. Orders of other libraries may have names for their variants."""
+
+
+def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
+    """Return the order of a name with these arguments.
+
+    >>> named_order("block", {"chunks": 16})
+    Block(chunks=16)
+
+    Raises
+    ------
+    UsageError
+        There is no such order, it has no such argument, or the value is out of its range.
+    """
+    if name not in ORDERS:
+        msg = f"there is no order {name!r}; there are {', '.join(map(repr, ORDERS))}"
+        hint = did_you_mean(name, ORDERS) + "an order is one of these, or an object of shoal.orders"
+        raise UsageError(msg, hint=hint)
+    names = argument_names(name)
+    if wrong := [each for each in arguments if each not in names]:
+        takes = ", ".join(f"{each}=..." for each in names) or "no arguments but seed="
+        msg = f"the order {name!r} has no argument {wrong[0]!r}"
+        raise UsageError(msg, hint=f"{did_you_mean(wrong[0], names)}it takes {takes}")
+    return ORDERS[name](**arguments)
+
+
+def argument_names(name: str) -> tuple[str, ...]:
+    """Return the names of the arguments of the order of a name.
+
+    >>> argument_names("window")
+    ('chunks', 'num_canonical_nodes')
+    """
+    return tuple(inspect.signature(ORDERS[name]).parameters)
+
+
+def order_of_text(text: str) -> Order:
+    """Return the order that a text describes: a name, and arguments in parentheses.
+
+    >>> order_of_text("block"), order_of_text("window(chunks=64, num_canonical_nodes=2)")
+    (Block(chunks=256), Window(chunks=64, num_canonical_nodes=2))
+
+    Raises
+    ------
+    UsageError
+        The text is no such description, or `named_order` refuses it.
+    """
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        call = None
+    if isinstance(call, ast.Name):
+        return named_order(call.id, {})
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+        try:
+            arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords if each.arg}
+        except ValueError:
+            arguments = {}
+        if len(arguments) == len(call.keywords):
+            return named_order(call.func.id, arguments)
+    msg = f"{text!r} does not describe an order"
+    raise UsageError(msg, hint='a name, and its arguments by name, as in "block(chunks=64)"')

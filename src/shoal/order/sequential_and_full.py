@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.arrays.permutation import permute, unpermute
-from shoal.order.protocol import as_ids, as_span, check_chunk_samples, chunk_starts
+from shoal.order.protocol import Moved, as_ids, as_span, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed, key
 
 _SPAN = 1 << 16
@@ -25,6 +25,7 @@ class Sequential:
 
     name: ClassVar[str] = "none"
     version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "nothing"
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -50,6 +51,7 @@ class Full:
 
     name: ClassVar[str] = "full"
     version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "samples"
 
     @property
     def parameters(self) -> dict[str, int]:

@@ -150,6 +150,11 @@ def variance_ratio_of(
     return max(0.0, round(ratio, 12))
 
 
+def has_formula(order: Order) -> bool:
+    """Return whether the quality of an order can be predicted; storage order has a formula, but mixes nothing."""
+    return isinstance(order, (Full, Block, Buffer, Window))
+
+
 def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
     """Return the number of independently drawn chunks to which the samples of a batch are equivalent.
 

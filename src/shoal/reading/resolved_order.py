@@ -14,13 +14,11 @@ from shoal.errors import StateError, UsageError
 from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.block_and_buffer import Buffer
 from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored
-from shoal.order.protocol import BoundOrder, Order
+from shoal.order.protocol import Adopting, BoundOrder, Order, OwnLength
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.shares import Sampling
-from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
@@ -45,6 +43,12 @@ class OrderRequest:
     chunk: Any = None
     num_canonical_nodes: int | None = None
     extents_per_chunk: int | None = None
+
+    @property
+    def has_own_length(self) -> bool:
+        """True if epochs of the order do not have each sample once."""
+        order: object = self.order
+        return isinstance(order, OwnLength)
 
     def adopting(self, state: State) -> OrderRequest:
         """Return the request with the numbers of a state if it left them open: they override a request in bytes."""
@@ -160,7 +164,12 @@ class ResolvedOrder(ResolvedEpochs):
     @property
     def by_shards(self) -> bool:
         """True if the chunks of the order are whole shards, as for the shuffle buffer of today's loaders."""
-        return isinstance(self.order, Buffer) and self.request.chunk is None
+        return self.order.moves == "shards" and self.request.chunk is None
+
+    @property
+    def moves_chunks(self) -> bool:
+        """True if the order moves the chunks of `chunks` as they are."""
+        return self.order.moves in ("chunks", "shards") and not self.by_shards
 
     @cached_property
     def order_borders(self) -> NDArray[np.int64]:
@@ -185,6 +194,8 @@ class ResolvedOrder(ResolvedEpochs):
         """Samples of an epoch of the order, of which `take` and the like may deliver only some."""
         if self.sampling is not None:
             return self.sampling.num_samples
+        if isinstance(self.order, OwnLength):
+            return self.order.num_positions(self.stored_between(self.order_borders))
         return self.index.num_samples if self.stored is None else len(self.stored)
 
     @property
@@ -209,6 +220,21 @@ class ResolvedOrder(ResolvedEpochs):
         saved.check(seed=resumed.seed, order=order, index=resumed.fingerprint, num_samples=num_samples)
         return resumed
 
+    def adopted(self, checkpoint: Mapping[str, Any]) -> tuple[ResolvedOrder, int, int] | None:
+        """Return where a run of another library goes on: in which order, epoch and position; None if nothing is known.
+
+        Raises
+        ------
+        StateError
+            It is a checkpoint of the library whose order this is, but of another seed or order.
+        """
+        if not isinstance(self.order, Adopting):
+            return None
+        found = self.order.adopted(checkpoint, self.stored_between(self.order_borders), self.seed)
+        if found is None:
+            return None
+        return replace(self, request=replace(self.request, order=found.order, seed=found.seed)), *found[2:]
+
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
         found = self._epochs.get(epoch)
@@ -229,7 +255,7 @@ class ResolvedOrder(ResolvedEpochs):
         found = self._turns.get(epoch)
         if found is None:
             copies = Copies(self.sampling.counts(seed=self.request.seed, epoch=epoch))
-            is_whole = isinstance(self.order, (Full, Sequential)) or self.by_shards  # which move no chunks
+            is_whole = not self.moves_chunks
             found = Turns.of(copies, self.stored_between(self.order_borders), whole=is_whole)
             _keep(self._turns, epoch, found)
         return found
@@ -241,7 +267,7 @@ class ResolvedOrder(ResolvedEpochs):
     @cached_property
     def units(self) -> Units:
         """Units in which the dataset is read."""
-        if isinstance(self.order, Full) or self._is_sparse:
+        if self.order.moves == "samples" or self._is_sparse:
             return RecordUnits(self.index)
         return ChunkUnits(self.chunks) if self.sampling is None else TurnUnits(self.chunks)
 
@@ -287,7 +313,7 @@ class ResolvedOrder(ResolvedEpochs):
         """Description of the order for a state: two streams with equal values and seeds have equal orders."""
         order = self.order
         told: dict[str, Any] = {"name": order.name, "version": order.version, **order.parameters}
-        if not isinstance(order, (Full, Sequential)):
+        if order.moves in ("chunks", "shards"):
             told["extents_per_chunk"] = None if self.by_shards else self.extents_per_chunk
         if self.stored is not None:
             told["stored"] = self.stored.digest()
@@ -300,9 +326,9 @@ class ResolvedOrder(ResolvedEpochs):
     def __repr__(self) -> str:
         """Return the order as a call that can be pasted at a prompt and gives the same integers if defaults change."""
         order = self.order
-        arguments = ", ".join(f"{name}={value}" for name, value in order.parameters.items())
+        arguments = ", ".join(f"{name}={value!r}" for name, value in order.parameters.items())
         call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"
-        if isinstance(order, (Full, Sequential)) or self.by_shards:
+        if not self.moves_chunks:
             return call + ")"
         extent_bytes = int(self.index.extent_decoded_bytes.sum()) / self.index.num_extents  # chunk= is in decoded bytes
         return f"{call}, chunk={round(self.extents_per_chunk * extent_bytes)})"

@@ -51,19 +51,20 @@ class Dataset(DatasetRun):
         self,
         order: str | Order = "window",
         *,
-        seed: int = 0,
+        seed: int | None = None,
         window: int | str | None = None,
         chunk: int | str | None = None,
         num_canonical_nodes: int | None = None,
+        **arguments: Any,
     ) -> Self:
         """Shuffle the samples: a new order each epoch, identical for identical arguments on any machine.
 
         Parameters
         ----------
         order
-            "window" (the default), "none", "full", "block" or "buffer", or an object of `shoal.orders`.
+            "window" (the default), "none", "full", "block", "buffer", another library's, or one of `shoal.orders`.
         seed
-            0 to 2**64 - 1; the same on all ranks.
+            0 to 2**64 - 1; the same on all ranks. Default 0, or that of the library whose order it is.
         window
             Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
         chunk
@@ -71,9 +72,11 @@ class Dataset(DatasetRun):
         num_canonical_nodes
             Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
+        arguments
+            Those of the order: ``shuffle("block", chunks=64)``.
         """
-        request = order_request(order, seed=seed, window=window, chunk=chunk, num_canonical_nodes=num_canonical_nodes)
-        shuffled = type(self)(self.stream.spec.in_order(request))
+        arguments |= {"window": window, "chunk": chunk, "num_canonical_nodes": num_canonical_nodes}
+        shuffled = type(self)(self.stream.spec.in_order(order_request(order, seed, arguments)))
         shuffled.resolved.state_order  # noqa: B018  # an impossible request is refused here, not when iterating
         return shuffled
 

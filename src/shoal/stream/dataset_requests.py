@@ -11,50 +11,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
-from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
-from shoal.order.registry import ORDERS
+from shoal.order.registry import ORDERS, named_order
 from shoal.order.seeds import check_seed
 from shoal.order.state_dict import MAX_POSITION, State
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.resolved_order import OrderRequest
 from shoal.stream.index_columns import column_of, words_of_column
 
+_OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
 _MOST_WORDS = 10
 """Texts of a column that an error lists."""
 
 
-def order_request(order: Any, *, seed: Any, window: Any, chunk: Any, num_canonical_nodes: Any) -> OrderRequest:
-    """Return the request of `shuffle`, checked as far as possible without the dataset."""
+def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderRequest:
+    """Return the request of `shuffle`, checked as far as possible without the dataset; arguments may be None."""
     if isinstance(order, (int, np.integer)) and not isinstance(order, bool):
         msg = f"shuffle({order}): the first argument is an order"
         raise UsageError(msg, hint=f"shuffle(seed={order})")
     if isinstance(order, type):
         msg = f"shuffle({order.__name__}) got a class; an order is an object of it"
         raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
-    if isinstance(order, str) and order not in ORDERS:
-        msg = f"there is no order {order!r}; there are {', '.join(map(repr, ORDERS))}"
-        hint = did_you_mean(order, ORDERS) + "an order is one of these, or an object of shoal.orders"
-        raise UsageError(msg, hint=hint)
     if not isinstance(order, str) and not hasattr(order, "bind"):
         msg = f"an order is a name or an object of shoal.orders; got {order!r}"
         raise UsageError(msg)
-    number = check_seed(seed)
-    for name, value in (("window", window), ("chunk", chunk)):
-        if value is not None:
-            parse_bytes(value, name)
-    if order == "window":
-        return OrderRequest(None, number, window, chunk, num_canonical_nodes)
-    keywords = {"window": window, "num_canonical_nodes": num_canonical_nodes}
-    if given := [f"{name}=" for name, value in keywords.items() if value is not None]:
-        kind = ORDERS[order] if isinstance(order, str) else type(order)
-        names = ", ".join(f"{name}=..." for name in kind().parameters) if kind in ORDERS.values() else "..."
-        hint = f"this order takes {kind.__name__}({names})" if names else "this order takes no arguments but seed="
-        msg = f"{' and '.join(given)} belongs to the window order in bytes; got order {order!r}"
-        raise UsageError(msg, hint=hint)
-    return OrderRequest(ORDERS[order]() if isinstance(order, str) else order, number, chunk=chunk)
+    given = {name: value for name, value in arguments.items() if value is not None}
+    for name in {"window", "chunk"} & given.keys():
+        parse_bytes(given[name], name)
+    if order == "window" and not given.keys() - _OF_WINDOW_IN_BYTES:
+        return OrderRequest(None, check_seed(seed or 0), **given)
+    if order == "window" and "window" in given:
+        msg = "window= says how large the window is in bytes, and chunks= in chunks"
+        raise UsageError(msg, hint="give one of them")
+    chunk = given.pop("chunk", None)
+    found = named_order(order, given) if isinstance(order, str) else order
+    if given and found is order:
+        msg = f"{', '.join(f'{name}=' for name in given)} cannot be added to an order that is complete: {order!r}"
+        raise UsageError(msg, hint="give it to the order itself, if it takes it")
+    return OrderRequest(found, check_seed(getattr(found, "default_seed", 0) if seed is None else seed), chunk=chunk)
 
 
 def request_of_state(state: State, *, stored: Runs | None = None) -> OrderRequest:
@@ -77,12 +73,15 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
         msg = f"the state was saved after select(), sample() or the like ({subsets[0]}), and holds only a digest of it"
         raise StateError(msg, hint="rebuild the dataset in Python, and call batch_ids()")
     msg = f"the order in the state cannot be made from its numbers: {dict(state.order)}"
-    numbers = [*given.values(), *([] if extents_per_chunk is None else [extents_per_chunk])]
-    if not isinstance(name, str) or name not in ORDERS or not all(type(each) is int and each > 0 for each in numbers):
+    if (
+        not isinstance(name, str)
+        or name not in ORDERS
+        or not (extents_per_chunk is None or (type(extents_per_chunk) is int and extents_per_chunk > 0))
+    ):
         raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
     try:
-        order = ORDERS[name](**given)
-    except (TypeError, UsageError) as error:
+        order = named_order(name, given)
+    except UsageError as error:
         hint = "the state was changed after it was saved, or saved by another shoal"
         msg = f"{msg}: {error}"
         raise StateError(msg, hint=hint) from None

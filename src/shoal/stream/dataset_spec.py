@@ -99,6 +99,9 @@ class DatasetSpec:
             msg = "this dataset is shuffled already; a second shuffle() would hide the first"
             raise UsageError(msg, hint="a larger window= mixes more")
         self._refuse_after_gaps("shuffle()")
+        if self.sampling is not None and request.has_own_length:
+            msg = f"{request.order!r} decides itself how often samples come, and was asked for after sample()"
+            raise UsageError(msg, hint="an order of shoal itself, such as shuffle(), takes sampled datasets")
         return replace(self, request=request)
 
     def selected(self, samples: Any, columns: Mapping[str, Any]) -> DatasetSpec:
@@ -213,8 +216,10 @@ class DatasetSpec:
         left = self.delivered if self.delivered is not None else self.stored
         if self.delivered is None and self.sampling is not None:
             return self.sampling.num_samples
-        if left is None and isinstance(self.request, MixRequest):
-            return self.request.epoch_samples
+        if isinstance(request := self.request, MixRequest) and left is None:
+            return request.epoch_samples
+        if isinstance(request, OrderRequest) and request.has_own_length and self.delivered is None:
+            return self.resolve().num_samples
         return self.opened.index.num_samples if left is None else len(left)
 
     @property

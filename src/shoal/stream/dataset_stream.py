@@ -223,6 +223,8 @@ class Stream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""
+        if "check" not in state and isinstance(self.resolved, ResolvedOrder):
+            state = self._adopted(self.resolved, state)
         saved = State.from_dict(state)
         resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch
         starts: Mapping[int, tuple[int, int]] = {saved.epoch: (resolved.number_of(saved.epoch, saved.position), 0)}
@@ -233,6 +235,14 @@ class Stream:
         self.cursor.begin(epoch, *starts.get(epoch, (0, 0)), starts)
         self.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         self.cursor.deliveries.forget()
+
+    def _adopted(self, resolved: ResolvedOrder, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the state of a checkpoint of the library whose order this is; other mappings as they are."""
+        found = resolved.adopted(checkpoint)
+        if found is None:
+            return checkpoint
+        self.resolved, epoch, position = found
+        return self.state_at(position, epoch)
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of what was delivered in this process."""

@@ -21,7 +21,7 @@ from shoal.quality.metrics import (
     expected_distinct_of,
     variance_ratio,
 )
-from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
+from shoal.quality.prediction import ChunkLayout, ShuffleQuality, has_formula, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 from shoal.stream.index_columns import key_column
@@ -46,8 +46,8 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     keys = _keys(resolved, key, turns)
     correlation = _correlation(keys, chunk_samples, rho)
     order, sizes = resolved.order, batch_sizes(batch, num_samples)
-    # Storage order does not shuffle chunks, and a buffer leaves similar samples of a chunk together.
-    is_measured = isinstance(order, Sequential) or (isinstance(order, Buffer) and keys is not None and rho is None)
+    # A buffer leaves similar samples of a chunk together.
+    is_measured = not has_formula(order) or (isinstance(order, Buffer) and keys is not None and rho is None)
     if is_measured:
         ratios = _measured(resolved, chunk_samples, keys, sizes)
     else:

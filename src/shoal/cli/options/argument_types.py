@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from shoal.hints import did_you_mean
+from shoal.order.registry import ORDERS
+
 
 def at_least_zero(text: str) -> int:
     """Parse an integer that is not negative."""
@@ -38,6 +41,15 @@ def sample_ids(text: str) -> list[int]:
     [5, 9, 100]
     """
     return [_at_least(0, word) for word in text.split(",")]
+
+
+def order(text: str) -> str:
+    """Parse the name of an order, with or without its arguments, which stay a text."""
+    name = text.partition("(")[0].strip()
+    if name not in ORDERS:
+        msg = f"there is no order {name!r}; {did_you_mean(name, ORDERS)}there are {', '.join(ORDERS)}"
+        raise argparse.ArgumentTypeError(msg)
+    return text
 
 
 def names(text: str) -> list[str]:

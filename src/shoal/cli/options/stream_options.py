@@ -7,14 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shoal.cli.options.argument_types import order as order_text
 from shoal.cli.options.source_options import names_mixture, open_with_samples, source_of, storage_options_of
 from shoal.errors import StateError, UsageError
 from shoal.formats.decoding.images import IMAGE_SPECS
 from shoal.hints import did_you_mean
-from shoal.order.block_and_buffer import Block, Buffer
-from shoal.order.registry import ORDERS
+from shoal.order.registry import order_of_text
 from shoal.order.state_dict import State
-from shoal.order.window.order import Window
 from shoal.reading.resolved_order import OrderRequest
 from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
@@ -30,7 +29,8 @@ _MOST_STATE_BYTES = 1 << 20
 def add_order_arguments(parser: argparse.ArgumentParser, *, default: str) -> None:
     """Declare the options of the order; ``default`` says what happens without any of them."""
     group = parser.add_argument_group("order", f"the arguments of Dataset.shuffle(); {default}")
-    group.add_argument("--order", choices=tuple(ORDERS), help="which order (default: window)")
+    text = 'which order, as in "block" or "block(chunks=64)" (default: window)'
+    group.add_argument("--order", type=order_text, metavar="ORDER", help=text)
     group.add_argument("--seed", type=int, metavar="S", help="seed (default: 0)")
     group.add_argument("--window", metavar="BYTES", help="bytes that mix at a time, such as 16GiB (default: 512MiB)")
     text = "bytes that move as one, such as 1MiB (default: a 512th of the window)"
@@ -47,28 +47,18 @@ def given_order_options(arguments: argparse.Namespace) -> list[str]:
 
 def requested_order(arguments: argparse.Namespace) -> OrderRequest:
     """Return the order that the options describe, or that of ``shuffle()``; refuse options of other orders."""
-    name = arguments.order or "window"
-    for option, owners in (("chunks", ("window", "block")), ("samples", ("buffer",))):
-        if getattr(arguments, option) is not None and name not in owners:
-            msg = f"--{option} belongs to --order {' or '.join(owners)}; the order is {name}"
-            raise UsageError(msg)
-    order: Any = name
-    num_canonical_nodes = arguments.num_canonical_nodes
-    if arguments.samples is not None:
-        order = Buffer(arguments.samples)
-    elif arguments.chunks is not None and name == "block":
-        order = Block(arguments.chunks)
-    elif arguments.chunks is not None:
-        if arguments.window is not None:
-            msg = "--window and --chunks both say how large the window is"
-            raise UsageError(msg, hint="--window takes bytes, --chunks a number of chunks")
-        order, num_canonical_nodes = Window(arguments.chunks, num_canonical_nodes), None
+    text = arguments.order or "window"
+    numbers = {name: getattr(arguments, name) for name in ("chunks", "samples")}
+    given = {name: value for name, value in numbers.items() if value is not None}
     return order_request(
-        order,
-        seed=arguments.seed or 0,
-        window=arguments.window,
-        chunk=arguments.chunk,
-        num_canonical_nodes=num_canonical_nodes,
+        order_of_text(text) if "(" in text else text,
+        arguments.seed,
+        {
+            **given,
+            "window": arguments.window,
+            "chunk": arguments.chunk,
+            "num_canonical_nodes": arguments.num_canonical_nodes,
+        },
     )
 
 

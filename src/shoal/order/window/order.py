@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import as_ids, as_span, as_whole, check_chunk_samples
+from shoal.order.protocol import Moved, as_ids, as_span, as_whole, check_chunk_samples
 from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 from shoal.order.window.timeline_slabs import Timeline
@@ -61,6 +61,7 @@ class Window:
 
     name: ClassVar[str] = "window"
     version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "chunks"
 
     chunks: int = 256
     num_canonical_nodes: int | None = None

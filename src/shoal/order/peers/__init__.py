@@ -1,0 +1,1 @@
+"""Orders of other libraries, id for id: one module or folder for each."""
