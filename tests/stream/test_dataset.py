@@ -100,7 +100,7 @@ def test_few_chosen_samples_are_read_one_by_one(tars: Dataset) -> None:
         (lambda ds: ds.shuffle(window="much"), "window must be a number of bytes; got 'much'.*16MiB"),
         (lambda ds: ds.shuffle(window=0), "window must be"),
         (lambda ds: ds.shuffle("full", window="1GiB"), "'full' has no argument 'window'"),
-        (lambda ds: ds.shuffle(Window(chunks=4), num_canonical_nodes=2), "no argument 'num_canonical_nodes'"),
+        (lambda ds: ds.shuffle(Window(chunks=4), num_canonical_nodes=2), "nodes= cannot be added to an order"),
         (lambda ds: ds.batch(), "size for each rank, or global_batch_size"),
         (lambda ds: ds.batch(3, global_batch_size=6), "size for each rank, or global_batch_size"),
         (lambda ds: ds.batch(0), "at least one sample"),

@@ -1,0 +1,88 @@
+"""Batches of a run in which every rank has workers, each with a stream of samples of its own.
+
+So it is in torch's ``DataLoader`` over an iterable dataset: each worker makes batches of its stream, the last of which
+may be short, and a rank takes a batch of each worker in turn, passing over those that have ended. A step of the run has
+the batches of all ranks, one after the other; ranks that have ended are passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.round_robin import RoundRobin
+from shoal.order.protocol import chunk_starts
+
+
+class LoaderBatches:
+    """The global order of such a run: its positions, and the samples of the streams of workers.
+
+    As long as all ranks have whole batches, step ``t`` has the positions from ``t * num_ranks * batch_size``.
+
+    Parameters
+    ----------
+    stream_samples
+        Samples of the stream of each worker of each rank, shape (num_ranks, num_workers), with one worker where a rank
+        reads in its own process.
+    batch_size
+        Samples of a batch of one rank.
+
+    References
+    ----------
+    ``_MultiProcessingDataLoaderIter`` in ``torch/utils/data/dataloader.py``.
+    """
+
+    def __init__(self, stream_samples: Any, batch_size: int) -> None:
+        samples = np.asarray(stream_samples, dtype=np.int64)
+        if samples.ndim != 2 or batch_size < 1:
+            msg = f"a run has the samples of each worker of each rank, and batches; got {samples.shape}, {batch_size}"
+            raise UsageError(msg)
+        self.num_ranks, self.num_workers = samples.shape
+        self.num_samples, self._size = int(samples.sum()), batch_size
+        batches = -(-samples // batch_size)
+        alike, kinds = np.unique(batches, axis=0, return_inverse=True)
+        self._kind_of_rank = kinds.reshape(-1)
+        self._worker_turns = [RoundRobin(row) for row in alike]
+        self._rank_turns = RoundRobin(batches.sum(axis=1))
+        ranks, workers = np.nonzero(samples % batch_size)
+        short = self._batch_numbers(ranks, workers, batches[ranks, workers] - 1)
+        by_number = np.argsort(short)
+        # The numbers of short batches, and how many samples all of them up to there lack.
+        self._short = short[by_number]
+        self._missing = chunk_starts((-samples[ranks, workers] % batch_size)[by_number])
+        self._after = (self._short + 1) * batch_size - self._missing[1:]
+
+    def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rank and worker that have the sample at each position, and its number in the worker's stream."""
+        passed = np.searchsorted(self._after, positions, side="right")
+        batch, offset = np.divmod(positions + self._missing[passed], self._size)
+        ranks, turns = self._rank_turns.locate(batch)
+        workers, numbers = np.empty_like(turns), np.empty_like(turns)
+        for kind, mine in self._by_kind(ranks):
+            workers[mine], numbers[mine] = self._worker_turns[kind].locate(turns[mine])
+        return ranks, workers, numbers * self._size + offset
+
+    def positions(
+        self, ranks: NDArray[np.int64], workers: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the position of each sample of a worker's stream, the inverse of `locate`."""
+        batch, offset = np.divmod(numbers, self._size)
+        found = self._batch_numbers(ranks, workers, batch)
+        return found * self._size + offset - self._missing[np.searchsorted(self._short, found)]
+
+    def _batch_numbers(
+        self, ranks: NDArray[np.int64], workers: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the number in the run of batches with these numbers in their workers' streams."""
+        turns = np.empty_like(numbers)
+        for kind, mine in self._by_kind(ranks):
+            turns[mine] = self._worker_turns[kind].positions(workers[mine], numbers[mine])
+        return self._rank_turns.positions(ranks, turns)
+
+    def _by_kind(self, ranks: NDArray[np.int64]) -> list[tuple[int, NDArray[np.bool_]]]:
+        """Return, for each kind of rank that occurs, where: ranks are alike if their workers have as many batches."""
+        kinds = self._kind_of_rank[ranks]
+        return [(kind, kinds == kind) for kind in np.unique(kinds).tolist()]
