@@ -3,6 +3,9 @@
 ``python bench/columns.py`` writes MDS shards of one fixed column and Parquet shards of one column of fixed lists in a
 temporary directory, reads them once, and then in turn: reads all bytes in order (`os.readv`), streams batches of 64,
 and streams them with a stage that does nothing, which takes the way over samples. The best of the rounds is printed.
+
+``--mixtures`` instead streams one dataset of 64 MDS shards in batches of 64, and mixtures of 1, 2, 8 and 64 sources
+that share these shards out: CPU time, medians of the rounds, with the first batch and after it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--samples", type=int, default=65_536)
+    parser.add_argument("--mixtures", action="store_true")
     arguments = parser.parse_args()
+    if arguments.mixtures:
+        measure_mixtures(arguments.samples, arguments.rounds)
+        return
     for name, write in (("mds", write_mds), ("parquet", write_parquet)):
         with tempfile.TemporaryDirectory() as directory:
             for shard, rows in enumerate(np.array_split(np.arange(arguments.samples), 16)):
@@ -70,6 +77,42 @@ def measure(name: str, directory: str, rounds: int) -> None:
     for way, seconds in best.items():
         rate = ds.num_samples / seconds
         print(f"  {way:30} {rate:12,.0f} samples/s {rate * TOKENS * 2 / 1e6:8,.0f} MB/s")
+
+
+def measure_mixtures(num_samples: int, rounds: int) -> None:
+    warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [Path(directory, f"{shard:02}.mds") for shard in range(64)]
+        for shard, path in enumerate(paths):
+            tokens = np.random.default_rng(shard).integers(0, 2**16, (num_samples // 64, TOKENS)).astype(np.uint16)
+            write_mds(path, tokens)
+        ways = {"one dataset": shoal.open(paths).shuffle(seed=0, window=WINDOW)}
+        for num_sources in (1, 2, 8, 64):
+            sources = {f"{part:02}": shoal.open(paths[part::num_sources]) for part in range(num_sources)}
+            ways[f"mixture of {num_sources:2}"] = shoal.mix(sources).shuffle(seed=0, window=WINDOW)
+        found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+        for _ in range(rounds):
+            for way, ds in ways.items():
+                found[way].append(cpu_seconds(ds))
+        one = np.median(found["one dataset"], axis=0)
+        for way, each in found.items():
+            (first, after, whole), low, high = np.median(each, axis=0), np.min(each, axis=0), np.max(each, axis=0)
+            print(
+                f"{way:14} first batch {1e3 * first:5.1f} ms, after it {1e6 * after:.2f} us a sample "
+                f"({1e6 * low[1]:.2f} to {1e6 * high[1]:.2f}; {after / one[1]:.2f} x one dataset), "
+                f"with it {1e6 * whole:.2f} us ({whole / one[2]:.2f} x)"
+            )
+
+
+def cpu_seconds(ds: shoal.Dataset) -> tuple[float, float, float]:
+    """CPU seconds of the first batch, for each sample after it, and for each of all samples."""
+    began = time.process_time()
+    batches = iter(ds.batch(BATCH))
+    next(batches)
+    first = time.process_time()
+    num_samples = sum(len(batch["tokens"]) for batch in batches)
+    end = time.process_time()
+    return first - began, (end - first) / num_samples, (end - began) / (num_samples + BATCH)
 
 
 def read_in_order(directory: str) -> int:

@@ -158,6 +158,16 @@ def test_a_table_keeps_rows_apart_whatever_comes_and_goes(sizes: list[int]) -> N
     assert len(table.arrays[0]) < 60 + 2 * max(sizes) + 64
 
 
+@pytest.mark.parametrize("shards", [[{"a": 4, "b": 4}, {"b": 4, "a": 4}], [{"b": 4, "a": 4}, {"wide": 8, "a": 4}]])
+def test_shards_with_a_column_in_other_places_share_a_batch(shards: list[dict[str, int]], tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for number, sizes in enumerate(shards):
+        columns = {name: random.integers(0, 99, (64, size)).astype(np.uint16) for name, size in sizes.items()}
+        (tmp_path / f"{number}.mds").write_bytes(mds_shard(columns))
+    ds = shoal.open(tmp_path).shuffle(seed=0, window="1MiB", num_canonical_nodes=1).columns("a")
+    assert all(same(one, other) for one, other in zip(*both(ds, 16), strict=True))
+
+
 def test_what_is_gathered_owns_its_bytes(mds: Path) -> None:
     batch = next(iter(shoal.open(mds).shuffle(seed=1).batch(8)))
     assert batch["tokens"].shape == (8, 256)

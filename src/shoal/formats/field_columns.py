@@ -25,6 +25,22 @@ class Kind(NamedTuple):
     shape: tuple[int, ...] = ()
     arrow: Any = None
 
+    @property
+    def in_memory(self) -> Kind:
+        """The kind without what makes no difference to batches and samples of Python and numpy values.
+
+        >>> Kind("number", np.dtype("i4"), arrow="int32").in_memory == Kind("array", np.dtype("i4")).in_memory
+        True
+        """
+        if self.how == "cells":
+            return self
+        is_scalar = self.how == "number" and not is_python_type(self.dtype)
+        return Kind("array" if is_scalar else self.how, self.dtype, self.shape)
+
+
+Kinds = tuple[tuple[str, Kind], ...]
+"""Names and kinds of some columns."""
+
 
 class Columns(NamedTuple):
     """The fields of some samples: names and kinds, and for each an array with one row per sample.
@@ -32,7 +48,7 @@ class Columns(NamedTuple):
     Arrays may be views of the bytes they were parsed from; those of "cells" are Arrow's.
     """
 
-    kinds: tuple[tuple[str, Kind], ...]
+    kinds: Kinds
     arrays: tuple[Any, ...]
 
     def by_name(self) -> dict[str, Any]:
@@ -47,7 +63,7 @@ class Record(NamedTuple):
     """
 
     layout: Any
-    kinds: tuple[tuple[str, Kind], ...]
+    kinds: Kinds
 
 
 def wanted_of(known: Sequence[str], wanted: Sequence[str] | None) -> Sequence[str]:

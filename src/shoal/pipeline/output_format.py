@@ -30,10 +30,12 @@ class Formatting:
 
     ``name`` is one of `FORMATS`, or None: then a batch is the result of `collate` on samples as they are stored.
     ``types`` are the types in which fields are stored, for values that do not carry their type through a sample.
+    ``has_types`` is false if sources of a mixture disagree about them; then values are all there is.
     """
 
     name: str | None = None
     types: StoredTypes = field(default_factory=dict)
+    has_types: bool = True
 
     def __post_init__(self) -> None:
         if self.name not in (None, *FORMATS):
@@ -49,7 +51,8 @@ class Formatting:
         if self.name in (None, "python"):
             return self
         types, *others = (stored_types(part, stages_of(stages, number)) for number, part in enumerate(opened.parts))
-        return replace(self, types=types if all(each == types for each in others) else {})
+        agree = all(each == types for each in others)
+        return replace(self, types=types if agree else {}, has_types=agree)
 
     @property
     def nests(self) -> bool:

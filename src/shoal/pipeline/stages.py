@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
@@ -218,6 +219,11 @@ class BySource:
                 return DROPPED
         return NameSource(self.names[source])(sample, sample_id)
 
+    @property
+    def naming(self) -> NameSources:
+        """The stage that adds ``__source__`` alone, also to columns."""
+        return NameSources(np.array(self.names, dtype=object), np.array(self.first_ids, dtype=np.int64))
+
     def unfiltered(self) -> BySource:
         """Return this stage without the filters of sources."""
         kept = tuple(tuple(each for each in own if not isinstance(each, Filter)) for own in self.stages)
@@ -251,6 +257,30 @@ class FillMissing:
         if not isinstance(sample, Mapping):
             return sample
         return {**sample, **{name: value for name, value in self.values.items() if name not in sample}}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameSources:
+    """A stage that adds the name of its source to each sample, or to columns with an id for each row.
+
+    ``names`` and ``first_ids``, the first sample id of each source, have the shape (num_sources,).
+    """
+
+    names: NDArray[Any]
+    first_ids: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return "the names of sources"
+
+    def __call__(self, sample: Any, sample_id: Any) -> Any:
+        """Return the sample, or the columns, with ``__source__``; refuse a field of that name as `NameSource` does."""
+        names = self.names[np.searchsorted(self.first_ids, sample_id, side="right") - 1]
+        if not isinstance(sample_id, np.ndarray):
+            return NameSource(names)(sample, sample_id)
+        if "__source__" in sample:
+            for name in dict.fromkeys(names):
+                NameSource(name)(sample, -1)
+        return {**sample, "__source__": names.tolist()}
 
 
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:

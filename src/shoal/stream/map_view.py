@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
 from shoal.indexing.opened_mixture import OpenedMixture
-from shoal.pipeline.columns.column_gathering import with_chosen
+from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages import BySource, Filter, in_epoch, run_stages
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample

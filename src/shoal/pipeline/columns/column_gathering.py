@@ -6,40 +6,23 @@ Python code runs per unit and per batch, never per sample, unless units of diffe
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.field_columns import Columns, Kind
-from shoal.formats.shard_format import ColumnarFormat, ColumnRecords, RecordFormat, Records, Sample
+from shoal.formats.field_columns import Columns, Kind, Kinds
+from shoal.formats.shard_format import ColumnRecords, Records, Sample
 from shoal.formats.tables.arrow_columns import arrow_array
-from shoal.indexing.open_source import Opened
 from shoal.order.partition import Share
+from shoal.pipeline.columns.column_sources import ColumnSource
 from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
 from shoal.pipeline.columns.unit_columns import Rows, Table
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords
-from shoal.reading.fetcher import Fetcher
 from shoal.reading.schedule.units import UnitRead
-
-
-def gathers(stages: Sequence[Stage]) -> bool:
-    """True if these stages do to the columns of a batch what they do to its samples."""
-    return all(isinstance(stage, SelectColumns | Rename | ToTuple | WithIds) for stage in stages)
-
-
-def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
-    """Restrict decoding to the fields that the first stage keeps, if the format supports it."""
-    first = stages[0] if stages else None
-    if not isinstance(first, SelectColumns | ToTuple) or not isinstance(opened.format, ColumnarFormat):
-        return opened
-    names = [name for names in first.names for name in names.split(";")]
-    return replace(opened, format=opened.format.projected(names))
-
 
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
 _LEAST_PART = 64
@@ -61,10 +44,8 @@ class Gathering:
 
     Parameters
     ----------
-    fetch
-        The source of units.
-    num_units
-        Units of the dataset, with about ``unit_rows`` samples each.
+    sources
+        The datasets whose units are gathered, in the order of their units and samples.
     formatting
         The output format of gathered columns.
     allocate
@@ -73,31 +54,54 @@ class Gathering:
 
     def __init__(
         self,
-        fetch: Fetcher,
+        sources: Sequence[ColumnSource],
         *,
-        num_units: int,
-        unit_rows: float,
         formatting: Formatting,
         allocate: Callable[..., NDArray[Any]] = np.empty,
     ) -> None:
-        self.fetch, self._formatting, self._allocate = fetch, formatting, allocate
-        self._index, self._format = fetch.opened.index, fetch.opened.format
-        self._shards: dict[int, tuple[int | None, int]] = {}
-        self._num_units, self._unit_rows = num_units, unit_rows
+        self._sources, self._formatting, self._allocate = sources, formatting, allocate
+        self._first_units = [source.first_unit for source in sources]
+        self._unit_rows = np.array([source.unit_rows for source in sources])
+        self._num_units = sources[-1].first_unit + sources[-1].num_units
+        self._shards: dict[tuple[int, int], tuple[int | None, int]] = {}
         self._tables: list[Table] = []
-        self._numbers: dict[tuple[tuple[str, Kind], ...], int] = {}
+        self._numbers: dict[Kinds, int] = {}
         self._held: dict[int, _Held] = {}
         self._gapped: set[str] = set()  # columns without a common kind at some point, stored as cells from then on
+
+    def read_ahead(self, units: NDArray[np.int64]) -> None:
+        """Read these units next, after those given before."""
+        if len(self._sources) == 1:
+            self._sources[0].fetch.read_ahead(units)
+            return
+        owners = self._owners(units)
+        for number in np.unique(owners).tolist():
+            source = self._sources[number]
+            source.fetch.read_ahead(units[owners == number] - source.first_unit)
+
+    def _owner(self, unit: int) -> int:
+        return bisect_right(self._first_units, unit) - 1
+
+    def _owners(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the source of each unit."""
+        return np.searchsorted(self._first_units, units, side="right") - 1
 
     def batches(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> Iterator[Any]:
         """Yield the batches of a span whose samples lie in ``units``; ``last`` marks the last use of a unit.
 
         A batch is a dict of columns, or a list of samples if these are not all columns of one kind.
         """
-        span = RowLifetimes(share.ids, units, last, num_units=self._num_units, held=list(self._held))
+        span = RowLifetimes(
+            share.ids,
+            units,
+            last,
+            num_units=self._num_units,
+            held={unit: held.num_rows for unit, held in self._held.items()},
+            rows_of=lambda some: self._unit_rows[self._owners(some)],
+        )
         for unit, held in self._held.items():
             span.lies(unit, held.table, held.first, held.first_sample)
-        rows_in_use = int(span.num_live * self._unit_rows)
+        rows_in_use = int(span.most_rows)
         most = max(_LEAST_PART, rows_in_use // _PARTS)
         firsts = share.batch_first.tolist()
         for begin, end in itertools.pairwise(firsts):
@@ -127,66 +131,75 @@ class Gathering:
         return samples
 
     def _take(self, unit: int, span: RowLifetimes, rows_in_use: int) -> None:
-        placed: list[_Held] = []
+        placed: list[tuple[int, int]] = []
+        owner = self._owner(unit)
+        source = self._sources[owner]
 
         def place(read: UnitRead) -> memoryview | None:
-            number = self._table_of_records(read, rows_in_use)
+            number = self._table_of_records(owner, read, rows_in_use)
             if number is None:
                 return None
             first, buffer = self._tables[number].place(read.num_samples)
-            placed.append(_Held(number, first, read.num_samples, read.first_sample, None))
+            placed.append((number, first))
             return buffer
 
-        read, records = self.fetch.take(unit, place)
-        held = placed[0] if records is None else self._put(read, records, rows_in_use)
-        self._held[unit] = held
+        read, records = source.take(unit, place)
+        number, first = placed[0] if records is None else self._put(source, records, rows_in_use)
+        kept = records if number < 0 else None
+        held = self._held[unit] = _Held(number, first, read.num_samples, source.first_sample + read.first_sample, kept)
         span.lies(unit, held.table, held.first, held.first_sample)
 
-    def _put(self, read: UnitRead, records: Records | SalvagedRecords, rows_in_use: int) -> _Held:
-        num_rows = len(records)
+    def _put(self, source: ColumnSource, records: Records | SalvagedRecords, rows_in_use: int) -> tuple[int, int]:
+        """Store records as columns; return the number of the table, or -1 if they are none, and the first row."""
         columns = records.columns() if isinstance(records, ColumnRecords) else None
         if columns is None:
-            return _Held(-1, 0, num_rows, read.first_sample, records)
-        number, columns = self._table_of(columns, rows_in_use)
-        return _Held(number, self._tables[number].put(columns, num_rows), num_rows, read.first_sample, None)
+            return -1, 0
+        number, columns = self._table_of(source.columns(columns), rows_in_use)
+        return number, self._tables[number].put(columns, len(records))
 
-    def _table_of_records(self, read: UnitRead, rows_in_use: int) -> int | None:
+    def _table_of_records(self, owner: int, read: UnitRead, rows_in_use: int) -> int | None:
         """Return the table that can take the bytes of a read unparsed; None if they must be parsed."""
-        number, record_bytes = self._shards.get(read.shard) or self._met(read.shard, rows_in_use)
+        number, record_bytes = self._shards.get((owner, read.shard)) or self._met(owner, read.shard, rows_in_use)
         return number if number is not None and read.num_bytes == read.num_samples * record_bytes else None
 
-    def _met(self, shard: int, rows_in_use: int) -> tuple[int | None, int]:
-        """Remember for a shard the table of its records, if it holds records, and the bytes of one; return both."""
-        name, head = self._index.shard_names[shard], self._index.shard_heads.get(shard, {})
-        record = self._format.record(head, shard=name) if isinstance(self._format, RecordFormat) else None
+    def _met(self, owner: int, shard: int, rows_in_use: int) -> tuple[int | None, int]:
+        """Remember for a shard the table that can take its records as they are, and the bytes of one; return both."""
+        record = self._sources[owner].record(shard)
         number, record_bytes = None, 0
         if record is not None:
-            number, record_bytes = self._numbers.get(record.kinds), record.layout.itemsize
-            if number is None:
-                number = self._numbers[record.kinds] = len(self._tables)
+            key, record_bytes = self._key(record.kinds), record.layout.itemsize
+            if (number := self._numbers.get(key)) is None:
+                number = self._numbers[key] = len(self._tables)
                 self._tables.append(Table(record.kinds, num_rows=rows_in_use, layout=record.layout))
+            elif not self._tables[number].has_layout(record.layout):
+                number = None
         if len(self._shards) >= _SHARDS_AT_HAND:
             self._shards.clear()
-        self._shards[shard] = number, record_bytes
+        self._shards[owner, shard] = number, record_bytes
         return number, record_bytes
 
     def _let_go(self, unit: int) -> None:
         held = self._held.pop(unit)
         if held.records is None:
             self._tables[held.table].drop(held.first, held.num_rows)
-        self.fetch.release(unit)
+        self._sources[self._owner(unit)].release(unit)
 
     def _table_of(self, columns: Columns, rows_in_use: int) -> tuple[int, Columns]:
         """Return the number of the table for columns of these kinds, and the columns converted to fit it."""
-        number = self._numbers.get(columns.kinds)
+        number = self._numbers.get(self._key(columns.kinds))
         if number is not None:
             return number, columns
         columns = self._alike(columns)
-        number = self._numbers.get(columns.kinds)
+        key = self._key(columns.kinds)
+        number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[columns.kinds] = len(self._tables)
+            number = self._numbers[key] = len(self._tables)
             self._tables.append(Table(columns.kinds, num_rows=rows_in_use))
         return number, columns
+
+    def _key(self, kinds: Kinds) -> Kinds:
+        """Return what kinds must share for one table: rows of which batches and samples are the same."""
+        return kinds if self._formatting.name == "arrow" else tuple((name, kind.in_memory) for name, kind in kinds)
 
     def _alike(self, columns: Columns) -> Columns:
         """Convert columns of one Arrow type to cells if only some units of them have gaps or differing lengths."""
@@ -197,7 +210,7 @@ class Gathering:
             self._gapped |= {name for (name, one), (_, other) in pairs if one != other and one.arrow is not None}
         kinds, arrays = list(columns.kinds), list(columns.arrays)
         for place, (name, kind) in enumerate(kinds):
-            if name in self._gapped and kind.how != "cells":
+            if name in self._gapped and kind.how != "cells" and kind.arrow is not None:
                 kinds[place], arrays[place] = (name, Kind("cells", arrow=kind.arrow)), arrow_array(kind, arrays[place])
         return Columns(tuple(kinds), tuple(arrays))
 
@@ -206,5 +219,6 @@ class Gathering:
         held = self._held[unit]
         number = sample_id - held.first_sample
         if held.records is not None:
-            return held.records.sample(number)
+            sample: Sample | Damaged = self._sources[self._owner(unit)].sample(held.records.sample(number))
+            return sample
         return self._tables[held.table].sample(held.first, number)

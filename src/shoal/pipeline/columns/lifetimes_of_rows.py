@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ class RowLifetimes:
     num_units
         Units of the dataset.
     held
-        Units that are already in memory.
+        Units that are already in memory, and the number of rows in each.
+    rows_of
+        Returns about how many rows some units have, same shape.
     """
 
     def __init__(
@@ -30,7 +32,8 @@ class RowLifetimes:
         last: NDArray[np.bool_],
         *,
         num_units: int,
-        held: Sequence[int],
+        held: Mapping[int, int],
+        rows_of: Callable[[NDArray[np.int64]], NDArray[np.float64]],
     ) -> None:
         self._ids, self._units = ids, units
         self._distinct: NDArray[np.int64] | None = None
@@ -49,9 +52,10 @@ class RowLifetimes:
         arrived = self._first_uses(codes, num_codes, held)
         self._arrivals = iter(zip(arrived.tolist(), units[arrived].tolist(), strict=True))
         self._next = next(self._arrivals, None)
-        self.num_live = _most_at_once(arrived, departed, len(held))
+        rows = (rows_of(units[arrived]), rows_of(units[departed]))
+        self.most_rows = sum(held.values()) + _most_at_once(arrived, departed, *rows)
 
-    def _first_uses(self, codes: NDArray[np.int64], num_codes: int, held: Sequence[int]) -> NDArray[np.int64]:
+    def _first_uses(self, codes: NDArray[np.int64], num_codes: int, held: Iterable[int]) -> NDArray[np.int64]:
         """Return the places of the first uses of units that are not in memory, sorted."""
         num_samples = len(codes)
         first = np.full(num_codes, num_samples)
@@ -109,7 +113,12 @@ class RowLifetimes:
         return zip(self._units[begin:stop].tolist(), self._ids[begin:stop].tolist(), strict=True)
 
 
-def _most_at_once(arrivals: NDArray[np.int64], departures: NDArray[np.int64], num_held: int) -> int:
-    """Return the most units in memory at a time, given the places where they arrive and depart."""
-    gone = np.searchsorted(departures, arrivals)
-    return num_held + int((np.arange(1, len(arrivals) + 1) - gone).max(initial=0))
+def _most_at_once(
+    arrivals: NDArray[np.int64],
+    departures: NDArray[np.int64],
+    arriving: NDArray[np.float64],
+    departing: NDArray[np.float64],
+) -> float:
+    """Return by how many rows memory grows at most, given the places and rows of units that arrive and depart."""
+    gone = np.concatenate([[0.0], np.cumsum(departing)])[np.searchsorted(departures, arrivals)]
+    return float((np.cumsum(arriving) - gone).max(initial=0))

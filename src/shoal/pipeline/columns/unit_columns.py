@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.field_columns import Columns, Kind
+from shoal.formats.field_columns import Columns, Kinds
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells
 from shoal.formats.tables.arrow_values import value_in
@@ -34,7 +34,7 @@ class Table:
         The type of a record, if the columns are fields of records that are used as they are stored.
     """
 
-    def __init__(self, kinds: tuple[tuple[str, Kind], ...], *, num_rows: int, layout: Any = None) -> None:
+    def __init__(self, kinds: Kinds, *, num_rows: int, layout: Any = None) -> None:
         self.kinds = kinds
         self.has_cells = any(kind.how == "cells" for _, kind in kinds)
         # With spare room, which takes no memory until it is written: growing costs 5 ms for 16 MiB.
@@ -57,6 +57,10 @@ class Table:
                 None if kind.how == "cells" else np.empty((self._capacity, *kind.shape), kind.dtype)
                 for _, kind in self.kinds
             ]
+
+    def has_layout(self, layout: Any) -> bool:
+        """True if records of this layout are stored as they are."""
+        return self._layout is not None and bool(self._layout == layout)
 
     def place(self, num_rows: int) -> tuple[int, memoryview]:
         """Reserve rows for so many records; return the number of the first, and the memory for their bytes."""

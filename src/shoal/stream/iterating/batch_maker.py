@@ -8,12 +8,12 @@ from typing import Any
 
 from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.batch_memory import keep_for_next
-from shoal.pipeline.columns.column_gathering import Gathering, with_chosen
+from shoal.pipeline.columns.column_gathering import Gathering
+from shoal.pipeline.columns.column_sources import ColumnSource, with_chosen
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import quarantine_of
-from shoal.pipeline.stages import Stage, in_epoch, stages_of
+from shoal.pipeline.stages import BySource, Stage, in_epoch, stages_of
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
@@ -60,18 +60,20 @@ class BatchMaker:
         if pipeline.threaded is not None:
             forgiving = quarantine is not None and quarantine.finds
             self._decoders = Decoders(pipeline.stages, pipeline.threaded, index=opened.index, forgiving=forgiving)
-        # A mixture finds the units of each source, and most orders move the units themselves.
-        units_of = None if isinstance(reading, MixedReading) or reading.moves_units else reading.units_of
-        shares = shares_of(order, pipeline, self.position, units_of)
         context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, quarantine, self._decoders)
+        gathering = _gathering(context, reading, options)
+        # Reading samples of a mixture finds the units of each source, and most orders move the units themselves.
+        finds_units = isinstance(reading, MixedReading) and gathering is None
+        units_of = None if finds_units or reading.moves_units else reading.units_of
+        shares = shares_of(order, pipeline, self.position, units_of)
         make = batches_made if batched else samples_made
         if pipeline.partition.refills:
             parts_made = SharedParts(hashes, self.position)
             shares, make = parts_made.noted(shares), parts_made.batches if pipeline.fills else parts_made.made
         else:
             self.position.sums = sums
-        if (gathering := _gathering(context, reading, options)) is not None:
-            made = batches_gathered(gathered(shares, gathering.fetch, gathering), context)
+        if gathering is not None:
+            made = batches_gathered(gathered(shares, gathering), context)
         else:
             made = make(reading.spans(shares, quarantine), context)
         # Generators, without a call in between for every sample.
@@ -116,17 +118,24 @@ def _gathering(
 ) -> Gathering | None:
     """Return the maker of batches from columns; None if they must be made of samples.
 
-    They must if damaged samples are skipped, since these are reported one by one, and if memory is limited.
+    They must if damaged samples are skipped, since these are reported one by one, if memory is limited, and if sources
+    of a mixture disagree about types that samples do not carry.
     """
-    opened, pipeline = context.opened, context.pipeline
-    if isinstance(reading, MixedReading) or isinstance(opened, OpenedMixture):
+    pipeline, formatting = context.pipeline, context.pipeline.formatting
+    if not (pipeline.stacks and options.copy and context.quarantine is None and formatting.has_types):
         return None
-    fetch, budget = reading.reader, reading.budget
-    if not (pipeline.stacks and options.copy and context.quarantine is None and budget.keeping is None):
-        return None
-    if not isinstance(opened.format, ColumnarFormat) or not isinstance(fetch, Fetcher):
-        return None
-    num_units = budget.units.num_units
-    unit_rows = opened.index.num_samples / max(1, num_units)
-    formatting, allocate = pipeline.formatting, pipeline.allocate
-    return Gathering(fetch, num_units=num_units, unit_rows=unit_rows, formatting=formatting, allocate=allocate)
+    if isinstance(reading, MixedReading):
+        parts, units, ids = reading.parts, reading.first_units, reading.first_ids
+    else:
+        parts, units, ids = [reading], [0], [0]
+    first = next(iter(pipeline.stages), None)
+    sources = []
+    for number, (part, first_unit, first_id) in enumerate(zip(parts, units, ids, strict=False)):
+        fetch, budget = part.reader, part.budget
+        if not isinstance(fetch, Fetcher) or budget.keeping is not None:
+            return None
+        if not isinstance(fetch.opened.format, ColumnarFormat):
+            return None
+        own = first.stages[number] if isinstance(first, BySource) else ()
+        sources.append(ColumnSource(fetch, budget.units.num_units, first_unit, first_id, own))
+    return Gathering(sources, formatting=formatting, allocate=pipeline.allocate)

@@ -16,7 +16,7 @@ from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
-from shoal.pipeline.stages import DROPPED, run_stages
+from shoal.pipeline.stages import DROPPED, BySource, run_stages
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
@@ -110,7 +110,9 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
 
 def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
-    stages, collated, deliver = source.pipeline.stages, source.pipeline.collator, source.deliverer
+    collated, deliver = source.pipeline.collator, source.deliverer
+    # The stages of each source of a mixture have run.
+    stages = [stage.naming if isinstance(stage, BySource) else stage for stage in source.pipeline.stages]
     for span in spans:
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):

@@ -14,7 +14,7 @@ from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate, nested
-from shoal.pipeline.columns.column_gathering import gathers
+from shoal.pipeline.columns.column_sources import gathers
 from shoal.pipeline.decode_pool import Threaded, threaded
 from shoal.pipeline.missing_fields import noticing
 from shoal.pipeline.output_format import Formatting

@@ -119,14 +119,14 @@ def planned(
         current, units = following, units_after
 
 
-def gathered(shares: Iterator[tuple[Share, range]], fetch: Fetcher, gathering: Gathering) -> Iterator[Gathered]:
+def gathered(shares: Iterator[tuple[Share, range]], gathering: Gathering) -> Iterator[Gathered]:
     """Yield span after span of batches made of columns, planned as in `planned`."""
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
         if following is not None:
             units_after = following[0].chunks
-            fetch.read_ahead(first_uses(units_after, units))
+            gathering.read_ahead(first_uses(units_after, units))
         if current is not None:
             last = last_uses(units, units_after)
             yield Gathered(gathering.batches(current[0], units, last), *current)

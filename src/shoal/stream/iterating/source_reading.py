@@ -104,23 +104,36 @@ class MixedReading:
         self._resolved = resolved
         self._requests = _shared_requests(opened, counters, options)
         shared = SharedReading(self._requests, MemoryBudget(ahead_limit_bytes=0), len(opened))
-        self._parts: list[SourceReading] = []
+        self.parts: list[SourceReading] = []
         for part, order, limit in zip(opened, resolved.parts, limits, strict=True):
             try:
-                self._parts.append(SourceReading(part, order, counters, options.limited_to(limit), shared))
+                self.parts.append(SourceReading(part, order, counters, options.limited_to(limit), shared))
             except UsageError as error:
                 self.close()
-                name = resolved.opened.names[len(self._parts)]
+                name = resolved.opened.names[len(self.parts)]
                 msg = f"the source {name!r}, which gets {limit} bytes of memory_limit={options.memory_limit_bytes}: "
                 hint = "a larger memory_limit=, which sources share as their windows do, or a smaller chunk="
                 raise UsageError(msg + error.message, hint=hint) from None
 
+        counts = [part.budget.units.num_units for part in self.parts]
+        self.first_ids: list[int] = resolved.index.first_id.tolist()
+        self.first_units = list(itertools.accumulate(counts, initial=0))
+        self.moves_units = all(part.moves_units for part in self.parts) and self.first_units == resolved.first_chunks
+
+    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the unit that holds each sample, those of one dataset numbered after those of another."""
+        units = np.empty(len(ids), dtype=np.int64)
+        for part, rows, own_ids in self._resolved.index.by_part(ids):
+            own_chunks = chunks[rows] - self._resolved.first_chunks[part]
+            units[rows] = self.parts[part].units_of(own_ids, own_chunks) + self.first_units[part]
+        return units
+
     def spans(self, shares: Iterator[tuple[Share, range]], quarantine: Quarantine | None) -> Iterator[ReadSpan]:
         """Yield the samples of these shares, which have chunks of the mixture, span by span."""
         divided = (self._divided(share, steps, quarantine) for share, steps in shares)
-        *copies, spans = itertools.tee(divided, len(self._parts) + 1)
+        *copies, spans = itertools.tee(divided, len(self.parts) + 1)
         parts = [part.spans(_shares_of(number, copy), None)
-                 for number, (part, copy) in enumerate(zip(self._parts, copies, strict=True))]  # fmt: skip
+                 for number, (part, copy) in enumerate(zip(self.parts, copies, strict=True))]  # fmt: skip
         for span in spans:
             samples = [next(part).samples for part in parts]
             share = span.share
@@ -133,7 +146,7 @@ class MixedReading:
         """Stop; the threads have ended when this returns."""
         if self._requests is not None:
             self._requests.close()
-        for part in self._parts:
+        for part in self.parts:
             part.close()
 
     def _divided(self, share: Share, steps: range, quarantine: Quarantine | None) -> _Divided:
@@ -143,7 +156,7 @@ class MixedReading:
         of_parts = {}
         for part, rows, own_ids in self._resolved.index.by_part(ids):
             owners[rows] = part
-            units = self._parts[part].units_of(own_ids, chunks[rows] - self._resolved.first_chunks[part])
+            units = self.parts[part].units_of(own_ids, chunks[rows] - self._resolved.first_chunks[part])
             of_parts[part] = _share(own_ids, units)
         return _Divided(share, steps, wanted, owners.tolist(), of_parts)
 

@@ -1,0 +1,106 @@
+"""The datasets whose units are gathered into batches: one, or all those of a mixture side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shoal.formats.field_columns import Columns, Kind, Kinds, Record
+from shoal.formats.shard_format import ColumnarFormat, RecordFormat, Records
+from shoal.indexing.open_source import Opened
+from shoal.pipeline.stages import BySource, Rename, SelectColumns, Stage, ToTuple, WithIds
+from shoal.reading.checks.salvage import SalvagedRecords
+from shoal.reading.fetcher import Fetcher
+from shoal.reading.schedule.units import UnitRead
+
+
+def gathers(stages: Sequence[Stage]) -> bool:
+    """True if these stages do to the columns of a batch what they do to its samples."""
+    return all(
+        all(isinstance(own, SelectColumns | Rename) for part in stage.stages for own in part)
+        if isinstance(stage, BySource)
+        else isinstance(stage, SelectColumns | Rename | ToTuple | WithIds)
+        for stage in stages
+    )
+
+
+def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
+    """Restrict decoding to the fields that the first stage keeps, if the format supports it."""
+    first = stages[0] if stages else None
+    if not isinstance(first, SelectColumns | ToTuple) or not isinstance(opened.format, ColumnarFormat):
+        return opened
+    names = [name for names in first.names for name in names.split(";")]
+    return replace(opened, format=opened.format.projected(names))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSource:
+    """One dataset, and its place among others whose units and samples are numbered one dataset after another.
+
+    ``stages`` are its own, which select and rename columns. They are applied to each unit, so that the columns of two
+    datasets are the same if their samples are after these stages.
+    """
+
+    fetch: Fetcher
+    num_units: int
+    first_unit: int = 0
+    first_sample: int = 0
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def unit_rows(self) -> float:
+        """Mean number of samples in a unit."""
+        return self.fetch.opened.index.num_samples / max(1, self.num_units)
+
+    def take(
+        self, unit: int, place: Callable[[UnitRead], memoryview | None]
+    ) -> tuple[UnitRead, Records | SalvagedRecords | None]:
+        """Take a unit into use, as `Fetcher.take` does."""
+        return self.fetch.take(unit - self.first_unit, place)
+
+    def release(self, unit: int) -> None:
+        """Release a unit that was taken."""
+        self.fetch.release(unit - self.first_unit)
+
+    def record(self, shard: int) -> Record | None:
+        """Return the layout of the samples of a shard; None if they have no common length."""
+        opened = self.fetch.opened
+        if not isinstance(opened.format, RecordFormat):
+            return None
+        head, name = opened.index.shard_heads.get(shard, {}), opened.index.shard_names[shard]
+        record = opened.format.record(head, shard=name)
+        if record is None or not self.stages:
+            return record
+        fields = self._staged({name: (kind, record.layout.fields[name]) for name, kind in record.kinds})
+        places = [place for _, place in fields.values()]
+        layout = np.dtype({
+            "names": list(fields),
+            "formats": [dtype for dtype, *_ in places],
+            "offsets": [offset for _, offset, *_ in places],
+            "itemsize": record.layout.itemsize,
+        })  # fmt: skip
+        return Record(layout, _kinds(fields))
+
+    def columns(self, columns: Columns) -> Columns:
+        """Return the columns of a unit after the stages."""
+        if not self.stages:
+            return columns
+        pairs = zip(columns.kinds, columns.arrays, strict=True)
+        fields = self._staged({name: (kind, array) for (name, kind), array in pairs})
+        return Columns(_kinds(fields), tuple(array for _, array in fields.values()))
+
+    def sample(self, sample: Any) -> Any:
+        """Return a sample after the stages."""
+        return self._staged(sample)
+
+    def _staged(self, fields: Any) -> Any:
+        for stage in self.stages:
+            fields = stage(fields, -1)
+        return fields
+
+
+def _kinds(fields: dict[str, tuple[Kind, Any]]) -> Kinds:
+    return tuple((name, kind) for name, (kind, _) in fields.items())
