@@ -77,6 +77,7 @@ def sources_in(home: Path) -> dict[str, Dataset]:
         "wide": shoal.open(home / "wide").columns("id", "tokens"),
         "renamed": shoal.open(home / "renamed").rename(id="id;number").columns("id", "tokens"),
         "other": shoal.open(home / "other"),
+        "bare": shoal.open(home / "plain").columns("tokens"),
         "parquet": shoal.open(home / "parquet").columns("id", "tokens"),
         "ragged": shoal.open(home / "ragged").columns("id", "tokens"),
         "lines": shoal.open(home / "lines"),
@@ -113,10 +114,11 @@ DESCRIBED: dict[str, Callable[[Dataset], Dataset]] = {
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(
     names=st.lists(
-        st.sampled_from([*ALIKE, "other", "parquet", "ragged", "lines"]), min_size=1, max_size=5, unique=True
+        st.sampled_from([*ALIKE, "other", "bare", "parquet", "ragged", "lines"]), min_size=1, max_size=5, unique=True
     ),
     weights=st.lists(st.integers(1, 9), min_size=5, max_size=5),
     choice=st.sampled_from(["even", "random", PerBatch(samples=12), PerRank(samples=4)]),
+    missing=st.sampled_from(["none", {"id": 7, "tokens": 0}]),
     shuffle=st.sampled_from([{}, {"order": "full"}, {"window": "2KiB"}, {"window": "20KiB", "num_canonical_nodes": 1}]),
     described=st.sampled_from(sorted(DESCRIBED)),
     world=st.integers(1, 3),
@@ -128,6 +130,7 @@ def test_batches_are_those_of_collated_samples_from_any_position(
     names: list[str],
     weights: list[int],
     choice: Any,
+    missing: Any,
     shuffle: dict[str, Any],
     described: str,
     world: int,
@@ -144,7 +147,7 @@ def test_batches_are_those_of_collated_samples_from_any_position(
 
     def mixed(rank: int, *, collated: bool) -> Dataset:
         shares = dict(zip(names, weights, strict=False))
-        mixture = shoal.mix(sources, weights=shares, choice=choice, epoch_size=250)
+        mixture = shoal.mix(sources, weights=shares, choice=choice, missing=missing, epoch_size=250)
         ds = DESCRIBED[described](mixture.shuffle(*order, seed=2, **shuffle))
         ds = ds.map(as_they_are) if collated else ds
         return ds.batch(size, remainder=remainder).partition(rank=rank, world_size=world)
@@ -173,7 +176,7 @@ def test_columns_that_are_alike_are_gathered_at_once_whatever_lies_beside_them(h
     gathers.clear()
     list(ds.filter(bool).batch(40))
     list(ds.reading(memory_limit="1MiB").batch(40))
-    list(shoal.mix({"lines": sources["lines"], "plain": sources["plain"]}).batch(8))
+    list(shoal.mix({"lines": sources["lines"], "plain": sources["plain"]}, missing="none").batch(8))
     assert not gathers
 
 
@@ -218,9 +221,9 @@ def test_a_source_with_a_field_named_source_is_refused(tmp_path: Path) -> None:
 
 def test_a_field_that_a_source_lacks_is_named(home: Path) -> None:
     sources = sources_in(home)
-    ds = shoal.mix({"plain": sources["plain"], "wide": sources["wide"].columns("tokens").columns("id")})
+    both = {"plain": sources["plain"].columns("id"), "wide": sources["wide"].columns("tokens").columns("id")}
     with pytest.raises(UsageError, match=r"columns\(\) wants the field 'id'; this sample has 'tokens'"):
-        list(ds.batch(8))
+        list(shoal.mix(both).batch(8))
 
 
 def test_a_file_that_is_cut_short_is_told_at_its_batch(home: Path, tmp_path: Path) -> None:

@@ -152,9 +152,9 @@ class Gathering:
     def _put(self, source: ColumnSource, records: Records | SalvagedRecords, rows_in_use: int) -> tuple[int, int]:
         """Store records as columns; return the number of the table, or -1 if they are none, and the first row."""
         columns = records.columns() if isinstance(records, ColumnRecords) else None
-        if columns is None:
+        if columns is None or (columns := source.columns(columns)) is None:
             return -1, 0
-        number, columns = self._table_of(source.columns(columns), rows_in_use)
+        number, columns = self._table_of(columns, rows_in_use)
         return number, self._tables[number].put(columns, len(records))
 
     def _table_of_records(self, owner: int, read: UnitRead, rows_in_use: int) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from shoal.formats.field_columns import Columns, Kind, Kinds, Record
 from shoal.formats.shard_format import ColumnarFormat, RecordFormat, Records
 from shoal.indexing.open_source import Opened
-from shoal.pipeline.stages import BySource, Rename, SelectColumns, Stage, ToTuple, WithIds
+from shoal.pipeline.stages import BySource, FillMissing, Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.reading.checks.salvage import SalvagedRecords
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.schedule.units import UnitRead
@@ -20,7 +20,7 @@ from shoal.reading.schedule.units import UnitRead
 def gathers(stages: Sequence[Stage]) -> bool:
     """True if these stages do to the columns of a batch what they do to its samples."""
     return all(
-        all(isinstance(own, SelectColumns | Rename) for part in stage.stages for own in part)
+        all(isinstance(own, SelectColumns | Rename | FillMissing) for part in stage.stages for own in part)
         if isinstance(stage, BySource)
         else isinstance(stage, SelectColumns | Rename | ToTuple | WithIds)
         for stage in stages
@@ -40,8 +40,8 @@ def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
 class ColumnSource:
     """One dataset, and its place among others whose units and samples are numbered one dataset after another.
 
-    ``stages`` are its own, which select and rename columns. They are applied to each unit, so that the columns of two
-    datasets are the same if their samples are after these stages.
+    ``stages`` are its own, which select and rename columns, or fill missing ones. They are applied to each unit, so the
+    columns of two datasets are the same if their samples are after these stages. A unit that lacks a column has none.
     """
 
     fetch: Fetcher
@@ -75,6 +75,8 @@ class ColumnSource:
         if record is None or not self.stages:
             return record
         fields = self._staged({name: (kind, record.layout.fields[name]) for name, kind in record.kinds})
+        if fields is None:
+            return None
         places = [place for _, place in fields.values()]
         layout = np.dtype({
             "names": list(fields),
@@ -84,20 +86,24 @@ class ColumnSource:
         })  # fmt: skip
         return Record(layout, _kinds(fields))
 
-    def columns(self, columns: Columns) -> Columns:
-        """Return the columns of a unit after the stages."""
+    def columns(self, columns: Columns) -> Columns | None:
+        """Return the columns of a unit after the stages; None if one of them is missing."""
         if not self.stages:
             return columns
         pairs = zip(columns.kinds, columns.arrays, strict=True)
         fields = self._staged({name: (kind, array) for (name, kind), array in pairs})
-        return Columns(_kinds(fields), tuple(array for _, array in fields.values()))
+        return None if fields is None else Columns(_kinds(fields), tuple(array for _, array in fields.values()))
 
     def sample(self, sample: Any) -> Any:
         """Return a sample after the stages."""
-        return self._staged(sample)
-
-    def _staged(self, fields: Any) -> Any:
         for stage in self.stages:
+            sample = stage(sample, -1)
+        return sample
+
+    def _staged(self, fields: dict[str, Any]) -> dict[str, Any] | None:
+        for stage in self.stages:
+            if isinstance(stage, FillMissing) and not stage.values.keys() <= fields.keys():
+                return None
             fields = stage(fields, -1)
         return fields
 
