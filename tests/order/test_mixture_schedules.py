@@ -51,6 +51,15 @@ def test_a_later_change_leaves_everything_before_it_alone(schedule: SourceSchedu
     assert all(change.weights[schedule.names[source]] for source in np.unique(after).tolist())
 
 
+@given(schedules(), st.integers(0, END), st.integers(0, 60))
+def test_expected_counts_are_sums_of_shares(schedule: SourceSchedule, start: int, length: int) -> None:
+    shares = np.zeros(len(schedule.names))
+    for position in range(start, start + length):
+        weights = np.array(list(schedule.weights_at(position).values()), dtype=float)
+        shares += weights / weights.sum()
+    assert np.allclose(schedule.expected(start, start + length), shares)
+
+
 @given(schedules(), st.randoms())
 def test_the_order_of_names_is_irrelevant(schedule: SourceSchedule, random: Any) -> None:
     names = list(schedule.names)

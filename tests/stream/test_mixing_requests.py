@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.stream.mixed import SIZES, WEIGHTS, is_odd, mixed, sources_in
 
 import shoal
@@ -146,7 +149,67 @@ def test_changes_are_added_at_the_end(two: Make, home: Path) -> None:
     with pytest.raises(UsageError, match="has a source 'lines' already"):
         ds.reweight(at=60, weights=HALF, add={"lines": sources_in(home)["lines"]})
     with pytest.raises(UsageError, match="more often than max_repeats=1"):
-        two(weights=HALF, epoch_size=80, max_repeats=1).reweight(at=10, weights={"lines": 0, "parquet": 1})
+        iter(two(weights=HALF, epoch_size=80, max_repeats=1).reweight(at=10, weights={"lines": 0, "parquet": 1}))
+
+
+def test_repeats_are_checked_in_every_epoch(two: Make, home: Path) -> None:
+    ds = two(weights=HALF, epoch_size=80, max_repeats={"parquet": 1})  # 40 of 45 in an epoch
+    later: dict[str, Any] = {"weights": {"lines": 1, "parquet": 3}}
+    message = r"'parquet' would come more often than max_repeats=1 allows: its 45 .* at position 298, in epoch 3 of 80"
+    with pytest.raises(UsageError, match=message):
+        iter(ds.reweight(at=240, **later))  # 60 in epoch 3
+    with pytest.raises(UsageError, match="in epoch 3 of 80 each"):
+        iter(ds.reweight(at=239, **later))  # hardly one more in epoch 2
+    with pytest.raises(UsageError, match="in epoch 2 of 80 each"):
+        iter(ds.reweight(at=200, **later))  # 20 + 30
+    with pytest.raises(UsageError, match="in epoch 4 of 80 each"):
+        iter(ds.reweight(at=240, ramp=160, **later))
+    iter(ds.reweight(at=240, **later).reweight(at=250, weights=HALF))
+    grown = ds.reweight(at=240, weights={"lines": 9, "parquet": 10})  # 42
+    strict = two(weights=HALF, epoch_size=80, max_repeats={"parquet": 0.9})
+    with pytest.raises(UsageError, match=r"max_repeats=0.9 .* in epoch 3"):
+        strict.load_state_dict(grown.state_at(10, epoch=5))  # which brings the change along
+    weights = {"lines": 8, "parquet": 1, "tar": 1}
+    ds = two(weights=HALF, epoch_size=80, max_repeats={"lines": 0.5, "parquet": 0.9})
+    with pytest.raises(UsageError, match=r"'lines' would come .* in epoch 1 of 80"):
+        iter(ds.reweight(at=80, weights=weights, add={"tar": sources_in(home)["tar"]}))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    changes=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 20), st.integers(0, 12)), max_size=3),
+    blocks=st.integers(1, 6),
+    most=st.sampled_from([0.5, 1, 2, 4]),
+)
+def test_counts_of_all_epochs_are_those_allowed(
+    changes: list[tuple[int, int, int]], blocks: int, most: float, home: Path
+) -> None:
+    lines = sources_in(home)["lines"]
+    sources, size, limit = {"a": lines, "b": lines.take(45)}, 64 * blocks, int(45 * most)
+
+    def changed(ds: MixedDataset) -> MixedDataset:
+        for at, ramp, weight in sorted(changes):
+            ds = ds.reweight(at=64 * at, ramp=64 * ramp, weights={"a": 9, "b": weight})
+        return ds
+
+    free = shoal.mix(sources, weights={"a": 9, "b": 3}, epoch_size=size)
+    every = [changed(free).counts(epoch * size)["b"] for epoch in range(70)]
+    counts, rounded = np.diff(every), 4 * (1 + len(changes))
+    try:
+        ds = shoal.mix(sources, weights={"a": 9, "b": 3}, epoch_size=size)
+        spec: Any = changed(ds).stream.spec
+        iter(MixedDataset(replace(spec, request=replace(spec.request, max_repeats={"b": most}))))
+    except UsageError as error:
+        if "in epoch" not in error.message:
+            assert counts[0] > limit
+            return
+        epoch = int(error.message.partition("in epoch ")[2].partition(" ")[0])
+        at = int(error.message.partition("at position ")[2].partition(",")[0])
+        assert counts[epoch] > limit - rounded
+        assert changed(free).counts(at)["b"] == every[epoch] + limit
+        assert changed(free).counts(at + 1)["b"] == every[epoch] + limit + 1
+    else:
+        assert counts.max() <= max(limit, counts[0]) + rounded
 
 
 def test_what_works_on_one_dataset_only(home: Path) -> None:

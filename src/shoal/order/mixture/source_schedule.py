@@ -100,6 +100,23 @@ class SourceSchedule:
         stage = self._stage_at(position)
         return {name: stage.weights[place] for name, place in zip(self.names, self._sorted_number, strict=True)}
 
+    @property
+    def starts(self) -> Sequence[int]:
+        """The positions from which weights are constant, ascending."""
+        return self._starts
+
+    def expected(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the number of samples of each source at positions ``[start, stop)`` if shares were never rounded."""
+        found = np.zeros(len(self.names))
+        while start < stop:
+            number = self._number_at(start)
+            end = min(stop, self._starts[number + 1]) if number + 1 < len(self._starts) else stop
+            weights = self._weights[number]
+            shares = np.array([weights.get(name, 0) for name in self.names], dtype=np.float64)
+            found += shares * ((end - start) / shares.sum())
+            start = end
+        return found
+
     def _number_at(self, position: int) -> int:
         return bisect_right(self._starts, position) - 1
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,16 +111,41 @@ class MixRequest:
             A source never comes to its end, though the epoch is to wait for it, or would repeat more than allowed.
         """
         num_samples = self.epoch_size or self._end()
-        for number, source in enumerate(self.sources):
-            most = (self.max_repeats or {}).get(source.name)
-            last = None if most is None else math.floor(most * source.num_samples)
-            at = None if last is None else self.schedule.position_of(number, last)
+        if self.max_repeats is not None:
+            self._check_repeats(self.max_repeats, num_samples)
+        return num_samples
+
+    def _check_repeats(self, most: Mapping[str, float], num_samples: int) -> None:
+        """Raise `UsageError` if an epoch has more samples of a source than it may repeat.
+
+        The first epoch is counted. Until weights change, others have the same counts, give or take a few by rounding.
+        So of these, the ones are checked in which weights change, or first stay the same throughout, by their shares.
+        """
+        schedule = self.schedule
+        limits = [
+            math.floor(most[source.name] * source.num_samples) if source.name in most else None
+            for source in self.sources
+        ]
+        for number, limit in enumerate(limits):
+            at = None if limit is None else schedule.position_of(number, limit)
             if at is not None and at < num_samples:
                 epoch = "an endless epoch" if num_samples == FOREVER else f"an epoch of {num_samples}"
-                msg = f"samples of {source.name!r} would come more often than max_repeats={most} allows: its "
-                msg += f"{source.num_samples} samples are used up at position {at} of {epoch}"
-                raise UsageError(msg, hint="a smaller weight, a larger max_repeats=, or epoch_size= up to there")
-        return num_samples
+                self._refuse_repeats(number, f"position {at} of {epoch}")
+        usual = schedule.expected(0, num_samples)
+        numbers = {start // num_samples + more for start in schedule.starts[1:] for more in (0, 1)} - {0}
+        for epoch_number in sorted(numbers):
+            first = epoch_number * num_samples
+            expected = schedule.expected(first, first + num_samples)
+            for number, limit in enumerate(limits):
+                if limit is not None and expected[number] > max(limit, usual[number]) + 0.5:
+                    at = schedule.position_of(number, int(schedule.counts(first)[number]) + limit)
+                    self._refuse_repeats(number, f"position {at}, in epoch {epoch_number} of {num_samples} each")
+
+    def _refuse_repeats(self, number: int, where: str) -> NoReturn:
+        source, most = self.sources[number], (self.max_repeats or {})[self.names[number]]
+        msg = f"samples of {source.name!r} would come more often than max_repeats={most} allows: its "
+        msg += f"{source.num_samples} samples are used up at {where}"
+        raise UsageError(msg, hint="a smaller weight, a larger max_repeats=, or epoch_size= up to there")
 
     def exhausted_at(self) -> dict[str, int | None]:
         """Return by name the endless position after which each source has come once; None if it never has."""
@@ -210,8 +235,6 @@ class MixRequest:
             raise UsageError(msg, hint="changes are added at the end; at=0 is a matter of mix(weights=)")
         kept = tuple(change for change in self.changes if change.at < at)
         changed = replace(self, sources=sources, changes=(*kept, Change(at, shares_of_samples(weights, sources), ramp)))
-        if self.max_repeats is not None:
-            changed.epoch_samples  # noqa: B018  # refused here, not when iterating; O(changes), so not always
         return changed if self.asked is None or not added else changed.shuffled(self.asked)
 
 

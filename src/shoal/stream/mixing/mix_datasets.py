@@ -72,7 +72,8 @@ def mix(
     epoch_size
         Samples of an epoch, instead.
     max_repeats
-        The most times that a sample may come in an epoch, for all sources or by name.
+        The most times that a sample may come in an epoch, for all sources or by name. After `reweight`, all epochs are
+        checked when the dataset is first used, so further changes may come before.
     missing
         Values of fields that a sample lacks, by name; or "none": they are None in batches. By default, sources that
         are known to have other fields are refused when batches are first asked for, before anything is read. Where only
