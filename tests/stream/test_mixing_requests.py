@@ -45,7 +45,7 @@ HALF = {"lines": 1, "parquet": 1}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": {}}, "weights name ; the sources are"),
+        ({"weights": {}}, "weights name nothing; the sources are"),
         ({"weights": {"lines": 1}}, "weights name 'lines'; the sources are 'lines', 'parquet'"),
         ({"weights": {"lines": 1, "parqet": 1}}, r"did you mean 'parquet'\?"),
         ({"weights": [1, 2]}, "weights are given by the name of the source"),
@@ -57,7 +57,7 @@ HALF = {"lines": 1, "parquet": 1}
         ({"choose": HALF, "epoch_size": 5}, "one of weights=, repeat= and choose="),
         ({"repeat": {"lines": "x", "parquet": 1}}, "the weight of 'lines' must be a number"),
         ({"repeat": {"lines": -1, "parquet": 1}}, "must not be negative"),
-        ({"choose": {"lines": 1.5, "parquet": 1}}, "lines must be an integer"),
+        ({"choose": {"lines": 1.5, "parquet": 1}}, r"choose\['lines'\] must be an integer"),
         ({"choose": {"lines": -1, "parquet": 1}}, "'lines' cannot come -1 times"),
         ({"choose": {"lines": 0, "parquet": 0}}, "needs a weight above zero"),
         ({"seed": -1}, "seed must be an integer from 0"),
@@ -111,7 +111,7 @@ def test_what_no_source_can_be(verb: Callable[[Dataset], Any], message: str, hom
 
 def test_names_of_sources(home: Path) -> None:
     source = sources_in(home)["lines"]
-    for name in ("a/b", "", 1, None):
+    for name in ("a/b", "", 1, None, "\ud800"):
         with pytest.raises(UsageError, match="named by a text without '/'"):
             shoal.mix({name: source})  # type: ignore[dict-item]
     wrong: list[Any] = [{}, [source], source, None]
@@ -138,6 +138,18 @@ def test_names_of_sources(home: Path) -> None:
 def test_what_reweight_refuses(arguments: dict[str, Any], message: str, two: Make) -> None:
     with pytest.raises(UsageError, match=message):
         two(weights=HALF).reweight(**{"weights": HALF, **arguments})
+
+
+@pytest.mark.parametrize("arguments", [{"at": None}, {"at": 1.5}, {"at": 9, "ramp": "x"}])
+def test_steps_of_reweight_are_integers(arguments: dict[str, Any], two: Make) -> None:
+    with pytest.raises(UsageError, match=r"must be an integer; got (None|1\.5|'x') of type"):
+        two(weights=HALF).batch(4).reweight(weights=HALF, in_steps=True, **arguments)
+
+
+@pytest.mark.parametrize("positions", [[[1], [2, 3]], 2**63, -1, 1.5, [None]])
+def test_what_has_no_source(positions: Any, two: Make) -> None:
+    with pytest.raises(UsageError, match="takes positions from 0 on"):
+        two(weights=HALF).source_of(positions)
 
 
 def test_changes_are_added_at_the_end(two: Make, home: Path) -> None:
@@ -272,6 +284,18 @@ def test_sizes_of_epochs(two: Make) -> None:
     assert two(weights=HALF, ends="forever").shuffle(seed=1).ids(0, 10**15, 10**15 + 3).shape == (3,)
     assert two(weights=HALF, epoch_size=90, max_repeats=1).num_samples == 90
     assert two(weights=HALF, choice=PerRank(8)).num_samples % 8 == 0
+
+
+def test_sources_that_come_once_in_an_age(home: Path) -> None:
+    sources = {name: sources_in(home)[name] for name in ("lines", "mds")}
+    weights = {"lines": 1e-12, "mds": 1}
+    for choice in ("even", "random", PerBatch(2**24)):
+        ds = shoal.mix(sources, weights=weights, choice=choice, ends="forever", max_repeats={"lines": 1e300})
+        at = ds.exhausted_at()["lines"]
+        assert at is None if isinstance(choice, PerBatch) else 80e12 < (at or 0) < 84e12
+    assert shoal.mix(sources, weights=weights, max_repeats=np.float64(1)).num_samples == pytest.approx(200, abs=2)
+    with pytest.raises(UsageError, match="too small to reach it"):
+        shoal.mix(sources, weights=weights, choice=PerBatch(2**24), ends="all")
 
 
 def test_unlucky_mixtures(home: Path) -> None:

@@ -23,6 +23,8 @@ _EVEN_BLOCK = 64
 _RANDOM_BLOCK = 1 << 16
 _SOURCE_BITS = 16
 MOST_SOURCES = 1 << _SOURCE_BITS
+MOST_POSITIONS = 1 << 62
+"""Positions of a mixture are below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +169,15 @@ class ConstantStage:
         of_positions = units if self._run == 1 else np.repeat(units, self._run)
         return of_positions[begin - self.start - skipped : end - self.start - skipped]
 
-    def position_of(self, source: int, number: int) -> int:
-        """Return the position of sample ``number`` of a source, which is one of this stage; O(num_sources + block)."""
+    def position_of(self, source: int, number: int) -> int | None:
+        """Return the position of sample ``number`` of a source, which is one of this stage; O(num_sources + block).
+
+        None if it has none below 2^62.
+        """
         unit, inside = divmod(number - int(self.before[source]), self._run)
-        block = self._block_of(self.tree.unit_of(source, unit))
+        if self.start + (near := self.tree.unit_of(source, unit)) * self._run >= MOST_POSITIONS:
+            return None
+        block = self._block_of(near)
         nth = unit - int(self.tree.at(self._border(block))[source])
         found = np.flatnonzero(self._blocks(block, 1) == source)[nth]
         return self.start + (self._border(block) + int(found)) * self._run + inside

@@ -86,7 +86,7 @@ class SourceSchedule:
         return self._number[np.concatenate(found) if len(found) > 2 else found[-1]]
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if its weight falls to 0 before."""
+        """Return the position of sample ``number`` of a source; None if its weight is 0 or too small for it to come."""
         place = int(self._sorted_number[source])
         for at in range(len(self._starts)):
             is_last = at + 1 == len(self._starts)

@@ -161,7 +161,8 @@ class MixRequest:
         if self.ends == "all":
             ends = self.exhausted_at()
             if never := [name for name, at in ends.items() if at is None]:
-                msg = f'ends="all" waits for every source, and {never[0]!r} never comes to its end: its weight is 0'
+                msg = f'ends="all" waits for every source, and {never[0]!r} never comes to its end: '
+                msg += "its weight is 0, or too small to reach it within 2**62 positions"
                 raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
             run = self.choice.run
             return -(-max(at or 0 for at in ends.values()) // run) * run
@@ -249,6 +250,6 @@ def check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
     """Raise `UsageError` unless every name given is the name of a source, and every source is named."""
     unknown, missing = [name for name in given if name not in names], [name for name in names if name not in given]
     if unknown or missing:
-        msg = f"weights name {', '.join(map(repr, given))}; the sources are {', '.join(map(repr, names))}"
+        msg = f"weights name {', '.join(map(repr, given)) or 'nothing'}; the sources are {', '.join(map(repr, names))}"
         near = did_you_mean(unknown[0], names).rstrip() if unknown else ""
         raise UsageError(msg, hint=near or "name every source; a weight of 0 leaves it out")

@@ -18,6 +18,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal
 from shoal.order.mixture.endless_source import EndlessSource, RepeatedDataset
 from shoal.order.mixture.mixed_order import MixedEpoch, MixedSources
+from shoal.order.mixture.source_choice import MOST_POSITIONS
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps
 from shoal.order.protocol import BoundOrder
 from shoal.order.sequential_and_full import Sequential
@@ -29,7 +30,6 @@ from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
 _LEAST_SPAN, _MOST_SPAN = 1 << 13, 1 << 17
-_MOST_POSITIONS = 1 << 62
 _LEAST_EXTENTS = 3  # one in use and two read ahead
 _SPANS = 4  # of the mixture, which one span of a source lasts
 
@@ -100,7 +100,7 @@ class ResolvedMixture(ResolvedEpochs):
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch, gaps included."""
-        if (epoch + 1) * self.request.epoch_samples > _MOST_POSITIONS:
+        if (epoch + 1) * self.request.epoch_samples > MOST_POSITIONS:
             msg = f"a mixture has positions below 2**62; epoch {epoch} of {self.request.epoch_samples} is beyond them"
             raise UsageError(msg)
         order = MixedEpoch(self.mixed, epoch)
@@ -124,7 +124,7 @@ class ResolvedMixture(ResolvedEpochs):
             if self.delivered is not None and number < len(self.delivered):
                 number = int(self.delivered.members(np.array([number]))[0])
             position = saved.epoch * (request.epoch_samples if saved.epoch else 0) + number
-            if position >= _MOST_POSITIONS:
+            if position >= MOST_POSITIONS:
                 msg = f"the state is at position {position} of a mixture, which has positions below 2**62"
                 raise StateError(msg)
             return position

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from shoal.errors import UsageError
@@ -146,7 +147,8 @@ def _shares(
         counts = {name: int(exact_weight(name, repeat[name]) * sizes[name]) for name in names}
     else:
         counts = dict(choose)
-    wrong = [name for name, count in counts.items() if isinstance(count, bool) or as_whole(name, count) < 0]
+    wrong = [name for name, count in counts.items()
+             if isinstance(count, bool) or as_whole(f"choose[{name!r}]", count) < 0]  # fmt: skip
     if wrong:
         msg = f"{wrong[0]!r} cannot come {counts[wrong[0]]} times in an epoch"
         raise UsageError(msg)
@@ -197,7 +199,7 @@ def _most(max_repeats: Any, requests: tuple[SourceRequest, ...]) -> dict[str, fl
         msg = f"max_repeats= names {unknown[0]!r}; the sources are {', '.join(map(repr, names))}"
         raise UsageError(msg, hint=did_you_mean(str(unknown[0]), names).rstrip())
     for name, times in most.items():
-        if type(times) not in (int, float) or not 0 < times < math.inf:
+        if not isinstance(times, Real) or isinstance(times, bool) or not 0 < times < math.inf:
             msg = f"max_repeats= is how often samples of {name!r} may come, a number above 0; got {times!r:.80}"
             raise UsageError(msg, hint="leave out what may come as often as it likes")
     return dict(most)

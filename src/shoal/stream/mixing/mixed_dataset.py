@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.order.protocol import as_whole
+from shoal.order.state_dict import MAX_POSITION
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.stream.dataset import Dataset
@@ -42,10 +44,13 @@ class MixedDataset(Dataset):
 
     def source_of(self, positions: Any) -> NDArray[np.int64]:
         """Return the number of the source of each position, same shape; 30 ns each for a range, 64 sources."""
-        wanted = np.asarray(positions)
+        try:
+            wanted = np.asarray(positions)
+        except ValueError:  # lists of several lengths
+            wanted = np.array([None])
         if not wanted.size:
             return np.zeros(wanted.shape, dtype=np.int64)
-        if wanted.dtype.kind not in "iu" or int(wanted.min()) < 0:
+        if wanted.dtype.kind not in "iu" or int(wanted.min()) < 0 or int(wanted.max()) > MAX_POSITION:
             msg = f"source_of() takes positions from 0 on; got {positions!r:.80}"
             raise UsageError(msg)
         flat, back = np.unique(wanted, return_inverse=True)
@@ -103,7 +108,8 @@ class MixedDataset(Dataset):
             if spec.batching is None:
                 msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
                 raise UsageError(msg, hint="call it after batch(), or give at= in positions")
-            at, ramp = at * self.stream.partition.global_batch, ramp * self.stream.partition.global_batch
+            global_batch = self.stream.partition.global_batch
+            at, ramp = as_whole("reweight(at)", at) * global_batch, as_whole("reweight(ramp)", ramp) * global_batch
         if add is None:
             return MixedDataset(replace(spec, request=request.reweighted(at, weights, ramp)))
         added = checked_sources(add)

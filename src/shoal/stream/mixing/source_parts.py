@@ -74,7 +74,8 @@ def _moved(stage: Stage, first: int) -> Stage:
 
 
 def _name(name: object) -> str:
-    if not isinstance(name, str) or not name or "/" in name:
+    is_text = isinstance(name, str) and not any("\ud800" <= letter <= "\udfff" for letter in name)  # UTF-8 has none
+    if not isinstance(name, str) or not is_text or not name or "/" in name:
         msg = f"a source is named by a text without '/'; got {name!r}"
         raise UsageError(msg, hint="'/' separates the names of nested mixtures")
     return name
