@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
@@ -199,7 +200,7 @@ def _most(max_repeats: Any, requests: tuple[SourceRequest, ...]) -> dict[str, fl
         msg = f"max_repeats= names {unknown[0]!r}; the sources are {', '.join(map(repr, names))}"
         raise UsageError(msg, hint=did_you_mean(str(unknown[0]), names).rstrip())
     for name, times in most.items():
-        if not isinstance(times, Real) or isinstance(times, bool) or not 0 < times < math.inf:
+        if type(times) is bool or not isinstance(times, int | float | np.number) or not 0 < times < math.inf:
             msg = f"max_repeats= is how often samples of {name!r} may come, a number above 0; got {times!r:.80}"
             raise UsageError(msg, hint="leave out what may come as often as it likes")
     return dict(most)
