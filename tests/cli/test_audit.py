@@ -210,3 +210,24 @@ def test_keys_that_cannot_be_used_are_refused(calls: Calls, data: Path, tmp_path
     assert "have no keys" in calls.refused("audit", tmp_path / "came.txt", "--keys", tmp_path / "docs.jsonl")
     (tmp_path / "bytes.txt").write_bytes(b"a\xff\n")
     assert "byte 1 is not" in calls.refused("audit", tmp_path / "bytes.txt", "--keys", data)
+
+
+def test_orders_are_compared_with_the_window_without_a_dataset(tmp_path: Path, calls: Calls) -> None:
+    words = ["audit", "--like", "buffer(samples=500)", "--like", "none", "--num-samples", 20_000, "--shards", 40]
+    told = calls.json(*words, "--picture", tmp_path / "orders.svg")["orders"]
+    assert list(told)[:2] == ["buffer(samples=500)", "none"]
+    window = told[list(told)[2]]
+    assert window["most_held"] <= told["buffer(samples=500)"]["most_held"] == 500
+    assert window["vr"]["64"] < 1.3 < told["buffer(samples=500)"]["vr"]["64"] < told["none"]["vr"]["64"]
+    assert "holds up to 500 samples" in (tmp_path / "orders.svg").read_text()
+    assert "window(chunks=" in calls.text(*words)
+
+
+def test_comparisons_that_cannot_be(tmp_path: Path, calls: Calls) -> None:
+    assert "needs the size of the dataset" in calls.refused("audit", "--like", "none")
+    sizes = ["--num-samples", 20_000, "--shards", 40]
+    assert "without a dataset" in calls.refused("audit", tmp_path, "--like", "none", *sizes)
+    assert "did you mean 'buffer'" in calls.refused("audit", "--like", "bufer", *sizes)
+    assert "cannot fill" in calls.refused("audit", "--like", "none", "--num-samples", 3, "--shards", 4)
+    assert "need not exist" in calls.refused("audit", tmp_path, "--shards", 40)
+    assert "was not given" in calls.refused("audit")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cli import output
+from shoal.cli.audit.like import add_like_arguments, run_like
 from shoal.cli.audit.sample_ids import ID_SUFFIXES, keyed_samples, read_array, read_ids, read_keys
 from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.options.argument_types import at_least_one
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "integers of shape (N,) or (num_epochs, N) and may be larger than memory, .txt files numbers separated by "
         "blanks or line ends. All tests together raise a false alarm in 0.1 % of audits of perfect shuffles."
     )
-    add_source_arguments(parser)
+    add_source_arguments(parser, is_optional=True)
     parser.add_argument(
         "--batch-size", type=at_least_one, metavar="B", default=64, help="samples of a global batch (default: 64)"
     )
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", metavar="WHERE", help=text)
     text = "ids of another stream that should be independent, of another seed or source; may be repeated"
     parser.add_argument("--other", metavar="FILE", action="append", default=[], help=text)
+    add_like_arguments(parser)
     add_page_arguments(parser)
     parser.add_argument("--strict", action="store_true", help="exit code 1 if a finding is likely to matter")
     add_order_arguments(parser, default="for a dataset; without any of these, that of shuffle()")
@@ -78,6 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit what the arguments name, and show the findings."""
+    if arguments.like:
+        return run_like(arguments)
+    if not arguments.source:
+        msg = "what is to be audited was not given"
+        raise UsageError(msg, hint="a dataset, files of ids, or --like ORDER --num-samples N --shards S")
+    for name in ("shards", "chunk_samples"):
+        if getattr(arguments, name) is not None:
+            msg = f"--{name.replace('_', '-')} describes a dataset that need not exist, for --like"
+            raise UsageError(msg, hint="leave it out, or name an order by --like")
     are_ids = [Path(word).suffix in ID_SUFFIXES for word in arguments.source]
     if any(are_ids) and not all(are_ids):
         msg = f"{', '.join(arguments.source)}: files of ids and shards cannot be audited as one"
