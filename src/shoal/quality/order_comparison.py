@@ -16,6 +16,7 @@ from shoal.quality.auditing import Audit, audit
 
 MOST_SAMPLES = 1 << 27
 _CHUNKS_OF_WINDOW = 512
+_LEAST_SAMPLES, _LEAST_CHUNKS = 16, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def compare_with_window(
     batch
         Samples of a global batch.
     chunk_samples
-        Samples of a chunk of the window; default a 512th of the window, at least 1.
+        Samples of a chunk of the window; default a 512th of the window, or 16 if that leaves 8 chunks.
 
     Returns
     -------
@@ -77,7 +78,8 @@ def compare_with_window(
         raise UsageError(msg, hint=f"give two batches to {MOST_SAMPLES:,} samples: shapes do not depend on the number")
     found = [_compared(order, shards, batch) for order in orders]
     budget = max([2, *(each.most_held for each in found)])
-    size = max(1, budget // _CHUNKS_OF_WINDOW) if chunk_samples is None else chunk_samples
+    least = min(_LEAST_SAMPLES, budget // _LEAST_CHUNKS)  # alone, samples cost a read each
+    size = max(1, least, budget // _CHUNKS_OF_WINDOW) if chunk_samples is None else chunk_samples
     chunks = np.concatenate([np.diff(np.append(np.arange(0, count, size), count)) for count in shards.tolist()])
     window = Window(chunks=max(2, budget // size))
     return [*found, _compared(window, chunks, batch)]

@@ -24,7 +24,7 @@ def add_like_arguments(parser: argparse.ArgumentParser) -> None:
     text = 'an order, such as "py1e(shuffle_block_size=262144)"; may be repeated; needs --num-samples and --shards'
     group.add_argument("--like", metavar="ORDER", action="append", default=[], help=text)
     group.add_argument("--shards", type=at_least_one, metavar="S", help="shards of the dataset, of equal size")
-    text = "samples of a chunk of the window (default: a 512th of what the window holds)"
+    text = "samples of a chunk of the window (default: a 512th of what it holds, or 16)"
     group.add_argument("--chunk-samples", type=at_least_one, metavar="M", help=text)
 
 
