@@ -151,9 +151,62 @@ def test_trace_shows_a_step_of_a_mixture_also_after_a_state(calls: Calls, blend:
     state.write_text(json.dumps(ds.state_at(64)))
     after = calls.json("trace", blend, "--step", 41, "--global-batch", 16, "--state", state, "--from-state")
     assert [row["sample"] for row in after["samples"]] == [row["sample"] for row in record["samples"]]
-    assert "only --step can be traced" in calls.refused("trace", blend, "--sample", 3, "--global-batch", 16)
     blend.write_text(BLEND.replace("weight: 0.7", "weight: 0.6"))
     assert "weights" in calls.refused("trace", blend, "--step", 4, "--global-batch", 16, "--state", state)
+
+
+@pytest.mark.parametrize(("rank", "epoch"), [(None, 0), (1, 1)])
+def test_trace_finds_every_use_of_a_sample_in_a_mixture(
+    calls: Calls, blend: Path, rank: int | None, epoch: int
+) -> None:
+    ds = opened(blend).batch(8, remainder="keep")
+    wanted = [3, 1505, 1599]
+    words = ["--batch-size", 8, "--world-size", 3, "--epoch", epoch, *(() if rank is None else ("--rank", rank))]
+    found = calls.json("trace", blend, "--sample", ",".join(map(str, wanted)), *words)["samples"]
+    ranks = range(3) if rank is None else [rank]
+    steps = range(len(ds.partition(rank=0, world_size=3)))
+    expected = [
+        (sample, step, each, place)
+        for step in steps
+        for each in ranks
+        for place, sample in enumerate(ds.batch_ids(step, epoch=epoch, rank=each, world_size=3).tolist())
+        if sample in wanted
+    ]
+    delivered = [(row["sample"], row["step"], row["rank"], row["place"]) for row in found if row["step"] is not None]
+    assert sorted(delivered) == sorted(expected)
+    ids = ds.ids(epoch)
+    assert all(ids[row["position"]] == row["sample"] for row in found if row["position"] >= 0)
+    missing = {row["sample"] for row in found if row["step"] is None}
+    assert missing == {each for each in wanted if each not in {sample for sample, *_ in expected}}
+    if rank is None:
+        assert len(delivered) > len(wanted)
+
+
+def test_trace_of_a_mixture_by_shard_epoch_and_after_gaps(calls: Calls, blend: Path) -> None:
+    ds, words = opened(blend), ["--global-batch", 16]
+    found = calls.json("trace", blend, "--shard", "books.jsonl", *words, "--limit", 20)
+    order = ds.ids(0).tolist()
+    firsts = sorted({sample: order.index(sample) for sample in order if sample >= 1500}.values())
+    assert [row["position"] for row in found["samples"]] == firsts[:20]
+    assert (found["num_samples"], found["num_shown"]) == (100, 20)
+    (row, *_) = calls.json("trace", blend, "--sample", 1505, *words, "--epochs", "1,2")["samples"]
+    firsts_of = {epoch: ds.ids(epoch).tolist().index(1505) // 16 for epoch in (1, 2)}
+    assert row["seen"] == {str(epoch): step for epoch, step in firsts_of.items()}
+    position = row["position"]
+    gaps = ds.without(positions=[(position, position + 1)])
+    state = blend.parent / "state.json"
+    state.write_text(json.dumps(gaps.batch(global_batch_size=16).state_at(0)))
+    left = calls.json("trace", blend, "--sample", 1505, *words, "--state", state)["samples"]
+    assert position not in [row["position"] for row in left if row["step"] is not None]
+    assert "have no keys" in calls.refused("trace", blend, "--key", "a", *words)
+    assert "there is no sample 1600" in calls.refused("trace", blend, "--sample", 1600, *words)
+
+
+def test_trace_of_an_endless_mixture_ends(calls: Calls, blend: Path) -> None:
+    blend.write_text(BLEND.replace("epoch_size: 1600", "ends: forever").replace("weight: 0.7", "weight: 0"))
+    few = calls.json("trace", blend, "--sample", "1505", "--global-batch", 16, "--limit", 5)
+    assert (len(few["samples"]), few["first_uses"]) == (5, 5)
+    assert "has one without end" in calls.refused("trace", blend, "--sample", 3, "--global-batch", 16, "--epochs", 1)
 
 
 def test_audit_grades_one_source_of_a_mixture(calls: Calls, blend: Path) -> None:

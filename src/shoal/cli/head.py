@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from shoal.cli import output
 from shoal.cli.display.preview import json_value, preview, printable, size_of
 from shoal.cli.options.argument_types import at_least_zero, sample_ids
@@ -18,7 +20,8 @@ from shoal.cli.options.stream_options import (
     given_order_options,
     requested_dataset,
 )
-from shoal.errors import NoSampleError, ShardError, ShoalError, UsageError
+from shoal.errors import ShardError, ShoalError, UsageError
+from shoal.index.table import check_ids
 from shoal.stream.dataset import Dataset
 
 _KEY = "__key__"
@@ -50,9 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()
     dataset = decoded(dataset, arguments)
     index = dataset.stream.spec.opened.index
-    if beyond := [each for each in ids if each >= index.num_samples]:
-        msg = f"there is no sample {beyond[0]}: the dataset has {index.num_samples} samples"
-        raise NoSampleError(msg, hint=f"sample ids are 0 to {index.num_samples - 1}")
+    check_ids(index, np.array(ids, dtype=np.int64))
     for number, sample_id in enumerate(ids):
         sample = _read(dataset, sample_id)
         shard, first_byte, end_byte = index.place(sample_id)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
+from shoal.errors import NoSampleError
 
 EXTENT_COLUMNS = {
     "extent_shard": "<i4",
@@ -157,13 +157,10 @@ def locate(
     """Return shard number, first byte and end byte of each sample, each array of shape (len(sample_ids),).
 
     Without sample sizes in the index the bytes are those of the extent that holds the sample. O(log num_extents +
-    samples of an extent) for each id, vectorised. Raises `UsageError` if an id is not in 0..num_samples-1.
+    samples of an extent) for each id, vectorised. Raises `NoSampleError` if an id is not in 0..num_samples-1.
     """
     ids = np.asarray(sample_ids, dtype=np.int64)
-    outside = ids[(ids < 0) | (ids >= index.num_samples)]
-    if outside.size:
-        msg = f"there is no sample {outside[0]}: the dataset has {index.num_samples} samples"
-        raise UsageError(msg, hint=f"sample ids are 0 to {index.num_samples - 1}")
+    check_ids(index, ids)
     extents = np.searchsorted(index.extent_first_sample, ids, side="right") - 1
     first = index.extent_first_byte[extents].astype(np.int64)
     if index.sample_bytes is None:
@@ -175,6 +172,14 @@ def locate(
     ends = np.cumsum(before)
     first += sums[ends] - sums[ends - before]
     return index.extent_shard[extents], first, first + index.sample_bytes[ids].astype(np.int64)
+
+
+def check_ids(index: SampleIndex, ids: NDArray[np.int64]) -> None:
+    """Raise `NoSampleError` if one of these ids is not that of a sample."""
+    outside = ids[(ids < 0) | (ids >= index.num_samples)]
+    if outside.size:
+        msg = f"there is no sample {outside[0]}: the dataset has {index.num_samples} samples"
+        raise NoSampleError(msg, hint=f"sample ids are 0 to {index.num_samples - 1}")
 
 
 def joined_ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:

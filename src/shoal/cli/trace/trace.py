@@ -8,6 +8,7 @@ batch after it, step -1 the last one before it.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -117,10 +118,13 @@ def _answer(traced: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list
     if arguments.shard is not None:
         limit = arguments.limit or _OF_SHARD
         ids, num_samples = traced.ids_of_shard(arguments.shard, limit)
-        rows = sorted(traced.rows_of_samples(ids), key=lambda row: row["position"])
+        rows = sorted(traced.rows_of_samples(ids, 1 if traced.is_mixture else limit), key=lambda row: row["position"])
         return {"shard": arguments.shard, "num_samples": num_samples, "num_shown": len(ids)}, rows
     ids = arguments.sample if arguments.key is None else [traced.id_of_key(arguments.key)]
-    return {}, traced.rows_of_samples(ids)
+    most_uses = arguments.limit or _FEW
+    rows = traced.rows_of_samples(ids, most_uses)
+    numbers = Counter(row["sample"] for row in rows if not row["repeat"])
+    return {"first_uses": most_uses} if max(numbers.values(), default=0) >= most_uses > 1 else {}, rows
 
 
 def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:

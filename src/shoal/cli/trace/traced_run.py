@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,13 @@ from shoal.cli.options.stream_options import (
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.joined_index import JoinedIndex
-from shoal.index.table import Index, locate
+from shoal.index.table import Index, check_ids
 from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS
 from shoal.order.state_dict import State
+from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset import Dataset
@@ -51,13 +53,11 @@ class TracedRun:
     ranks: range
 
     @property
-    def opened(self) -> Opened:
-        """The shards; an error for a mixture, in which a sample may come at several steps."""
-        opened = self.dataset.stream.spec.opened
-        if isinstance(opened, OpenedMixture):
-            msg = "in a mixture, only --step can be traced: a sample may come any number of times in an epoch"
-            raise UsageError(msg, hint="--step T shows the samples of a step, with --context those around it")
-        return opened
+    def parts(self) -> Iterator[tuple[int, Opened]]:
+        """The dataset, or the sources of a mixture, each with its first sample id."""
+        parts = self.dataset.stream.spec.opened.parts
+        firsts = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
+        return zip(firsts, parts, strict=True)
 
     @property
     def index(self) -> Index | JoinedIndex:
@@ -109,12 +109,21 @@ class TracedRun:
         """Return the deliveries of a step to the ranks in question."""
         return [row for rank in self.ranks for row in self._rows_of_share(rank, step)]
 
-    def rows_of_samples(self, ids: list[int]) -> list[Row]:
-        """Return every delivery of these samples to the ranks in question; without any, a row with no step and rank."""
+    def rows_of_samples(self, ids: list[int], most_uses: int) -> list[Row]:
+        """Return the deliveries of these samples to the ranks in question; without any, a row with no step and rank.
+
+        In a mixture a sample may come any number of times: these are the first ``most_uses`` of each.
+        """
         wanted = np.array(ids, dtype=np.int64)
-        locate(self.opened.index, wanted)  # raises if an id is no sample
-        numbers = self.resolved.epoch(self.epoch).positions(wanted)
-        positions = self.resolved.untouched(self.epoch).positions(wanted)
+        check_ids(self.index, wanted)
+        order, left = self.resolved.untouched(self.epoch), self.resolved.left(self.epoch)
+        if isinstance(order, MixedEpoch):
+            found = [order.all_positions(sample, most_uses) for sample in ids]
+            positions = np.array([each[0] if len(each) else -1 for each in found])
+            numbers = np.concatenate(found)
+        else:
+            numbers = positions = order.positions(wanted)
+        numbers = numbers if left is None else left.numbers(numbers)
         deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
         # The steps that may hold these samples: their own, and the last, which may repeat samples.
         steps = set(((numbers[numbers >= 0] - self.start) // self.partition.global_batch).tolist())
@@ -130,21 +139,24 @@ class TracedRun:
 
     def id_of_key(self, key: str) -> int:
         """Return the id of the first sample with this key, found by reading the dataset from its start."""
-        for number, found in enumerate(keys_in_order(self.opened, label=f"looking for {printable(key)}")):
-            if found == key:
-                return number
-        msg = f"none of {self.opened.index.num_samples} samples has the key {key!r}"
+        for first, opened in self.parts:
+            for number, found in enumerate(keys_in_order(opened, label=f"looking for {printable(key)}"), first):
+                if found == key:
+                    return number
+        msg = f"none of {self.index.num_samples} samples has the key {key!r}"
         raise UsageError(msg, hint="keys are names of tar members up to the first dot, directories included")
 
     def ids_of_shard(self, name: str, limit: int) -> tuple[list[int], int]:
         """Return the first samples of a shard in the epoch, at most ``limit``, and how many samples the shard has."""
-        index = self.opened.index
-        found = [number for number, shard in enumerate(index.shard_names) if name in (shard, shard.rpartition("/")[2])]
+        found = [(before, opened.index, number) for before, opened in self.parts for number, shard in
+                 enumerate(opened.index.shard_names) if name in (shard, shard.rpartition("/")[2])]  # fmt: skip
         if len(found) != 1:
-            among = f"{counted(index.num_shards, 'shard')}, the first {printable(index.shard_names[0])}"
+            names = [shard for _, opened in self.parts for shard in opened.index.shard_names]
+            among = f"{counted(len(names), 'shard')}, the first {printable(names[0])}"
             msg = f"{printable(name)} is {'the name of several' if found else 'none'} of {among}"
             raise UsageError(msg, hint="the whole name, as `shoal info` and the rows of `shoal trace` show it")
-        first, end = index.extent_first_sample[index.shard_first_extent[found[0] : found[0] + 2]].tolist()
+        before, index, number = found[0]
+        first, end = (index.extent_first_sample[index.shard_first_extent[number : number + 2]] + before).tolist()
         ids = np.arange(first, end)
         positions = self.resolved.untouched(self.epoch).positions(ids)
         return ids[np.argsort(positions, kind="stable")][:limit].tolist(), end - first
@@ -165,9 +177,12 @@ class TracedRun:
     def add_other_epochs(self, rows: list[Row], epochs: Sequence[int]) -> None:
         """Add to the rows the step of their samples in other epochs, with the same global batch from the start.
 
-        The step is None if the sample is left out of that epoch or lies in a remainder that is dropped.
+        The step is None if the sample is left out of that epoch or lies in a remainder that is dropped. In a mixture,
+        it is the first one.
         """
-        self.opened  # noqa: B018  # a mixture is refused
+        if self.resolved.num_samples > FOREVER // 2:
+            msg = "--epochs asks for other epochs, and this mixture has one without end"
+            raise UsageError(msg, hint="leave it out: the rows have the steps of the samples in this one")
         ids = np.array([row["sample"] for row in rows], dtype=np.int64)
         for row in rows:
             row["seen"] = {}

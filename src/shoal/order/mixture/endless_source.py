@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -49,8 +49,8 @@ class EndlessSource(Protocol):
         """
         ...
 
-    def first_use(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the samples ``[start, stop)`` with this id; -1 if none has."""
+    def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
+        """Yield those of the samples ``[start, stop)`` with this id, ascending; of copies in a round, the first."""
         ...
 
 
@@ -113,11 +113,10 @@ class RepeatedDataset:
                            ) // np.uint64(num_nodes)  # fmt: skip
         return found
 
-    def first_use(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first of the samples ``[start, stop)`` with this id; -1 if none has. O(rounds)."""
+    def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
+        """Yield those of the samples ``[start, stop)`` with this id, ascending; of copies in a round, the first."""
         for number in range(start // self.num_samples, -(-stop // self.num_samples)):
             offset = int(self.round(number).positions(np.array([sample_id]))[0])
             found = number * self.num_samples + offset
             if offset >= 0 and start <= found < stop:
-                return found
-        return -1
+                yield found

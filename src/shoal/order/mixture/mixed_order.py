@@ -14,7 +14,8 @@ were off two to five times as much.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -123,13 +124,24 @@ class MixedSources:
         """Return the source of each sample id."""
         return np.searchsorted(self.first_id, ids, side="right") - 1
 
-    def first_use(self, sample_id: int, start: int, stop: int) -> int:
-        """Return the first endless position in ``[start, stop)`` with this id; -1 if there is none."""
+    def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
+        """Yield the endless positions in ``[start, stop)`` with this id, ascending; of copies in a round, the first."""
+        return self._uses(sample_id, start, stop, None)
+
+    def first_uses(self, sample_id: int, start: int, stop: int, most: int) -> list[int]:
+        """Return the first of `uses`, at most so many; only so many rounds are searched, some milliseconds each."""
+        return list(itertools.islice(self._uses(sample_id, start, stop, most), most))
+
+    def _uses(self, sample_id: int, start: int, stop: int, most_rounds: int | None) -> Iterator[int]:
         source = int(self.source_of_ids(np.array([sample_id]))[0])
+        part = self.parts[source]
         begin, end = (int(self.schedule.counts(position)[source]) for position in (start, stop))
-        number = self.parts[source].first_use(sample_id - int(self.first_id[source]), begin, end)
-        position = self.schedule.position_of(source, number) if number >= 0 else None
-        return -1 if position is None else position
+        if most_rounds is not None:
+            end = min(end, (begin // part.num_samples + most_rounds + 1) * part.num_samples)
+        for number in part.uses(sample_id - int(self.first_id[source]), begin, end):
+            position = self.schedule.position_of(source, number)
+            if position is not None:
+                yield position
 
     def _by_source(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the indices that sort positions by source, and the number of each."""
@@ -162,8 +174,14 @@ class MixedEpoch:
         """Return the first position of each sample id in this epoch, -1 if it has none; some milliseconds each."""
         begin, end = self._begin, self._begin + self.num_samples
         array = as_ids(ids, self.mixed.num_ids)
-        found = [self.mixed.first_use(sample_id, begin, end) for sample_id in array.tolist()]
-        return np.array([position - begin if position >= 0 else -1 for position in found], dtype=np.int64)
+        found = [next(self.mixed.uses(sample_id, begin, end), begin - 1) for sample_id in array.tolist()]
+        return np.array(found, dtype=np.int64) - begin
+
+    def all_positions(self, sample_id: int, most: int) -> NDArray[np.int64]:
+        """Return the positions of a sample in this epoch, ascending: the first so many, found in so many rounds."""
+        (number,) = as_ids([sample_id], self.mixed.num_ids).tolist()
+        found = self.mixed.first_uses(number, self._begin, self._begin + self.num_samples, most)
+        return np.array(found, dtype=np.int64) - self._begin
 
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
