@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.pipeline.test_gathering import mds_shard
 from tests.stream.mixed import SIZES, WEIGHTS, check_batch, ids_in, mixed, of_lines, of_tar, sources_in
 
 import shoal
@@ -113,3 +115,22 @@ def test_sources_may_lie_on_servers(num_workers: int, home: Path) -> None:
         far.load_state_dict(far.state_at(160))
         rest = ids_in(far)
     assert rest == near.ids()[160:].tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_tokens_are_gathered_from_near_and_far_by_any_worker(num_workers: int, tmp_path: Path) -> None:
+    for number, name in enumerate(("near", "far")):
+        (tmp_path / name).mkdir()
+        for shard in range(3):
+            tokens = np.arange(90 * 16).reshape(90, 16).astype(np.int32) + 10_000 * (3 * number + shard)
+            (tmp_path / name / f"{shard}.mds").write_bytes(mds_shard({"tokens": tokens}))
+    with RangeServer(tmp_path / "far") as server:
+        far = shoal.open([server.url_of(f"{shard}.mds") for shard in range(3)])
+        mix = shoal.mix({"near": shoal.open(tmp_path / "near"), "far": far}).shuffle(seed=3, window="4KiB")
+        expected = [(batch["tokens"].tolist(), batch["__source__"]) for batch in mix.map(dict).batch(16)]
+        loader = DataLoader(mix.batch(16), num_workers=num_workers)
+        begun = list(itertools.islice(loader, 7))
+        again = DataLoader(mix.batch(16), num_workers=2 - num_workers)
+        again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        found = [(batch["tokens"].tolist(), batch["__source__"]) for batch in (*begun, *again)]
+    assert found == expected

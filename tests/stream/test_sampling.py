@@ -130,9 +130,8 @@ def test_turns_are_fewer_than_the_chunks_that_a_mixture_counts(tars: Dataset, nu
 
 def test_sampled_sources_are_mixed(tars: Dataset, lines: Dataset) -> None:
     rare = tars.sample(by=LABELS, balanced=True, num_samples=40).shuffle(Window(chunks=4), seed=1, chunk=6000)
-    mix = shoal.mix(
-        {"rare": rare, "lines": lines.shuffle(seed=2)}, weights={"rare": 3, "lines": 1}, seed=3, epoch_size=480
-    )
+    sources = {"rare": rare, "lines": lines.shuffle(seed=2)}
+    mix = shoal.mix(sources, weights={"rare": 3, "lines": 1}, seed=3, epoch_size=480, missing="none")
     ids = mix.ids()
     # Every round of the source is an epoch of it, in order.
     of_rare = ids[ids < NUM]
@@ -236,7 +235,8 @@ def test_turns_of_a_source_do_not_keep_its_chunks_in_memory(tmp_path: Path, line
     held = []
     for each in (ds, ds.sample(by=rare, balanced=True)):
         source = each.shuffle(Window(chunks=8, num_canonical_nodes=1), chunk=12_000)
-        mix = shoal.mix({"a": source, "b": lines.shuffle()}, weights={"a": 40, "b": 1}, epoch_size=3000)
+        sources = {"a": source, "b": lines.shuffle()}
+        mix = shoal.mix(sources, weights={"a": 40, "b": 1}, epoch_size=3000, missing="none")
         run = mix.with_ids().batch(16)
         assert flat(batch["__id__"].tolist() for batch in run) == mix.ids().tolist()
         held.append(run.stats()["peak_held_bytes"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,10 +48,13 @@ class JoinedIndex:
         return self.parts[part].place(number)
 
     def by_part(self, ids: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Return for each dataset that has some of these samples: its number, their rows, and their ids there."""
+        """Return for each dataset that has some of these samples: its number, their rows, ascending, and ids there."""
         owners = np.searchsorted(self.first_id, ids, side="right") - 1
+        by_owner = np.argsort(owners.astype(np.uint16) if len(self.parts) < 1 << 16 else owners, kind="stable")
+        ends = np.cumsum(np.bincount(owners, minlength=len(self.parts))).tolist()
         found = []
-        for part in np.flatnonzero(np.bincount(owners, minlength=len(self.parts))).tolist():
-            rows = np.flatnonzero(owners == part)
-            found.append((part, rows, ids[rows] - self.first_id[part]))
+        for part, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+            if begin < end:
+                rows = by_owner[begin:end]
+                found.append((part, rows, ids[rows] - self.first_id[part]))
         return found
