@@ -79,13 +79,16 @@ class RepeatedDataset:
     ) -> None:
         self.num_samples, self.num_ids, self.num_chunks, self.reach = num_samples, num_ids, num_chunks, reach
         self._order_of, self._span = order_of, span
+        self._narrowed: BoundOrder | None = None  # the last one: to ask what it is takes longer than to locate samples
 
     def round(self, number: int) -> BoundOrder:
         """Return the order of a round."""
         order = self._order_of(number)
-        spanned = innermost(order)
-        if self._span is not None and isinstance(spanned, Narrowing):
-            spanned.narrow(self._span)
+        if order is not self._narrowed:
+            spanned = innermost(order)
+            if self._span is not None and isinstance(spanned, Narrowing):
+                spanned.narrow(self._span)
+            self._narrowed = order
         return order
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
