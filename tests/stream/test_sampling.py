@@ -152,6 +152,22 @@ def test_positions_of_a_repeated_sample_are_its_first(tars: Dataset) -> None:
         assert found[number] == (places[0] if len(places) else -1)
 
 
+def test_positions_of_a_repeated_sample_whose_first_one_is_not_among_them(tars: Dataset, lines: Dataset) -> None:
+    sampled = tars.sample(by=LABELS, balanced=True, num_samples=400).shuffle("full", seed=1)
+    taken = sampled.skip(150)
+    sources = {"a": sampled, "b": taken, "c": shoal.mix({"d": lines.shuffle(seed=3)})}
+    mix = shoal.mix(sources, weights={"a": 3, "b": 2, "c": 1}, epoch_size=1000).shuffle(seed=2)
+    gaps = {"positions": [(0, 200), (210, 300)]}
+    chosen = [*range(180, 200), *range(290, 295), 333, *range(350, 360), 399]
+    for ds in (taken, sampled.without(**gaps), sampled.select(chosen), mix, mix.skip(500), mix.without(**gaps)):
+        for epoch in (0, 1, 2):
+            order = ds.stream.resolved.epoch(epoch)
+            ids = order.ids(0, order.num_samples)
+            wanted = np.unique(ds.ids(epoch))
+            firsts = np.array([np.append(np.flatnonzero(ids == number), -1)[0] for number in wanted.tolist()])
+            assert np.array_equal(order.positions(wanted), firsts)
+
+
 def test_batches_that_are_left_out(tars: Dataset) -> None:
     ds = tars.sample(BALANCED).shuffle(seed=3).with_ids().batch(16)
     whole = batches_of(ds)

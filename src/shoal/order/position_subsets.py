@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import BoundOrder, Renumbered, as_span, chunk_starts
+from shoal.order.protocol import BoundOrder, Renumbered, Repeating, as_span, chunk_starts, first_between
 
 MOST_GAPS = 12
 """Most gaps of a run; a state lists all of them in less than 1 KB."""
@@ -157,6 +157,11 @@ class OverStored(Renumbered):
         positions[numbers >= 0] = self.numbered.positions(numbers[numbers >= 0])
         return positions
 
+    def first_between(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        number = int(self._stored.numbers(np.array([sample_id]))[0])
+        return first_between(self.numbered, number, start, stop) if number >= 0 else -1
+
 
 class WithoutGaps:
     """The positions of an order that are left, renumbered from 0; they are dealt as if nothing were missing."""
@@ -195,7 +200,7 @@ class WithoutGaps:
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the number of each id among those that are left, -1 if it is left out."""
-        return self._left.numbers(self.untouched.positions(ids))
+        return _positions_in(self._left, self.untouched, ids)
 
 
 class ChosenPositions:
@@ -232,5 +237,32 @@ class ChosenPositions:
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the position of each id among the chosen ones, -1 if it is not delivered."""
-        return self._chosen.numbers(self._order.positions(ids))
+        """Return the first position of each id among the chosen ones, -1 if it is not delivered."""
+        return _positions_in(self._chosen, self._order, ids)
+
+    def first_between(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the chosen positions ``[start, stop)`` that has this sample; -1 if none has."""
+        return _first_in(self._chosen, self._order, sample_id, start, stop)
+
+
+def _positions_in(runs: Runs, order: BoundOrder, ids: Any) -> NDArray[np.int64]:
+    """Return the number, among the positions in ``runs``, of the first that has each sample; -1 if none has."""
+    positions = order.positions(ids)
+    found = runs.numbers(positions)
+    if isinstance(order, Repeating):  # a sample whose first position is not among them may come again
+        array = np.atleast_1d(np.asarray(ids))
+        for place in np.flatnonzero((found < 0) & (positions >= 0)).tolist():
+            found[place] = _first_in(runs, order, int(array[place]), 0, len(runs))
+    return found
+
+
+def _first_in(runs: Runs, order: BoundOrder, sample_id: int, start: int, stop: int) -> int:
+    """Return the first of the numbers ``[start, stop)`` of positions in ``runs`` that has this sample; -1 if none."""
+    if start >= stop:
+        return -1
+    position, last = runs.members(np.array([start, stop - 1])).tolist()
+    while (position := first_between(order, sample_id, position, last + 1)) >= 0:
+        if (number := int(runs.numbers(np.array([position]))[0])) >= 0:
+            return number
+        position = int(runs.starts[np.searchsorted(runs.starts, position)])  # of the next run
+    return -1

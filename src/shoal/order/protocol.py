@@ -102,6 +102,15 @@ class Dealing(Protocol):
         ...
 
 
+@runtime_checkable
+class Repeating(Protocol):
+    """A bound order in which a sample may have several positions; `positions` gives the first of them."""
+
+    def first_between(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        ...
+
+
 class Renumbered(ABC):
     """A bound order over the numbers of another one, which it gives other names: position for position the same."""
 
@@ -120,6 +129,14 @@ class Renumbered(ABC):
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the names of the samples at positions ``[start, stop)``."""
         return self.locate(start, stop)[0]
+
+
+def first_between(order: BoundOrder, sample_id: int, start: int, stop: int) -> int:
+    """Return the first of the positions ``[start, stop)`` of an order that has this sample; -1 if none has."""
+    if isinstance(order, Repeating):
+        return order.first_between(sample_id, start, stop)
+    found = int(order.positions(np.array([sample_id]))[0])
+    return found if start <= found < stop else -1
 
 
 def innermost(order: BoundOrder) -> BoundOrder:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import LANE_BITS, BoundOrder, Narrowing, innermost, lanes_of
+from shoal.order.protocol import LANE_BITS, BoundOrder, Narrowing, first_between, innermost, lanes_of
 
 
 class EndlessSource(Protocol):
@@ -50,7 +50,7 @@ class EndlessSource(Protocol):
         ...
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
-        """Yield those of the samples ``[start, stop)`` with this id, ascending; of copies in a round, the first."""
+        """Yield those of the samples ``[start, stop)`` with this id, ascending."""
         ...
 
 
@@ -117,9 +117,10 @@ class RepeatedDataset:
         return found
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
-        """Yield those of the samples ``[start, stop)`` with this id, ascending; of copies in a round, the first."""
+        """Yield those of the samples ``[start, stop)`` with this id, ascending."""
         for number in range(start // self.num_samples, -(-stop // self.num_samples)):
-            offset = int(self.round(number).positions(np.array([sample_id]))[0])
-            found = number * self.num_samples + offset
-            if offset >= 0 and start <= found < stop:
-                yield found
+            begin = number * self.num_samples
+            first, end = max(start - begin, 0), min(stop - begin, self.num_samples)
+            while (offset := first_between(self.round(number), sample_id, first, end)) >= 0:
+                yield begin + offset
+                first = offset + 1

@@ -125,7 +125,7 @@ class MixedSources:
         return np.searchsorted(self.first_id, ids, side="right") - 1
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
-        """Yield the endless positions in ``[start, stop)`` with this id, ascending; of copies in a round, the first."""
+        """Yield the endless positions in ``[start, stop)`` with this id, ascending."""
         return self._uses(sample_id, start, stop, None)
 
     def first_uses(self, sample_id: int, start: int, stop: int, most: int) -> list[int]:
@@ -172,10 +172,13 @@ class MixedEpoch:
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the first position of each sample id in this epoch, -1 if it has none; some milliseconds each."""
-        begin, end = self._begin, self._begin + self.num_samples
         array = as_ids(ids, self.mixed.num_ids)
-        found = [next(self.mixed.uses(sample_id, begin, end), begin - 1) for sample_id in array.tolist()]
-        return np.array(found, dtype=np.int64) - begin
+        found = [self.first_between(sample_id, 0, self.num_samples) for sample_id in array.tolist()]
+        return np.array(found, dtype=np.int64)
+
+    def first_between(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        return next(self.mixed.uses(sample_id, self._begin + start, self._begin + stop), self._begin - 1) - self._begin
 
     def all_positions(self, sample_id: int, most: int) -> NDArray[np.int64]:
         """Return the positions of a sample in this epoch, ascending: the first so many, found in so many rounds."""

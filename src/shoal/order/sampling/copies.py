@@ -154,3 +154,10 @@ class OverCopies(Renumbered):
             starts = np.cumsum(lengths) - lengths
             found[lengths > 0] = np.minimum.reduceat(self.numbered.positions(numbers), starts[lengths > 0])
         return found
+
+    def first_between(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        numbers, _ = self._turns.numbers(np.array([sample_id]))
+        positions = self.numbered.positions(numbers) if len(numbers) else numbers
+        inside = positions[(start <= positions) & (positions < stop)]
+        return int(inside.min()) if inside.size else -1
