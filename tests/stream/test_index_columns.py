@@ -122,6 +122,8 @@ def test_packing_a_folder_keeps_the_names_of_its_classes(folder: Dataset, tmp_pa
 
 def test_names_of_other_fields_are_asked_for_by_name(lines: Dataset) -> None:
     assert lines.class_names("lang") == ("de", "en")
+    with pytest.raises(UsageError, match="receives the numbers of texts"):
+        lines.select(lang=lambda numbers: numbers == "de")
     for ask in (lambda: lines.class_names("score"), lambda: lines.classes):
         with pytest.raises(UsageError, match="have no names") as caught:
             ask()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.stream.mixed import SIZES, WEIGHTS, is_odd, mixed, sources_in
 
 import shoal
-from shoal.errors import ShoalError, StateError, UsageError
+from shoal.errors import ShoalError, ShuffleWarning, StateError, UsageError
 from shoal.mixing import MixedDataset, PerBatch, PerRank
 from shoal.order.state_dict import sealed
 from shoal.stream.dataset import Dataset
@@ -45,10 +46,12 @@ HALF = {"lines": 1, "parquet": 1}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": {}}, "weights name nothing; the sources are"),
-        ({"weights": {"lines": 1}}, "weights name 'lines'; the sources are 'lines', 'parquet'"),
+        ({"weights": {}}, "weights= does not name the sources 'lines', 'parquet'"),
+        ({"weights": {"lines": 1}}, "weights= does not name the source 'parquet'"),
+        ({"repeat": {"lines": 1}}, "repeat= does not name the source 'parquet'"),
+        ({"choose": {"lines": 1, "parquet": 1, "x": 1}}, "choose= names 'x'; the sources are 'lines', 'parquet'"),
         ({"weights": {"lines": 1, "parqet": 1}}, r"did you mean 'parquet'\?"),
-        ({"weights": [1, 2]}, "weights are given by the name of the source"),
+        ({"weights": [1, 2]}, r"weights=\) takes a number for each source by name"),
         ({"weights": {"lines": 0, "parquet": 0}}, "needs a weight above zero"),
         ({"weights": {"lines": -1, "parquet": 1}}, "the weight of 'lines' must not be negative"),
         ({"weights": {"lines": True, "parquet": 1}}, "the weight of 'lines' must be a number"),
@@ -128,8 +131,8 @@ def test_names_of_sources(home: Path) -> None:
         ({"at": 2**70}, "from 0 to 2"),
         ({"at": 1.5}, "must be an integer"),
         ({"at": 9, "ramp": -1}, "from 0 to 2"),
-        ({"at": 9, "weights": [1]}, "takes weights by name"),
-        ({"at": 9, "weights": {"lines": 1}}, "weights name"),
+        ({"at": 9, "weights": [1]}, "takes weights by the name of the source"),
+        ({"at": 9, "weights": {"lines": 1}}, "weights= does not name the source 'parquet'"),
         ({"at": 9, "weights": {"lines": 0, "parquet": 0}}, "above zero"),
         ({"at": 9, "add": [1]}, "takes datasets by name"),
         ({"at": 9, "add": {"lines": None}}, "must be a dataset"),
@@ -359,3 +362,22 @@ def test_a_change_in_steps_is_at_their_position(two: Make) -> None:
     assert changed.source_of(range(300)).tolist() == same.source_of(range(300)).tolist()
     with pytest.raises(UsageError, match="counts batches"):
         ds.reweight(at=5, weights=HALF, in_steps=True)
+
+
+def test_a_small_window_of_a_source_is_told_without_a_size(tmp_path: Path) -> None:
+    """``window=`` is that of the whole mixture, so the size of one source's window would be wrong advice."""
+    for name in ("a", "b"):
+        lines = (json.dumps({"text": f"{name} {number} " * 90}) + "\n" for number in range(4000))
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    ds = shoal.mix({name: shoal.open(tmp_path / f"{name}.jsonl") for name in ("a", "b")})
+    with pytest.warns(ShuffleWarning, match="the 32 samples that 'a' has in a global batch") as caught:
+        next(iter(ds.shuffle(seed=0, window="512KiB").batch(64)))
+    assert "a larger window would do" in str(caught[0].message)
+    assert 'window="' not in str(caught[0].message)
+
+
+def test_batches_larger_than_the_data_are_not_predicted(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": number}) + "\n" for number in range(1000)))
+    endless = shoal.mix({"a": shoal.open(tmp_path / "a.jsonl")}, ends="forever").shuffle(seed=0)
+    assert list(endless.quality(batch=100).vr) == [100, 200, 400]
+    assert list(endless.quality(batch=900).vr) == [900]

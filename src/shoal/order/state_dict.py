@@ -100,7 +100,8 @@ class State:
             raise StateError(msg, hint=hint)
         if self.seed != seed:
             msg = f"the state was saved with seed={self.seed}; this stream has seed={seed}"
-            raise StateError(msg, hint=f"shuffle(seed={self.seed}) continues it; another seed is another order")
+            verb = "mix" if order.get("name") == "mix" else "shuffle"
+            raise StateError(msg, hint=f"{verb}(seed={self.seed}) continues it; another seed is another order")
         # If orders differ, their names say more than the first parameter that differs.
         for name in sorted({*self.order, *order}, key=lambda name: (name != "name", name)):
             theirs, ours = self.order.get(name), order.get(name)
@@ -110,7 +111,8 @@ class State:
                 raise StateError(msg, hint=f"give {_VERBS} what they were given then")
             if theirs != ours:
                 msg = f"the state was saved with order {_told(name, theirs)}; this stream has {_told(name, ours)}"
-                raise StateError(msg, hint=f"give shuffle(), {_VERBS} what they were given then")
+                verbs = "mix(), shuffle()" if order.get("name") == "mix" else "shuffle()"
+                raise StateError(msg, hint=f"give {verbs}, {_VERBS} what they were given then")
         if self.position > num_samples:
             msg = f"the state is at position {self.position} of an epoch of {num_samples} samples"
             raise StateError(msg)

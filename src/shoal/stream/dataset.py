@@ -361,15 +361,15 @@ class Dataset(DatasetRun):
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the field `label`, by number; see `class_names`."""
-        return class_names(self.stream.opened)
+        return class_names(self.stream.spec.dataset("classes"))
 
     def class_names(self, field: str) -> tuple[str, ...]:
         """Return the names behind a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
-        return class_names(self.stream.opened, field)
+        return class_names(self.stream.spec.dataset("class_names()"), field)
 
     def index_column(self, name: str) -> NDArray[Any]:
         """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only."""
-        return key_column(self.stream.opened.index, name)
+        return key_column(self.stream.spec.dataset("index_column()").index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Return the sample ids at global positions ``[start, stop)`` of an epoch, reading no data; 0.1 us each."""

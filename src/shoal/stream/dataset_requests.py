@@ -99,6 +99,11 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
             if kept.shape != mask.shape or kept.dtype != np.bool_:
                 msg = f"the function for {name!r} must return a boolean for each of {len(mask)} samples"
                 raise UsageError(msg, hint="it receives the whole column as an array")
+            if not kept.any() and words_of_column(index, name) is not None:
+                msg = f"the function for {name!r} keeps no sample; it receives the numbers of texts, not the texts"
+                raise UsageError(
+                    msg, hint=f"select({name}=[...]) takes texts; class_names({name!r}) lists them by number"
+                )
         else:
             kept = np.isin(column, _numbers_of(index, name, wanted))
         mask &= kept

@@ -153,8 +153,12 @@ def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | 
     return _worst(order, layout, global_batch) if isinstance(order, Window) else None
 
 
-def warning_about(resolved: ResolvedOrder, global_batch: int) -> str:
-    """Return the warning for this order and batch size; empty when all is well."""
+def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | None = None) -> str:
+    """Return the warning for this order and batch size; empty when all is well.
+
+    Of a ``source`` of a mixture, the batch is its part of a global batch, and the window one of several that share
+    ``window=``, so no size is named.
+    """
     factor, more_bytes = rereads(resolved)
     order, index = resolved.order, resolved.index
     if factor >= _MOST_REREADS and more_bytes >= _LITTLE_BYTES:
@@ -171,18 +175,21 @@ def warning_about(resolved: ResolvedOrder, global_batch: int) -> str:
     ratio = _worst(order, layout, global_batch)
     chunk_bytes = float((resolved.chunks.end_byte - resolved.chunks.first_byte).mean())
     if ratio > _MOST_VARIANCE_RATIO:
-        enough = _size(_enough_chunks(order, layout, global_batch) * chunk_bytes)
+        enough = f'window="{_size(_enough_chunks(order, layout, global_batch) * chunk_bytes)}"'
+        batches = f"global batches of {global_batch} samples"
+        if source is not None:
+            enough, batches = "a larger window", f"the {global_batch} samples that {source!r} has in a global batch"
         return (
-            f"a window of {order.chunks} chunks is small for global batches of {global_batch} samples: where the "
+            f"a window of {order.chunks} chunks is small for {batches}: where the "
             f"samples of a chunk are alike, batch means vary {ratio:.1f} times as much as in a perfect shuffle; "
-            f'window="{enough}" would do, or smaller chunks'
+            f"{enough} would do, or smaller chunks"
         )
     width = order.chunks // order.resolved_nodes
     if width < _LEAST_CHUNKS_OF_NODE and order.resolved_nodes > 1:
+        enough = f'window="{_size(_LEAST_CHUNKS_OF_NODE * order.resolved_nodes * chunk_bytes)}"'
         return (
             f"each of {order.resolved_nodes} canonical nodes mixes only {width} chunks at a time; "
-            f'window="{_size(_LEAST_CHUNKS_OF_NODE * order.resolved_nodes * chunk_bytes)}" or fewer canonical '
-            "nodes would do"
+            f"{enough if source is None else 'a larger window'} or fewer canonical nodes would do"
         )
     return ""
 

@@ -99,7 +99,7 @@ class Marked:
                 found = Fraction(whole) / bottom if bottom else None
         if found is None:
             msg = f"{what} is a number; here is {self._kind}"
-            raise self.error(msg)
+            raise self.error(msg, "a number such as 0.3, 1/3 or 1e6, without quotes")
         return found
 
     def whole(self, what: str) -> int:
@@ -129,7 +129,7 @@ class Marked:
         if self.is_null:
             return "nothing"
         if isinstance(self.value, str):
-            return "a text" if self.is_quoted else "a word or number"
+            return f"a text, {self.value!r:.40}" if self.is_quoted else f"{self.value!r:.40}"
         return "a list" if isinstance(self.value, list) else "a mapping"
 
 
@@ -152,17 +152,27 @@ def parse_yaml(data: bytes, path: str) -> Marked:
         msg = f"{path}: byte {error.start} is not UTF-8"
         raise UsageError(msg) from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        problem = getattr(error, "problem", None) or "it has a character that is not allowed"
-        msg = f"{path}{place}: this is not YAML: {problem}"
-        raise UsageError(msg) from None
+        raise _not_yaml(error, path) from None
     except RecursionError:
         root = None
     if root is None:
         msg = f"{path}: this file is empty, or nested too deeply"
         raise UsageError(msg)
     return _Marking(path).marked(root, ())
+
+
+def _not_yaml(error: Any, path: str) -> UsageError:
+    """Return an error of PyYAML with its place, and with what is most often wrong there."""
+    problem = getattr(error, "problem", None) or "it has a character that is not allowed"
+    mark, hint = getattr(error, "problem_mark", None), ""
+    if problem == "could not find expected ':'":  # noticed at the next line
+        mark, problem, hint = error.context_mark, "this key has no ':'", "key: value"
+    elif "'<block mapping start>'" in problem or problem == "mapping values are not allowed here":
+        hint = "keys of one mapping begin in the same column, and a value that holds ': ' is quoted"
+    elif "\\t" in problem:
+        hint = "indent by spaces; YAML allows no tabs there"
+    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return UsageError(f"{path}{place}: this is not YAML: {problem}", hint=hint)
 
 
 class _Marking:

@@ -52,7 +52,7 @@ class Runs:
             return Runs(starts, stops, chunk_starts(stops - starts))
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             msg = f"samples are chosen by integers or a mask; got {array.dtype} of shape {array.shape}"
-            raise UsageError(msg)
+            raise UsageError(msg, hint="select(label=...) chooses by a column of the index")
         ordered = np.sort(array.astype(np.int64))
         if ordered.size and not (ordered[0] >= 0 and ordered[-1] < size):
             msg = f"samples are chosen from [0, {size}); got {ordered[0]} to {ordered[-1]}"

@@ -226,14 +226,19 @@ class MixRequest:
     ) -> MixRequest:
         """Return the mixture with other weights from a position on; positions before it do not change."""
         at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
-        if not hasattr(weights, "items") or not 0 <= at <= FOREVER or not 0 <= ramp <= FOREVER:
-            msg = f"reweight() takes weights by name, at= and ramp= from 0 to 2**60; got {at}, {ramp}, {weights!r:.80}"
+        if not hasattr(weights, "items"):
+            msg = f"reweight(weights=) takes weights by the name of the source; got {weights!r:.80}"
+            raise UsageError(msg, hint=f"{{{self.names[0]!r}: 0.5, ...}}")
+        if wrong := [each for each in (("at", at), ("ramp", ramp)) if not 0 <= each[1] <= FOREVER]:
+            msg = f"reweight({wrong[0][0]}=) is a number of positions from 0 to 2**60; got {wrong[0][1]}"
             raise UsageError(msg)
         sources = (*self.sources, *added)
-        check_names(weights, [source.name for source in sources])
+        check_names("weights=", weights, [source.name for source in sources])
         if at < self.changes[-1].at or not at:
             msg = f"reweight(at={at}) does not come after the change at {self.changes[-1].at}"
-            raise UsageError(msg, hint="changes are added at the end; at=0 is a matter of mix(weights=)")
+            raise UsageError(
+                msg, hint="call reweight() in ascending order of at=; mix(weights=) sets those of position 0"
+            )
         kept = tuple(change for change in self.changes if change.at < at)
         changed = replace(self, sources=sources, changes=(*kept, Change(at, shares_of_samples(weights, sources), ramp)))
         return changed if self.asked is None or not added else changed.shuffled(self.asked)
@@ -246,10 +251,12 @@ def shares_of_samples(weights: Mapping[str, Any], sources: Sequence[SourceReques
     return integer_weights({name: share / means[name] for name, share in shares.items()}) if means else shares
 
 
-def check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Raise `UsageError` unless every name given is the name of a source, and every source is named."""
+def check_names(argument: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise `UsageError` unless every name given to an argument is that of a source, and every source is named."""
     unknown, missing = [name for name in given if name not in names], [name for name in names if name not in given]
-    if unknown or missing:
-        msg = f"weights name {', '.join(map(repr, given)) or 'nothing'}; the sources are {', '.join(map(repr, names))}"
-        near = did_you_mean(unknown[0], names).rstrip() if unknown else ""
-        raise UsageError(msg, hint=near or "name every source; a weight of 0 leaves it out")
+    if unknown:
+        msg = f"{argument} names {unknown[0]!r}; the sources are {', '.join(map(repr, names))}"
+        raise UsageError(msg, hint=did_you_mean(str(unknown[0]), names).rstrip())
+    if missing:
+        msg = f"{argument} does not name the source{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}"
+        raise UsageError(msg, hint="name every source; 0 leaves one out")

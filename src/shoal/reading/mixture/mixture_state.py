@@ -98,8 +98,12 @@ def _check_source(name: str, theirs: Any, ours: Mapping[str, Any]) -> None:
         state.check(seed=ours["seed"], order=ours["order"], index=ours["index"], num_samples=0)
     except StateError as error:
         error.add_note(f"shoal: in the source {name!r}")
-        msg = f"source {name!r}: {error.message}"
-        raise StateError(msg, hint=error.hint) from None
+        msg, hint = f"source {name!r}: {error.message}", error.hint
+        if (
+            theirs.get("seed") != ours["seed"] and theirs.get("index") == ours["index"]
+        ):  # made of name and shuffle(seed=)
+            hint = "give shuffle(seed=) of the mixture, or of this source, what it was given then"
+        raise StateError(msg, hint=hint) from None
 
 
 def _changes_told(changes: tuple[Change, ...]) -> Any:
@@ -137,9 +141,9 @@ def _changes_adopted(request: MixRequest, saved: Any, place: Callable[[MixReques
         is_same = is_same and len(_before(ours, position)) <= num_told
     if is_same:
         return changes
-    msg = f"the weights changed otherwise before position {position}: the state has {saved!r:.200}; this mixture has "
-    msg += f"{_changes_told(changes)!r:.200}"
-    hint = f"mix(weights=) and reweight() as they were called then; further changes from position {position} on"
+    msg = f"the weights before position {position} differ: the state has {saved!r:.200}; this mixture has "
+    msg += f"{_changes_told(changes)!r:.200} (each is [position, ramp, weights])"
+    hint = f"call mix(weights=) and reweight() as then, and change weights or add sources from position {position} on"
     raise StateError(msg, hint=hint)
 
 

@@ -48,6 +48,7 @@ def _lengths(name: str, part: Opened, length: str) -> NDArray[Any]:
     except UsageError as error:
         msg = f'unit="tokens" needs the tokens of each sample of {name!r}: {error.message}'
         hint = (
-            f"`shoal index SHARDS --columns {length}` adds them, or open(index_columns=[{length!r}]); length= names it"
+            "length= names the column of tokens; open(index_columns=['tokens']) reads one from a field, "
+            "['tokens:len'] the length of one, and `shoal index SHARDS --columns` writes it into the index"
         )
         raise UsageError(msg, hint=hint) from None

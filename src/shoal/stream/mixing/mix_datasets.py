@@ -135,13 +135,15 @@ def _shares(
     """Return the weights, and the size of an epoch if they say it."""
     names = [request.name for request in requests]
     sizes = {request.name: request.num_samples for request in requests}
-    given = next((each for each in (weights, repeat, choose) if each is not None), None)
-    if given is None:
+    arguments = {"weights=": weights, "repeat=": repeat, "choose=": choose}
+    argument = next((name for name, value in arguments.items() if value is not None), None)
+    if argument is None:
         return sizes, None
+    given: Any = arguments[argument]
     if not isinstance(given, Mapping):
-        msg = f"weights are given by the name of the source; got {given!r:.80}"
-        raise UsageError(msg, hint=f"{{{names[0]!r}: 0.5, ...}}")
-    check_names(given, names)
+        msg = f"mix({argument}) takes a number for each source by name; got {given!r:.80}"
+        raise UsageError(msg, hint=f"{argument}{{{names[0]!r}: {'0.5' if weights is not None else '1'}, ...}}")
+    check_names(argument, given, names)
     if weights is not None:
         return weights, None
     if repeat is not None:

@@ -37,7 +37,8 @@ def mixture_quality(
     weighted = [each for each in zip(names, weights, resolved.parts, strict=True) if each[1]]
     vr = {}
     chunks, perfect_chunks, shards, perfect_shards, correlation, measured = 0.0, 0.0, 0.0, 0.0, 0.0, False
-    for size in batch_sizes(batch, num_samples)[:_MOST_SIZES]:
+    most = max(2 * batch, min(num_samples, sum(part.num_ordered for _, _, part in weighted)))
+    for size in batch_sizes(batch, most)[:_MOST_SIZES]:
         vr[size] = 0.0
         for name, weight, part in weighted:
             own = max(1, min(round(size * weight), part.num_ordered // 2))
@@ -72,7 +73,8 @@ def warning_about_any(resolved: ResolvedOrder | ResolvedMixture, global_batch: i
         return warning_about(resolved, global_batch)
     names = [name for name, _ in resolved.request.leaves()]
     for name, weight, part in zip(names, _weights(resolved.request), resolved.parts, strict=True):
-        if message := warning_about(part, max(1, min(round(global_batch * weight), part.num_ordered))):
+        own = max(1, min(round(global_batch * weight), part.num_ordered))
+        if message := warning_about(part, own, source=name):
             return f"the source {name!r}: {message}"
     return ""
 

@@ -113,4 +113,4 @@ def warn_of_twins(opened: OpenedMixture) -> None:
         twins = [seen.setdefault(key, name) for key in keys]
         if twin := next((other for other in twins if other != name), None):
             text = f"the sources {twin!r} and {name!r} are the same data: if they share samples, these come more often"
-            warnings.warn(text, ShuffleWarning, stacklevel=4)
+            warnings.warn(text, ShuffleWarning, stacklevel=3)

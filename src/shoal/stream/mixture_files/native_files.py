@@ -103,7 +103,8 @@ def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
     for name, each in sources.items():
         kind = each.share and each.share[0]
         if (kind is None) != (wanted is None) or (kind != wanted and "weight" in (kind, wanted)):
-            msg = f"{name!r} has {kind or f'no {wanted}'}, and {first_name!r} has {wanted or 'no share'}"
+            theirs = "one" if kind is None else wanted or "none"
+            msg = f"{name!r} has {kind or f'no {wanted}'}, and {first_name!r} has {theirs}"
             raise each.where.error(msg, "all sources have a weight, or all have repeat or choose, or none has any")
 
 

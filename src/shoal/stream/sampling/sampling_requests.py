@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def _check_arguments(*, weights: Any, by: Any, balanced: bool, limit: Any, num_s
         raise UsageError(msg, hint='by="label", or an array with the class of each sample')
     if by is not None and balanced == (limit is not None):
         msg = "sample(by=) takes balanced=True or limit=" + ("; got both" if balanced else "; got neither")
-        raise UsageError(msg, hint="num_samples= says how many an epoch has if classes are balanced")
+        raise UsageError(msg, hint="balanced=True for equally many of each class, limit=n for at most n of each")
     if limit is not None and num_samples is not None:
         msg = "sample(limit=) decides how many samples an epoch has, and num_samples= asks for another number"
         raise UsageError(msg, hint="leave out one of them")
@@ -89,6 +90,9 @@ def _balanced(classes: NDArray[Any], sizes: NDArray[np.int64], total: int | None
 
 def _values(index: Index, stored: Runs | None, given: Any, argument: str) -> NDArray[Any]:
     """Return a value for each stored sample that takes part, from a column or from an array by sample id."""
+    if isinstance(given, Mapping):
+        msg = f"{argument} must have a value for each sample; got one by name: {given!r:.80}"
+        raise UsageError(msg, hint="np.array([weight of each class])[ds.index_column(name)], or by=, balanced=True")
     array = key_column(index, given) if isinstance(given, str) else np.asarray(given)
     if array.shape != (index.num_samples,):
         msg = f"{argument} must have a value for each of {index.num_samples} samples by id; got shape {array.shape}"
