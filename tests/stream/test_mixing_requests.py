@@ -178,7 +178,7 @@ def test_repeats_are_checked_in_every_epoch(two: Make, home: Path) -> None:
     with pytest.raises(UsageError, match="in epoch 2 of 80 each"):
         iter(ds.reweight(at=200, **later))  # 20 + 30
     with pytest.raises(UsageError, match="in epoch 4 of 80 each"):
-        iter(ds.reweight(at=240, ramp=160, **later))
+        iter(ds.reweight(at=240, ramp=256, **later))
     iter(ds.reweight(at=240, **later).reweight(at=250, weights=HALF))
     grown = ds.reweight(at=240, weights={"lines": 9, "parquet": 10})  # 42
     strict = two(weights=HALF, epoch_size=80, max_repeats={"parquet": 0.9})

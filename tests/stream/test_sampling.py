@@ -159,7 +159,8 @@ def test_positions_of_a_repeated_sample_whose_first_one_is_not_among_them(tars: 
     mix = shoal.mix(sources, weights={"a": 3, "b": 2, "c": 1}, epoch_size=1000).shuffle(seed=2)
     gaps = [(0, 200), (210, 300)]
     chosen = [*range(180, 200), *range(290, 295), 333, *range(350, 360), 399]
-    for ds in (taken, sampled.without(positions=gaps), sampled.select(chosen), mix, mix.skip(500), mix.without(positions=gaps)):
+    gapped = (sampled.without(positions=gaps), mix.without(positions=gaps))
+    for ds in (taken, sampled.select(chosen), mix, mix.skip(500), *gapped):
         for epoch in (0, 1, 2):
             order = ds.stream.resolved.epoch(epoch)
             ids = order.ids(0, order.num_samples)

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,10 +161,10 @@ def _ramp(before: Mapping[str, int], change: Change, block_positions: int) -> li
     names = {*before, *change.weights}
     first, last = ({name: Fraction(side.get(name, 0), sum(side.values())) for name in names} for side in
                    (before, change.weights))  # fmt: skip
+    borders = [num_blocks * number // num_steps * block_positions for number in range(num_steps)]
     steps: list[tuple[int, Mapping[str, int]]] = []
-    for number in range(num_steps):
-        done = Fraction(2 * number + 1, 2 * num_steps)
+    for start, end in pairwise([*borders, change.ramp]):
+        done = Fraction(start + end, 2 * change.ramp)  # in the middle of the step
         weights = {name: first[name] + (last[name] - first[name]) * done for name in names}
-        start = change.at + num_blocks * number // num_steps * block_positions
-        steps.append((start, integer_weights(weights)))
+        steps.append((change.at + start, integer_weights(weights)))
     return steps
