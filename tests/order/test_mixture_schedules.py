@@ -51,6 +51,17 @@ def test_a_later_change_leaves_everything_before_it_alone(schedule: SourceSchedu
     assert all(change.weights[schedule.names[source]] for source in np.unique(after).tolist())
 
 
+@given(schedules(), st.data())
+def test_the_first_position_of_a_condition_is_found(schedule: SourceSchedule, data: st.DataObject) -> None:
+    sizes = np.array([data.draw(st.integers(1, 300)) for _ in schedule.names])
+    repeats = [schedule.position_of(source, size) for source, size in enumerate(sizes.tolist())]
+    ends = [schedule.position_of(source, size - 1) for source, size in enumerate(sizes.tolist())]
+    known = [at for at in repeats if at is not None]
+    assert schedule.first_position(lambda counts: (counts > sizes).any()) == (min(known) + 1 if known else None)
+    last = None if None in ends else max(at for at in ends if at is not None) + 1
+    assert schedule.first_position(lambda counts: (counts >= sizes).all()) == last
+
+
 @given(schedules(), st.integers(0, END), st.integers(0, 60))
 def test_expected_counts_are_sums_of_shares(schedule: SourceSchedule, start: int, length: int) -> None:
     shares = np.zeros(len(schedule.names))

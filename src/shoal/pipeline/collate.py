@@ -19,11 +19,13 @@ from shoal.pipeline.tensors import tensors
 Allocate = Callable[..., Any]
 
 
-def collate(samples: Sequence[Any], allocate: Allocate = np.empty) -> Any:
+def collate(
+    samples: Sequence[Any], allocate: Allocate = np.empty, *, on_missing: Callable[[Sequence[Any]], None] | None = None
+) -> Any:
     """Collate samples that are dicts (by field), tuples (by place), or anything else (one column).
 
-    A field missing from some samples is a list with None there. ``allocate`` makes the memory for stacked values, given
-    a shape and a numpy dtype.
+    A field missing from some samples is a list with None there, and ``on_missing`` is called with the samples.
+    ``allocate`` makes the memory for stacked values, given a shape and a numpy dtype.
 
     >>> collate([{"x": 1, "s": b"a"}, {"x": 2, "s": b"b"}])
     {'x': array([1, 2]), 's': [b'a', b'b']}
@@ -32,6 +34,8 @@ def collate(samples: Sequence[Any], allocate: Allocate = np.empty) -> Any:
     if isinstance(first, Mapping):
         names: Iterable[Any] = first.keys()
         if any(sample.keys() != names for sample in samples):
+            if on_missing is not None:
+                on_missing(samples)
             names = {name: None for sample in samples for name in sample}.keys()
             return {name: column_of([sample.get(name) for sample in samples], allocate) for name in names}
         return {name: column_of([sample[name] for sample in samples], allocate) for name in names}

@@ -89,33 +89,30 @@ def refuse_other_fields(opened: OpenedMixture, stages: tuple[Stage, ...]) -> Non
             raise UsageError(msg, hint=f"{keep}{_ARGUMENT}")
 
 
-def noticing(collate: Callable[[Sequence[Any]], Any], stages: tuple[Stage, ...]) -> Callable[[Sequence[Any]], Any]:
-    """Return the collation of a mixture's batches, which warns once of a source whose samples lack a field."""
-    return _Noticing(collate) if _are_refused(stages) else collate
+def warner_of_missing(stages: tuple[Stage, ...]) -> Callable[[Sequence[Any]], None] | None:
+    """Return what warns, once, of a source of which no sample in a batch has a field that others have; None if unasked.
 
+    Within a source, fields may be optional.
+    """
+    if not _are_refused(stages):
+        return None
+    warned = False
 
-class _Noticing:
-    def __init__(self, collate: Callable[[Sequence[Any]], Any]) -> None:
-        self._collate, self._is_done = collate, False
-
-    def __call__(self, samples: Sequence[Any]) -> Any:
-        if not self._is_done and isinstance(samples[0], Mapping):
-            names = samples[0].keys()
-            if any(isinstance(sample, Mapping) and sample.keys() != names for sample in samples):
-                self._warn(samples)
-        return self._collate(samples)
-
-    def _warn(self, samples: Sequence[Any]) -> None:
-        """Warn if no sample of one source has a field that another one has; within a source fields may be optional."""
+    def warn(samples: Sequence[Any]) -> None:
+        nonlocal warned
+        if warned:
+            return
         fields: dict[Any, set[str]] = {}
         for sample in samples:
             fields.setdefault(sample.get("__source__"), set()).update(sample)
         everything: set[str] = set().union(*fields.values())
         lacking = ((name, sorted(everything - own)) for name, own in fields.items() if name is not None)
-        if found := next(((name, fields) for name, fields in lacking if fields), None):
-            self._is_done = True
+        if found := next(((name, names) for name, names in lacking if names), None):
+            warned = True
             text = f"samples of {found[0]!r} have no field {found[1][0]!r}, which those of another source have: it is "
-            warnings.warn(f"{text}None there; {_ARGUMENT}", UserWarning, stacklevel=2)
+            warnings.warn(f"{text}None there; {_ARGUMENT}", stacklevel=2)
+
+    return warn
 
 
 def _are_refused(stages: tuple[Stage, ...]) -> bool:

@@ -35,14 +35,18 @@ def machine_lock(path: str, *, what: str, limit_seconds: float = 300.0) -> Itera
         file = None
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            opened = stack.enter_context(open(path, "ab+", buffering=0))
+            opened = stack.enter_context(open(path, "rb+", buffering=0, opener=_made_if_missing))
             if _wait_for_lock(opened, limit_seconds):
                 file = opened
                 # Unlocking also covers descriptors that a child has inherited without knowing.
                 stack.callback(_unlock, file)
-                file.truncate(0)
                 file.write(f"{os.getpid()} {socket.gethostname()} {what}".encode(errors="replace")[:_HOLDER_BYTES])
+                file.truncate()  # only now: ext4 takes a millisecond or more to empty a file
         yield partial(_show_life, file)
+
+
+def _made_if_missing(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o666)
 
 
 def _wait_for_lock(file: io.FileIO, limit_seconds: float) -> bool:

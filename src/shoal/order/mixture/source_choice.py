@@ -141,11 +141,13 @@ class ConstantStage:
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position; O(num_sources + block)."""
-        unit = self._border(self._block_of((position - self.start) // self._run))
-        counts = self.before + self.tree.at(unit) * self._run
-        begin = self.start + unit * self._run
-        if position > begin:
-            counts += np.bincount(self.sources(begin, position), minlength=len(counts))
+        unit, begun = divmod(position - self.start, self._run)
+        first = self._border(block := self._block_of(unit))
+        counts = self.before + self.tree.at(first) * self._run
+        if unit > first or begun:
+            units = self._blocks(block, 1)
+            counts += np.bincount(units[: unit - first], minlength=len(counts)) * self._run
+            counts[units[unit - first]] += begun
         return counts
 
     def owed(self, position: int, counts: NDArray[np.int64]) -> list[int]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.mixture.integer_weights import integer_weights
-from shoal.order.mixture.source_choice import MOST_SOURCES, Choice, ConstantStage
+from shoal.order.mixture.source_choice import MOST_POSITIONS, MOST_SOURCES, Choice, ConstantStage
 from shoal.order.seeds import check_seed, key
 
 _RAMP_STEPS = 256
@@ -95,6 +96,18 @@ class SourceSchedule:
                 stage = self._stage(at)
                 return stage.position_of(place, number) if stage.weights[place] else None
         return None
+
+    def first_position(self, is_met: Callable[[NDArray[np.int64]], Any]) -> int | None:
+        """Return the first position before which counts meet a condition that larger counts meet, too.
+
+        None if none up to 2^62 does. O(num_sources * log(position)), for a condition on all sources at once.
+        """
+        end = 1
+        while not is_met(self.counts(end)):
+            end *= 2
+            if end > MOST_POSITIONS:
+                return None
+        return bisect_left(range(end), True, lo=end // 2, key=lambda position: bool(is_met(self.counts(position))))
 
     def weights_at(self, position: int) -> dict[str, int]:
         """Return the integer weights by name in force at a position."""

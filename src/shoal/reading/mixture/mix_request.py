@@ -139,7 +139,8 @@ class MixRequest:
             for number, limit in enumerate(limits):
                 if limit is not None and expected[number] > max(limit, usual[number]) + 0.5:
                     at = schedule.position_of(number, int(schedule.counts(first)[number]) + limit)
-                    self._refuse_repeats(number, f"position {at}, in epoch {epoch_number} of {num_samples} each")
+                    if at is not None and at < first + num_samples:
+                        self._refuse_repeats(number, f"position {at}, in epoch {epoch_number} of {num_samples} each")
 
     def _refuse_repeats(self, number: int, where: str) -> NoReturn:
         source, most = self.sources[number], (self.max_repeats or {})[self.names[number]]
@@ -158,24 +159,23 @@ class MixRequest:
     def _end(self) -> int:
         if self.ends == "forever":
             return FOREVER
+        sizes, run = np.array([source.num_samples for source in self.sources]), self.choice.run
         if self.ends == "all":
-            ends = self.exhausted_at()
-            if never := [name for name, at in ends.items() if at is None]:
-                msg = f'ends="all" waits for every source, and {never[0]!r} never comes to its end: '
-                msg += "its weight is 0, or too small to reach it within 2**62 positions"
-                raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
-            run = self.choice.run
-            return -(-max(at or 0 for at in ends.values()) // run) * run
-        repeats = [self.schedule.position_of(number, source.num_samples) for number, source in enumerate(self.sources)]
-        if not (known := [at for at in repeats if at is not None]):
+            if (end := self.schedule.first_position(lambda counts: (counts >= sizes).all())) is not None:
+                return -(-end // run) * run
+            never = next(name for name, at in self.exhausted_at().items() if at is None)
+            msg = f'ends="all" waits for every source, and {never!r} never comes to its end: '
+            msg += "its weight is 0, or too small to reach it within 2**62 positions"
+            raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
+        if (beyond := self.schedule.first_position(lambda counts: (counts > sizes).any())) is None:
             msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
             raise UsageError(msg, hint='epoch_size= or ends="forever"')
         # Whole runs, so that those of the next epoch begin with its batches.
-        if min(known) < self.choice.run:
-            msg = f"a source has fewer samples than the {self.choice.run} of a batch from one source: "
-            msg += f'ends="first" would end the epoch at position {min(known)}'
+        if beyond <= run:
+            msg = f"a source has fewer samples than the {run} of a batch from one source: "
+            msg += f'ends="first" would end the epoch at position {beyond - 1}'
             raise UsageError(msg, hint='ends="all" or ends="forever", or a smaller batch')
-        return min(known) // self.choice.run * self.choice.run
+        return (beyond - 1) // run * run
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before an endless position."""

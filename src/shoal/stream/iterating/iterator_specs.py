@@ -16,7 +16,7 @@ from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_sources import gathers
 from shoal.pipeline.decode_pool import Threaded, threaded
-from shoal.pipeline.missing_fields import noticing
+from shoal.pipeline.missing_fields import warner_of_missing
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Stage, filters_in
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -68,7 +68,7 @@ class PipelineSpec:
         """The function that makes a batch of samples after their stages, before `after_collation`."""
         if self.collate is not collate:
             return self.collate
-        return noticing(partial(collate, allocate=self.allocate), self.stages)
+        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages))
 
     @property
     def after_collation(self) -> tuple[Callable[[Any], Any], ...]:
