@@ -73,6 +73,7 @@ compat-versions: .venv/stamp
 compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/peers/run.py
 	$(BIN)/python -m tests.compat.peers.packed
+	$(BIN)/python -m tests.compat.orders.mixtures_in_peers
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration tests/integration

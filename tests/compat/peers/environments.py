@@ -51,6 +51,12 @@ PEERS = {
     "gnutar": Peer(program="tar"),
     "bsdtar": Peer(program="bsdtar"),
 }
+# Peers whose orders are compared, and other versions of them.
+OF_ORDERS = {
+    "datasets44": Peer(("datasets==4.4.2",)),
+    "datasets48": Peer(("datasets==4.8.5",)),
+    "datasets50": Peer(("datasets==5.0.0",)),
+}
 # mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not
 # load next to every torch.
 TORCHVISION = {
@@ -84,7 +90,7 @@ def title_of(name: str) -> str:
     >>> title_of("polars"), title_of("gnutar")
     ('polars 2.1.0', 'gnutar (as installed)')
     """
-    peer = PEERS[name]
+    peer = (PEERS | OF_ORDERS)[name]
     pinned = dict(wanted.split("==") for wanted in (*peer.alone, *peer.packages) if "==" in wanted)
     version = next((number for package, number in pinned.items() if name in package), None)
     if version is None and pinned:
@@ -94,7 +100,7 @@ def title_of(name: str) -> str:
 
 def python_of(name: str) -> Path:
     """The Python that has a peer; the one running where the peer is a program alone."""
-    peer = PEERS[name]
+    peer = (PEERS | OF_ORDERS)[name]
     if peer.program and shutil.which(peer.program) is None:
         msg = f"{peer.program} is not installed"
         raise CannotHaveError(msg)

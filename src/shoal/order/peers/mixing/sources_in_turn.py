@@ -1,0 +1,63 @@
+"""Sources that follow one another without chance: in turn, or one after the other's end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.arrays.round_robin import RoundRobin
+from shoal.order.protocol import chunk_starts
+
+
+class SourcesInTurn:
+    """A sample of each source in turn, until the epoch ends.
+
+    ``limits`` are the most samples of each source in an epoch, after which it is passed over; ``num_samples`` are at
+    most their sum. All in O(log num_sources) for each position.
+    """
+
+    def __init__(self, limits: Sequence[int], num_samples: int) -> None:
+        self.num_samples = num_samples
+        self._limits, self._turns = np.asarray(limits, dtype=np.int64), RoundRobin(limits)
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before a position; shape (num_sources,)."""
+        if position >= len(self._turns):
+            return self._limits.copy()
+        source, number = (int(each[0]) for each in self._turns.locate(np.array([position])))
+        before: NDArray[np.int64] = number + (np.arange(len(self._limits)) < source)
+        return np.minimum(self._limits, before)
+
+    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source of each position ``[start, stop)``."""
+        return self._turns.locate(np.arange(start, stop))[0]
+
+    def position_of(self, source: int, number: int) -> int | None:
+        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
+        if number >= self._limits[source]:
+            return None
+        position = int(self._turns.positions(np.array([source]), np.array([number]))[0])
+        return position if position < self.num_samples else None
+
+
+class Concatenated:
+    """All samples of a source, then all of the next one."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._first = chunk_starts(np.asarray(lengths, dtype=np.int64))
+        self.num_samples = int(self._first[-1])
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before a position; shape (num_sources,)."""
+        return np.minimum(np.maximum(position - self._first[:-1], 0), np.diff(self._first))
+
+    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source of each position ``[start, stop)``."""
+        return np.searchsorted(self._first, np.arange(start, stop), side="right") - 1
+
+    def position_of(self, source: int, number: int) -> int | None:
+        """Return the position of sample ``number`` of a source; None if it has none."""
+        position = int(self._first[source]) + number
+        return position if position < self._first[source + 1] else None
