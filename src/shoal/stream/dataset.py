@@ -85,7 +85,7 @@ class Dataset(DatasetRun):
 
         Before `shuffle`, ids of stored samples; after it, positions in every epoch. A column takes a value, a
         collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``.
-        Columns of texts and classes also accept the text or class name: ``select(label="cat")``. The order stays.
+        Columns of texts and classes hold numbers, and accept names, too: ``select(label="cat")``. The order stays.
         """
         return type(self)(self.stream.spec.selected(samples, columns))
 

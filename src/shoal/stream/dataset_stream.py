@@ -223,7 +223,7 @@ class Stream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""
-        if "check" not in state and isinstance(self.resolved, ResolvedOrder):
+        if hasattr(state, "keys") and "check" not in state and isinstance(self.resolved, ResolvedOrder):
             state = self._adopted(self.resolved, state)
         saved = State.from_dict(state)
         resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch

@@ -185,7 +185,7 @@ class MixRequest:
         """Give every source that has no order yet this one; a window in bytes is shared among them.
 
         A source's share is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in all
-        windows for equally many positions. Its seed hangs on its name.
+        windows for equally many positions. Its seed is made from its name.
         """
         largest = {
             name: max(change.weights.get(name, 0) / sum(change.weights.values()) for change in self.changes)

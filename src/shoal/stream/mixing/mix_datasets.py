@@ -54,8 +54,8 @@ def mix(
     Parameters
     ----------
     sources
-        Datasets by name, each with stages of its own; mixtures may be among them. A seed hangs on the name: adding,
-        removing or reordering others changes nothing for a source.
+        Datasets by name, each with stages of its own; mixtures may be among them. The seed of a source is made from its
+        name, so adding, removing or reordering others does not change its order.
     weights
         Numbers in the ratio of which the sources come; default: their sizes. Read as decimals, and exact.
     seed
