@@ -21,7 +21,7 @@ _BUCKETS = 1 << 16
 
 
 class _Checkpoint(NamedTuple):
-    """What precedes a block: positions, draws of each source that count, and the state of the generator."""
+    """The place where a block begins: positions and draws of each source before it, and the state of the generator."""
 
     position: int
     drawn: NDArray[np.int64]

@@ -68,7 +68,7 @@ class PeerChoice(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What tells choices of this name apart, as JSON types."""
+        """The arguments that tell choices of this name apart, as JSON types."""
         ...
 
     @property
@@ -156,7 +156,7 @@ class Interleave:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What tells choices of this name apart, as JSON types; not the ranks, by which no position differs."""
+        """The arguments that tell choices of this name apart, as JSON types; not the ranks, by which no position differs."""
         others = {"epochs": self.epochs, "whole_turns": self.whole_turns}
         return {"probabilities": _told(self.probabilities), "stopping": self.stopping, **others}
 
@@ -238,7 +238,7 @@ class Concatenate:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What tells choices of this name apart, as JSON types."""
+        """The arguments that tell choices of this name apart, as JSON types."""
         return {"epochs": self.epochs}
 
     def settled(self, names: Sequence[str]) -> Self:  # noqa: ARG002
@@ -295,7 +295,7 @@ class RandomMix:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What tells choices of this name apart, as JSON types."""
+        """The arguments that tell choices of this name apart, as JSON types."""
         return {"probs": _told(self.probs), "longest": self.longest}
 
     @property
@@ -356,7 +356,7 @@ class RoundRobin:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """What tells choices of this name apart, as JSON types."""
+        """The arguments that tell choices of this name apart, as JSON types."""
         return {"longest": self.longest}
 
     def settled(self, names: Sequence[str]) -> Self:  # noqa: ARG002
