@@ -1,0 +1,1 @@
+"""Orders of torch's samplers over a list."""
