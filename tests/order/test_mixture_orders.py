@@ -185,6 +185,15 @@ def test_sources_of_one_sample(num_sources: int) -> None:
     assert set(np.bincount(ids, minlength=num_sources).tolist()) <= {6, 7, 8, 9, 10}
 
 
+def test_spans_have_few_rounds_of_any_source() -> None:
+    tiny, large = mixture([1, 1000], [1, 3]), mixture([5000, 1000], [1, 3])
+    assert epoch_of(tiny).parameters["most_positions"] == 256 * 4
+    assert epoch_of(large).parameters["most_positions"] == 256 * 1333
+    schedule = SourceSchedule(["a", "b"], [Change(0, {"a": 1, "b": 1})], Even(), seed=3)
+    nested = MixedSources(schedule, [tiny, large], num_samples=1000)
+    assert epoch_of(nested).parameters["most_positions"] == 256 * 8
+
+
 def test_mixtures_are_those_of_every_release() -> None:
     found = hashlib.sha256()
     for choice in CHOICES:

@@ -77,6 +77,7 @@ def test_a_span_has_bounds() -> None:
     assert span_positions({"chunks": 10_000}) == 80_000
     assert span_positions({"samples": 10_000}) == 80_000
     assert span_positions({"chunks": 10**9}) == 1 << 22
+    assert span_positions({"chunks": 10**9, "most_positions": 512}, 64) == 512
 
 
 def test_ranks_read_ahead_as_far_as_one_alone() -> None:

@@ -38,6 +38,11 @@ class EndlessSource(Protocol):
         """Number of its samples from one use of a chunk to the next, about; 0 if unknown."""
         ...
 
+    @property
+    def shortest_round(self) -> int:
+        """Number of its samples in which it, or one of its own sources, comes round soonest."""
+        ...
+
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of samples ``[start, stop)`` and the chunk of each."""
         ...
@@ -80,6 +85,11 @@ class RepeatedDataset:
         self.num_samples, self.num_ids, self.num_chunks, self.reach = num_samples, num_ids, num_chunks, reach
         self._order_of, self._span = order_of, span
         self._narrowed: BoundOrder | None = None  # the last one: to ask what it is takes longer than to locate samples
+
+    @property
+    def shortest_round(self) -> int:
+        """Samples of a round."""
+        return self.num_samples
 
     def round(self, number: int) -> BoundOrder:
         """Return the order of a round."""

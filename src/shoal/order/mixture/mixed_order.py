@@ -32,6 +32,7 @@ _FINE_BITS = 20
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROOT = 0x6A09E667F3BCC909  # the square root of 2, less 1
 _MOST_REACH = 1 << 15
+_MOST_ROUNDS = 256  # of a source, in a span that is read at once
 
 
 class MixedSources:
@@ -64,6 +65,15 @@ class MixedSources:
         reaches = [source.reach * total // weights[name]
                    for name, source in zip(self.schedule.names, self.parts, strict=True) if weights[name]]  # fmt: skip
         return min(max(reaches, default=0), _MOST_REACH)
+
+    @property
+    def shortest_round(self) -> int:
+        """Number of positions in which the source that comes round soonest does so, about."""
+        weights = self.schedule.weights_at(0)
+        total = sum(weights.values())
+        rounds = [source.shortest_round * total // weights[name]
+                  for name, source in zip(self.schedule.names, self.parts, strict=True) if weights[name]]  # fmt: skip
+        return max(1, min(rounds))
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at endless positions ``[start, stop)`` and the chunk of each."""
@@ -159,7 +169,8 @@ class MixedEpoch:
     def __init__(self, mixed: MixedSources, epoch: int) -> None:
         self.mixed, self.num_samples = mixed, mixed.num_samples
         self._begin = epoch * mixed.num_samples
-        self.parameters = {"chunks": mixed.reach}
+        # A round takes 0.1 to 0.5 ms, so of a source of one sample no hundred thousand are made for a first batch.
+        self.parameters = {"chunks": mixed.reach, "most_positions": _MOST_ROUNDS * mixed.shortest_round}
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``."""

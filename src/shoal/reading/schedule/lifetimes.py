@@ -36,11 +36,11 @@ def span_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
 
     Reads are planned a span ahead, and a rank has only its share of it: with as many positions for 64 ranks as for
     one, it would read less than a chunk of small samples ahead, and wait for each. So a span is longer for many
-    ranks, up to eight times: positions of other ranks take 66 bytes each.
+    ranks, up to eight times: positions of other ranks take 66 bytes each. An order can set a limit.
     """
     reach = max(parameters.get("chunks", 0), parameters.get("samples", 0))
     least = min(_LEAST_POSITIONS * world_size, _LEAST_OF_RANKS)
-    return min(max(least, _REACHES * reach), _MOST_POSITIONS)
+    return min(max(least, _REACHES * reach), parameters.get("most_positions", _MOST_POSITIONS), _MOST_POSITIONS)
 
 
 def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
