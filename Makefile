@@ -73,11 +73,9 @@ compat-versions: .venv/stamp
 compat-peers: .venv/stamp
 	$(BIN)/python tests/compat/peers/run.py
 	$(BIN)/python -m tests.compat.peers.packed
-<<<<<<< HEAD
 	$(BIN)/python -m tests.compat.orders.mixtures_in_peers
-=======
 	$(BIN)/python -m tests.compat.orders.torch_samplers
->>>>>>> 4369bc1 (Torch's RandomSampler and DistributedSampler are orders, index for index, and take the state of StatefulDataLoader)
+	$(BIN)/python tests/compat/orders/run.py
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration tests/integration

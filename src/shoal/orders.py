@@ -10,9 +10,22 @@ True
 from __future__ import annotations
 
 from shoal.order.block_and_buffer import Block, Buffer
+from shoal.order.peers.grain import GrainShuffle, GrainWindowShuffle
 from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 
-__all__ = ["Block", "BoundOrder", "Buffer", "Full", "Order", "Sequential", "TorchDistributed", "TorchRandom", "Window"]
+__all__ = [
+    "Block",
+    "BoundOrder",
+    "Buffer",
+    "Full",
+    "GrainShuffle",
+    "GrainWindowShuffle",
+    "Order",
+    "Sequential",
+    "TorchDistributed",
+    "TorchRandom",
+    "Window",
+]

@@ -56,6 +56,7 @@ OF_ORDERS = {
     "datasets44": Peer(("datasets==4.4.2",)),
     "datasets48": Peer(("datasets==4.8.5",)),
     "datasets50": Peer(("datasets==5.0.0",)),
+    "grain": Peer(("grain==0.2.18",)),
 }
 # mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not
 # load next to every torch.

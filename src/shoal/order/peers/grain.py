@@ -1,0 +1,340 @@
+"""The shuffles of Grain: of a whole dataset, and inside windows of consecutive samples.
+
+Both permute positions with a cipher of four rounds on blocks of an even number of bits, at least 16, which is applied
+until the result is in range. So any position is found in O(1), as in Grain itself.
+
+Two of Grain's traits are kept only with ``parity=True``. Its blocks are too small for a dataset of ``2**(2 * k) + 1``
+samples (k from 8): one sample comes twice, and another one never. And its windows run on over the borders of epochs,
+unless windows divide the dataset: then an epoch has samples of the next one in place of its own, which come later or
+never. Without parity, windows end with the epoch, and the next epoch goes on with other seeds.
+
+References
+----------
+``grain/_src/python/dataset/transformations/shuffle.py`` and ``experimental/index_shuffle/index_shuffle.cc`` of Grain
+0.2.18. R. Beaulieu et al., "The SIMON and SPECK families of lightweight block ciphers", 2013, for the cipher;
+``std::seed_seq`` of C++ for its keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.protocol import Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.seeds import check_epoch, check_seed
+
+_SPAN = 1 << 16
+_ROUNDS = 4
+_FEW = 1 << 11
+_LEAST_BLOCK_BITS = 16
+_MASK32 = np.uint64(0xFFFFFFFF)
+_MOST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GrainShuffle:
+    """``MapDataset.shuffle(seed)``: a permutation of the whole dataset, another one in each epoch.
+
+    Parameters
+    ----------
+    ranks
+        Ranks that each take every ``ranks``-th sample, as ``ds[rank::ranks]`` does; for another number of ranks the
+        global batches are the same.
+    parity
+        Repeat what Grain repeats.
+
+    Examples
+    --------
+    >>> GrainShuffle().bind([5, 5], seed=3).ids(0, 10).tolist()
+    [4, 7, 0, 8, 2, 5, 3, 6, 1, 9]
+    """
+
+    name: ClassVar[str] = "grain-shuffle"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "samples"
+
+    ranks: int = 1
+    parity: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranks", _at_least_one("ranks", self.ranks))
+
+    @property
+    def parameters(self) -> dict[str, int | bool]:
+        """Parameters of this order that a state keeps."""
+        return {"ranks": self.ranks, "parity": self.parity}
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> GrainEpoch:
+        """Return the order of one epoch; O(num_chunks) time and memory."""
+        samples = check_chunk_samples(chunk_samples)
+        number = (_grain_seed(seed) + check_epoch(epoch)) % 2**32
+        total = int(samples.sum())
+        return GrainEpoch(samples, self, _Windows(max(1, total), number, parity=self.parity), first=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GrainWindowShuffle:
+    """``WindowShuffleMapDataset(window_size, seed)``, or the same of an iterator: windows in storage order.
+
+    Parameters
+    ----------
+    window_size
+        Samples of a window.
+    dataset
+        "map" or "iter": an iterator of Grain delivers the permuted window from its end.
+    ranks, parity
+        As in `GrainShuffle`.
+
+    Examples
+    --------
+    >>> GrainWindowShuffle(window_size=4).bind([10], seed=3).ids(0, 10).tolist()
+    [2, 3, 0, 1, 5, 4, 6, 7, 9, 8]
+    """
+
+    name: ClassVar[str] = "grain-window-shuffle"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "nothing"
+
+    window_size: int = 1000
+    dataset: str = "map"
+    ranks: int = 1
+    parity: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("window_size", "ranks"):
+            object.__setattr__(self, name, _at_least_one(name, getattr(self, name)))
+        if self.dataset not in ("map", "iter"):
+            msg = f"Grain shuffles windows of a dataset of kind 'map' or 'iter'; got {self.dataset!r}"
+            raise UsageError(msg)
+
+    @property
+    def parameters(self) -> dict[str, int | str | bool]:
+        """Parameters of this order that a state keeps."""
+        told: dict[str, int | str | bool] = {"window_size": self.window_size, "dataset": self.dataset}
+        return told | {"ranks": self.ranks, "parity": self.parity}
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> GrainEpoch:
+        """Return the order of one epoch; O(num_chunks) time and memory."""
+        samples = check_chunk_samples(chunk_samples)
+        number, total = _grain_seed(seed), int(samples.sum())
+        first = check_epoch(epoch) * total if self.parity else 0
+        number += 0 if self.parity else epoch * -(-total // self.window_size)
+        windows = _Windows(self.window_size, number % 2**32, parity=self.parity, reverses=self.dataset == "iter")
+        return GrainEpoch(samples, self, windows, first=first)
+
+
+class GrainEpoch:
+    """The order of one epoch: positions from ``first`` on of an endless line of windows."""
+
+    num_canonical_nodes: ClassVar[int] = 1
+    span: ClassVar[int] = _SPAN
+
+    def __init__(
+        self,
+        chunk_samples: NDArray[np.int64],
+        order: GrainShuffle | GrainWindowShuffle,
+        windows: _Windows,
+        *,
+        first: int,
+    ) -> None:
+        self.version, self.parameters = order.version, order.parameters
+        self._chunk_first_id = chunk_starts(chunk_samples)
+        self.num_samples = int(self._chunk_first_id[-1])
+        self._windows, self._first, self._ranks = windows, first, order.ranks
+        self._end = first + self.num_samples if isinstance(order, GrainShuffle) or not order.parity else None
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the ids at positions ``[start, stop)``; about 0.1 us each."""
+        first, end = as_span(start, stop, self.num_samples)
+        line = np.arange(first + self._first, end + self._first)
+        tiles = [line[at : at + _SPAN] for at in range(0, len(line), _SPAN)]
+        found = [self._windows.permuted(tile, self._end) for tile in tiles]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found]) % max(1, self.num_samples)
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
+        ids = self.ids(start, stop)
+        return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """Return the first position of each id, -1 if it has none; O(1) each, or a scan where Grain repeats samples."""
+        wanted = as_ids(ids, self.num_samples)
+        if self._end is not None and not self._windows.has_collisions:
+            return self._windows.unpermuted(wanted + self._first, self._end) - self._first
+        delivered = self.ids(0, self.num_samples)
+        found = np.full(self.num_samples, -1, dtype=np.int64)
+        found[delivered[::-1]] = np.arange(self.num_samples)[::-1]
+        return found[wanted]
+
+    def axis(
+        self,
+        positions: NDArray[np.int64],
+        chunks: NDArray[np.int64],  # noqa: ARG002
+        batches: NDArray[np.int64],  # noqa: ARG002
+    ) -> NDArray[np.uint64]:
+        """Return the rank that takes each position in Grain."""
+        return (positions % self._ranks).astype(np.uint64)
+
+
+class _Windows:
+    """Windows of ``size`` points of a line, each permuted with a seed of its own: ``seed`` plus its number."""
+
+    def __init__(self, size: int, seed: int, *, parity: bool, reverses: bool = False) -> None:
+        self._size, self._seed, self._parity, self._reverses = size, seed, parity, reverses
+
+    @property
+    def has_collisions(self) -> bool:
+        """True if the blocks of the cipher are too small for a whole window."""
+        return self._parity and (1 << _block_bits(self._size - 1, parity=True)) < self._size
+
+    def permuted(self, points: NDArray[np.int64], end: int | None) -> NDArray[np.int64]:
+        """Return where ascending points of the line are moved; windows are cut at ``end``, if there is one."""
+        return self._moved(points, end, _encrypted)
+
+    def unpermuted(self, points: NDArray[np.int64], end: int | None) -> NDArray[np.int64]:
+        """Return the points that are moved to these, the inverse of `permuted`."""
+        return self._moved(points, end, _decrypted)
+
+    def _moved(self, points: NDArray[np.int64], end: int | None, cipher: Any) -> NDArray[np.int64]:
+        windows, inside = np.divmod(points, self._size)
+        if len(points) <= _FEW and self._size <= _FEW and len(points) and windows[0] != windows[-1]:
+            each = np.split(points, np.flatnonzero(np.diff(windows)) + 1)
+            return np.concatenate([self._moved(part, end, cipher) for part in each])
+        numbers, which = np.unique(windows, return_inverse=True)
+        sizes = np.full(len(numbers), self._size)
+        if end is not None:
+            sizes = np.minimum(sizes, end - numbers * self._size)
+        keys = _round_keys((self._seed + numbers) % 2**32)
+        found = np.empty_like(points)
+        for size in np.unique(sizes).tolist():
+            mine = sizes[which] == size
+            backwards = self._reverses and cipher is _encrypted
+            given = size - 1 - inside[mine] if backwards else inside[mine]
+            of_each = keys if len(numbers) == 1 else keys[:, which[mine]]
+            moved = _walked(cipher, given, size, of_each, _block_bits(size - 1, parity=self._parity))
+            found[mine] = size - 1 - moved if self._reverses and not backwards else moved
+        found += windows * self._size
+        return found
+
+
+def _at_least_one(name: str, value: object) -> int:
+    number = as_whole(name, value)
+    if number < 1:
+        msg = f"{name} must be at least 1; got {number}"
+        raise UsageError(msg)
+    return number
+
+
+def _grain_seed(seed: int) -> int:
+    number = check_seed(seed)
+    if number > _MOST_SEED:
+        msg = f"Grain's seeds go up to {_MOST_SEED}; got {number}"
+        raise UsageError(msg)
+    return number
+
+
+def _block_bits(largest: int, *, parity: bool) -> int:
+    """Return the bits of a block that holds numbers up to ``largest``; Grain takes the logarithm, rounded up."""
+    bits = (largest - 1).bit_length() if parity and largest > 0 else largest.bit_length()
+    return max(_LEAST_BLOCK_BITS, bits + bits % 2)
+
+
+def _round_keys(seeds: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the keys of the four rounds for each seed, as ``std::seed_seq`` makes them; shape (4, len(seeds))."""
+    size, middle, after = _ROUNDS, 1, 2
+    words = np.full((size, len(seeds)), 0x8B8B8B8B, dtype=np.uint64)
+
+    def mixed(values: NDArray[np.uint64], factor: int) -> NDArray[np.uint64]:
+        found: NDArray[np.uint64] = (values ^ values >> np.uint64(27)) * np.uint64(factor) & _MASK32
+        return found
+
+    for k in range(size):
+        one = mixed(words[k] ^ words[(k + middle) % size] ^ words[(k - 1) % size], 1664525)
+        more = np.full(len(seeds), 1) if k == 0 else seeds + 1 if k == 1 else np.full(len(seeds), k)
+        other = one + more.astype(np.uint64) & _MASK32
+        words[(k + middle) % size] = words[(k + middle) % size] + one & _MASK32
+        words[(k + after) % size] = words[(k + after) % size] + other & _MASK32
+        words[k] = other
+    for k in range(size):
+        one = mixed(words[k] + words[(k + middle) % size] + words[(k - 1) % size] & _MASK32, 1566083941)
+        other = one - np.uint64(k) & _MASK32
+        words[(k + middle) % size] ^= one
+        words[(k + after) % size] ^= other
+        words[k] = other
+    return words
+
+
+def _walked(
+    cipher: Any, values: NDArray[np.int64], size: int, keys: NDArray[np.uint64], block_bits: int
+) -> NDArray[np.int64]:
+    """Return the values after the cipher, applied until they are below ``size``."""
+    if size <= 1:
+        return values.copy()
+    word = np.uint16 if block_bits // 2 <= 16 else np.uint32
+    keys = keys.astype(word)
+    if size <= _FEW and keys.shape[1] == 1:
+        return _table(cipher, size, keys, block_bits, word)[values]
+    found = cipher(values.astype(np.uint64), keys, block_bits // 2, word)
+    outside = np.flatnonzero(found >= size)
+    while outside.size:
+        of_each = keys if keys.shape[1] == 1 else keys[:, outside]
+        moved = cipher(found[outside], of_each, block_bits // 2, word)
+        found[outside] = moved
+        outside = outside[moved >= size]
+    walked: NDArray[np.int64] = found.astype(np.int64)
+    return walked
+
+
+def _table(cipher: Any, size: int, keys: NDArray[Any], block_bits: int, word: Any) -> NDArray[np.int64]:
+    """Return the same for all values below ``size``: few values of a large block, whose walks are long.
+
+    Instead of step by step, every value of the block jumps to where it leads, twice as far each time.
+    """
+    after: NDArray[np.int64] = cipher(np.arange(1 << block_bits, dtype=np.uint64), keys, block_bits // 2, word).view(
+        "i8"
+    )
+    leads = after.copy()
+    leads[:size] = np.arange(size)
+    while (leads[after[:size]] >= size).any():
+        leads = leads[leads]
+    found: NDArray[np.int64] = leads[after[:size]]
+    return found
+
+
+def _mixed_half(half: NDArray[Any], bits: int) -> NDArray[Any]:
+    """Return the round function of Simon: rotations by 1, 8 and 2 of a half of ``bits`` bits."""
+    mask = half.dtype.type((1 << bits) - 1)
+
+    def rotated(by: int) -> NDArray[Any]:
+        turned: NDArray[Any] = (half << half.dtype.type(by) | half >> half.dtype.type(bits - by)) & mask
+        return turned
+
+    mixed: NDArray[Any] = rotated(1) & rotated(8) ^ rotated(2)
+    return mixed
+
+
+def _halves(values: NDArray[np.uint64], bits: int, word: Any) -> tuple[NDArray[Any], NDArray[Any], Any]:
+    mask = np.uint64((1 << bits) - 1)
+    return (values >> np.uint64(bits) & mask).astype(word), (values & mask).astype(word), word((1 << bits) - 1)
+
+
+def _encrypted(values: NDArray[np.uint64], keys: NDArray[Any], bits: int, word: Any) -> NDArray[np.uint64]:
+    left, right, mask = _halves(values, bits, word)
+    for number in range(0, _ROUNDS, 2):
+        left = left ^ _mixed_half(right, bits) ^ keys[number] & mask
+        right = right ^ _mixed_half(left, bits) ^ keys[number + 1] & mask
+    joined: NDArray[np.uint64] = left.astype(np.uint64) << np.uint64(bits) | right
+    return joined
+
+
+def _decrypted(values: NDArray[np.uint64], keys: NDArray[Any], bits: int, word: Any) -> NDArray[np.uint64]:
+    left, right, mask = _halves(values, bits, word)
+    for number in reversed(range(0, _ROUNDS, 2)):
+        right = right ^ _mixed_half(left, bits) ^ keys[number + 1] & mask
+        left = left ^ _mixed_half(right, bits) ^ keys[number] & mask
+    joined: NDArray[np.uint64] = left.astype(np.uint64) << np.uint64(bits) | right
+    return joined
