@@ -57,11 +57,14 @@ def sampling_of(
     return _balanced(np.zeros(num_stored, dtype=np.uint8), sizes, total, replacement=replacement)
 
 
-def _check_arguments(*, weights: Any, by: Any, balanced: bool, limit: Any, num_samples: Any) -> None:
+def _check_arguments(*, weights: Any, by: Any, balanced: Any, limit: Any, num_samples: Any) -> None:
     hint = "weights=..., or by=... with balanced=True or limit=..., or num_samples=... alone"
     if weights is not None and by is not None:
         msg = "sample() takes weights, or by= classes; got both"
         raise UsageError(msg, hint="weights that count classes are numpy: 1 / np.bincount(labels)[labels]")
+    if not isinstance(balanced, bool | np.bool_):
+        msg = f"sample(balanced=) is True or False; got {balanced!r:.80}"
+        raise UsageError(msg, hint="shares of classes are weights: np.array([share / size of each class])[labels]")
     if by is None and (balanced or limit is not None):
         msg = f"sample({'balanced=True' if balanced else 'limit='}) needs classes, and by= names none"
         raise UsageError(msg, hint='by="label", or an array with the class of each sample')
