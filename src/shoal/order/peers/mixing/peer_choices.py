@@ -156,7 +156,7 @@ class Interleave:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The arguments that tell choices of this name apart, as JSON types; not the ranks, by which no position differs."""
+        """The arguments that tell choices apart, as JSON types; not the ranks, by which no position differs."""
         others = {"epochs": self.epochs, "whole_turns": self.whole_turns}
         return {"probabilities": _told(self.probabilities), "stopping": self.stopping, **others}
 
