@@ -327,6 +327,32 @@ def test_nested_mixtures(home: Path) -> None:
         other.load_state_dict(ds.state_at(123))
 
 
+def test_mixtures_inside_change_too_and_a_state_from_before_loads(home: Path) -> None:
+    sources = sources_in(home)
+
+    def made(late: int | None, *, spare: bool = False, seed: int = 0) -> MixedDataset:
+        names = ("lines", "parquet", "mds") if spare else ("lines", "parquet")
+        weights = {"lines": 1, "parquet": 2, **({"mds": 0} if spare else {})}
+        inner = shoal.mix({name: sources[name] for name in names}, weights=weights, seed=seed)
+        if late is not None:
+            inner = inner.reweight(at=late, weights={**weights, "lines": 5})
+        outer = shoal.mix({"tar": sources["tar"], "in": inner}, weights={"tar": 1, "in": 1}, epoch_size=600)
+        return outer.shuffle("full", seed=2)
+
+    plain = [check(sample) for sample in made(None)]
+    for other, same in ((made(None, spare=True), 300), (made(200), 100), (made(5000), 300)):
+        other.load_state_dict(through_json(made(None).state_at(300)))  # 150 samples of the mixture inside
+        found = [check(sample) for sample in other]
+        assert found[:same] == plain[300 : 300 + same]
+        assert (found == plain[300:]) == (same == 300)
+    with pytest.raises(StateError, match="before position 150"):
+        made(120).load_state_dict(made(None).state_at(300))
+    with pytest.raises(StateError, match="source 'in' is mixed otherwise"):
+        made(None, seed=1).load_state_dict(made(None).state_at(300))
+    with pytest.raises(StateError, match="saved with the source 'mds'"):
+        made(None).load_state_dict(made(None, spare=True).state_at(300))
+
+
 def with_where(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "where": sample["__source__"]}
 

@@ -71,9 +71,9 @@ def _source_adopted(source: SourceRequest, saved: Any, count: int) -> SourceRequ
     return source
 
 
-def check_sources(saved: State, sources: Mapping[str, Any], request: MixRequest, position: int) -> None:
+def check_sources(theirs: Mapping[str, Any], sources: Mapping[str, Any], request: MixRequest, position: int) -> None:
     """Raise `StateError` unless the sources of a state are these; those without samples before it may be new."""
-    theirs = saved.order["sources"]
+    requests = {source.name: source.request for source in request.sources}
     counts = dict(zip(request.names, request.counts(position).tolist(), strict=True))
     for name, ours in sources.items():
         if name not in theirs:
@@ -81,17 +81,18 @@ def check_sources(saved: State, sources: Mapping[str, Any], request: MixRequest,
                 msg = f"the state knows no source {name!r}, of which {counts[name]} samples come before its position"
                 raise StateError(msg, hint="add sources by reweight(at=, add=), at a position not yet reached")
             continue
-        _check_source(name, theirs[name], ours)
+        _check_source(name, theirs[name], ours, requests[name], counts[name])
 
 
-def _check_source(name: str, theirs: Any, ours: Mapping[str, Any]) -> None:
+def _check_source(name: str, theirs: Any, ours: Mapping[str, Any], request: Any, count: int) -> None:
     if not isinstance(theirs, Mapping) or ("sources" in theirs) != ("sources" in ours):
         msg = f"the state's source {name!r} is another kind of source than this mixture's"
         raise StateError(msg, hint="load it into the mixture that it was saved with")
-    if "sources" in ours:
-        if dict(theirs) != json.loads(json.dumps(ours)):
-            msg = f"the state's source {name!r} is a mixture with other sources or weights"
+    if isinstance(request, MixRequest):
+        if _mixed_how(theirs) != _mixed_how(ours):
+            msg = f"the state's source {name!r} is mixed otherwise: {_mixed_how(theirs)}; here it is {_mixed_how(ours)}"
             raise StateError(msg, hint="load it into the mixture that it was saved with")
+        check_sources(theirs["sources"], ours["sources"], request, count)  # `adopted` has compared the changes
         return
     state = State(0, 0, theirs.get("seed", 0), theirs.get("order", {}), str(theirs.get("index")))
     try:
@@ -104,6 +105,10 @@ def _check_source(name: str, theirs: Any, ours: Mapping[str, Any]) -> None:
         ):  # made of name and shuffle(seed=)
             hint = "give shuffle(seed=) of the mixture, or of this source, what it was given then"
         raise StateError(msg, hint=hint) from None
+
+
+def _mixed_how(mixture: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in mixture.items() if name not in ("changes", "sources")}
 
 
 def _changes_told(changes: tuple[Change, ...]) -> Any:

@@ -136,7 +136,7 @@ class ResolvedMixture(ResolvedEpochs):
         replace(saved, order=theirs).check(
             seed=resumed.seed, order=mine, index=saved.index, num_samples=resumed.num_samples
         )
-        check_sources(saved, resumed.state_order["sources"], request, place(request))
+        check_sources(saved.order["sources"], resumed.state_order["sources"], request, place(request))
         return resumed
 
     def __repr__(self) -> str:
