@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,15 +12,20 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.peers.grain import GrainShuffle, GrainWindowShuffle
+from shoal.order.peers.streaming.streaming_order import Streaming
+from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
 from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
 from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 
 _OWN = (Sequential, Full, Window, Block, Buffer)
-_PEERS = (GrainShuffle, GrainWindowShuffle, TorchDistributed, TorchRandom)
+_PEERS = (GrainShuffle, GrainWindowShuffle, Streaming, TorchDistributed, TorchRandom)
 
-ORDERS: Mapping[str, Callable[..., Order]] = {order.name: order for order in (*_OWN, *_PEERS)}
+ORDERS: Mapping[str, Callable[..., Order]] = {
+    **{order.name: order for order in (*_OWN, *_PEERS)},
+    **{name: functools.partial(Streaming, name) for name in ALGORITHMS},
+}
 """What makes the order of a name from its arguments. Orders of other libraries may have names for their variants."""
 
 
