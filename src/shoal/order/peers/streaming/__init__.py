@@ -1,1 +1,1 @@
-"""Which sample of which stream comes at a position in MosaicML Streaming, and to which rank it goes."""
+"""Orders of MosaicML Streaming: samples of its streams by position, and the ranks that get them."""
