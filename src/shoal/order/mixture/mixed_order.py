@@ -170,7 +170,8 @@ class MixedEpoch:
         self.mixed, self.num_samples = mixed, mixed.num_samples
         self._begin = epoch * mixed.num_samples
         # A round takes 0.1 to 0.5 ms, so of a source of one sample no hundred thousand are made for a first batch.
-        self.parameters = {"chunks": mixed.reach, "most_positions": _MOST_ROUNDS * mixed.shortest_round}
+        most = _MOST_ROUNDS * mixed.shortest_round
+        self.parameters = {"chunks": mixed.reach, "sources": len(mixed.parts), "most_positions": most}
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``."""

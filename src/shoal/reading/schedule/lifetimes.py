@@ -25,6 +25,8 @@ from shoal.order.arrays.vectorized import order_by
 
 _LEAST_POSITIONS = 1 << 13  # each takes 350 bytes for a moment: more would be noticeable beside a small window
 _LEAST_OF_RANKS = 1 << 16
+_SOURCE_POSITIONS = 1 << 9  # each source of a mixture is asked for its samples of a span, which takes 50 us
+_MOST_OF_SOURCES = 1 << 15
 _MOST_POSITIONS = 1 << 22
 # A window of K chunks uses each of them every K positions, give or take half; smaller chunks proportionally less often.
 # A shuffle buffer keeps one sample in exp(8) for more than 8 times its length.
@@ -36,11 +38,17 @@ def span_positions(parameters: Mapping[str, int], world_size: int = 1) -> int:
 
     Reads are planned a span ahead, and a rank has only its share of it: with as many positions for 64 ranks as for
     one, it would read less than a chunk of small samples ahead, and wait for each. So a span is longer for many
-    ranks, up to eight times: positions of other ranks take 66 bytes each. An order can set a limit.
+    ranks, up to eight times: positions of other ranks take 66 bytes each. So it is, up to four times, for a mixture of
+    many sources. An order can set a limit.
+
+    >>> span_positions({"chunks": 4}), span_positions({"chunks": 4, "sources": 64})
+    (8192, 32768)
     """
     reach = max(parameters.get("chunks", 0), parameters.get("samples", 0))
-    least = min(_LEAST_POSITIONS * world_size, _LEAST_OF_RANKS)
-    return min(max(least, _REACHES * reach), parameters.get("most_positions", _MOST_POSITIONS), _MOST_POSITIONS)
+    of_ranks = min(_LEAST_POSITIONS * world_size, _LEAST_OF_RANKS)
+    of_sources = min(_SOURCE_POSITIONS * parameters.get("sources", 1), _MOST_OF_SOURCES)
+    most = min(parameters.get("most_positions", _MOST_POSITIONS), _MOST_POSITIONS)
+    return min(max(of_ranks, of_sources, _REACHES * reach), most)
 
 
 def first_uses(units: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int64]:
