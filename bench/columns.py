@@ -32,9 +32,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--samples", type=int, default=65_536)
     parser.add_argument("--mixtures", action="store_true")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens of a sample of a mixture, 2 bytes each")
     arguments = parser.parse_args()
     if arguments.mixtures:
-        measure_mixtures(arguments.samples, arguments.rounds)
+        measure_mixtures(arguments.samples, arguments.tokens, arguments.rounds)
         return
     for name, write in (("mds", write_mds), ("parquet", write_parquet)):
         with tempfile.TemporaryDirectory() as directory:
@@ -46,7 +47,11 @@ def main() -> None:
 
 def write_mds(path: Path, tokens: np.ndarray) -> None:
     size = tokens[0].nbytes
-    about = {"column_names": ["tokens"], "column_encodings": [f"ndarray:uint16:{TOKENS}"], "column_sizes": [size]}
+    about = {
+        "column_names": ["tokens"],
+        "column_encodings": [f"ndarray:uint16:{tokens.shape[1]}"],
+        "column_sizes": [size],
+    }
     config = json.dumps(about).encode()
     starts = 4 * (len(tokens) + 2) + len(config) + size * np.arange(len(tokens) + 1)
     path.write_bytes(len(tokens).to_bytes(4, "little") + starts.astype("<u4").tobytes() + config + tokens.tobytes())
@@ -79,12 +84,12 @@ def measure(name: str, directory: str, rounds: int) -> None:
         print(f"  {way:30} {rate:12,.0f} samples/s {rate * TOKENS * 2 / 1e6:8,.0f} MB/s")
 
 
-def measure_mixtures(num_samples: int, rounds: int) -> None:
+def measure_mixtures(num_samples: int, num_tokens: int, rounds: int) -> None:
     warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
     with tempfile.TemporaryDirectory() as directory:
         paths = [Path(directory, f"{shard:02}.mds") for shard in range(64)]
         for shard, path in enumerate(paths):
-            tokens = np.random.default_rng(shard).integers(0, 2**16, (num_samples // 64, TOKENS)).astype(np.uint16)
+            tokens = np.random.default_rng(shard).integers(0, 2**16, (num_samples // 64, num_tokens)).astype(np.uint16)
             write_mds(path, tokens)
         ways = {"one dataset": shoal.open(paths).shuffle(seed=0, window=WINDOW)}
         for num_sources in (1, 2, 8, 64):

@@ -180,6 +180,14 @@ def test_columns_that_are_alike_are_gathered_at_once_whatever_lies_beside_them(h
     assert not gathers
 
 
+def test_the_window_is_in_memory_once_however_a_batch_is_made(home: Path) -> None:
+    sources = sources_in(home)
+    ds = shoal.mix({name: sources[name] for name in ALIKE}, epoch_size=400).shuffle(seed=1, window="6KiB")
+    gathered, collated = ds.batch(16), ds.map(as_they_are).batch(16)
+    assert len(list(gathered)) == len(list(collated))
+    assert gathered.stats()["peak_held_bytes"] <= collated.stats()["peak_held_bytes"]
+
+
 def test_a_nested_mixture_is_gathered_and_has_the_names_of_its_datasets(home: Path, gathers: list[int]) -> None:
     sources = sources_in(home)
     inner = shoal.mix({"plain": sources["plain"], "wide": sources["wide"]})
