@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.peers.grain import GrainShuffle, GrainWindowShuffle
+from shoal.order.peers.litdata import LitData
 from shoal.order.peers.streaming.streaming_order import Streaming
 from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
 from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
@@ -20,7 +21,14 @@ from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 
 _OWN = (Sequential, Full, Window, Block, Buffer)
-_PEERS = (GrainShuffle, GrainWindowShuffle, Streaming, TorchDistributed, TorchRandom)
+_PEERS = (
+    GrainShuffle,
+    GrainWindowShuffle,
+    LitData,
+    Streaming,
+    TorchDistributed,
+    TorchRandom,
+)
 
 ORDERS: Mapping[str, Callable[..., Order]] = {
     **{order.name: order for order in (*_OWN, *_PEERS)},

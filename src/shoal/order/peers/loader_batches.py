@@ -73,6 +73,12 @@ class LoaderBatches:
         found = self._batch_numbers(ranks, workers, batch)
         return found * self._size + offset - self._missing[np.searchsorted(self._short, found)]
 
+    def first_of_step(self, step: int) -> int:
+        """Return the first position of a step, in which every rank that has not ended has a batch."""
+        taken = np.array([min(step, len(turns)) for turns in self._worker_turns], dtype=np.int64)
+        batch = int(taken[self._kind_of_rank].sum())
+        return batch * self._size - int(self._missing[np.searchsorted(self._short, batch)])
+
     def _batch_numbers(
         self, ranks: NDArray[np.int64], workers: NDArray[np.int64], numbers: NDArray[np.int64]
     ) -> NDArray[np.int64]:

@@ -41,7 +41,7 @@ class RankStreams:
     chunk_samples
         Samples of each chunk.
     stream_of
-        Given sample ids, the number of the stream that has each.
+        Given sample ids, the number of the stream that has each; -1 for none.
     """
 
     num_canonical_nodes: ClassVar[int] = 1
@@ -81,14 +81,16 @@ class RankStreams:
         return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the position of each sample id; as fast as its stream finds it."""
+        """Return the position of each sample id, -1 if no stream has it; as fast as its stream finds it."""
         wanted = as_ids(ids, int(self._chunk_first_id[-1]))
-        streams, numbers = self._stream_of(wanted), np.empty_like(wanted)
-        for stream in np.unique(streams).tolist():
+        streams, numbers = self._stream_of(wanted), np.zeros_like(wanted)
+        for stream in np.unique(streams[streams >= 0]).tolist():
             mine = streams == stream
             numbers[mine] = self._streams[stream].numbers(wanted[mine])
-        ranks, workers = np.divmod(streams, self._batches.num_workers)
-        return self._batches.positions(ranks, workers, numbers)
+        found, has = np.full(len(wanted), -1, dtype=np.int64), streams >= 0
+        ranks, workers = np.divmod(streams[has], self._batches.num_workers)
+        found[has] = self._batches.positions(ranks, workers, numbers[has])
+        return found
 
     def axis(
         self,
