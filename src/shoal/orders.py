@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.peers.grain import GrainShuffle, GrainWindowShuffle
+from shoal.order.peers.huggingface.huggingface_order import HuggingFace
 from shoal.order.peers.litdata import LitData
 from shoal.order.peers.streaming.streaming_order import Streaming
 from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
@@ -25,6 +26,7 @@ __all__ = [
     "Full",
     "GrainShuffle",
     "GrainWindowShuffle",
+    "HuggingFace",
     "LitData",
     "Order",
     "Sequential",

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, permute_each, unpermute, unpermute_each
+from shoal.order.arrays.reservoir import Reservoir, found_by_scan
 from shoal.order.protocol import Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed, draws, key, keys
 
@@ -155,7 +156,6 @@ class BlockEpoch:
         return begin, self._starts[blocks + 1] - begin, self._keys[blocks]
 
 
-_TILE = 1 << 16
 _MOST_SAMPLES = 2**32 - 1
 
 
@@ -208,10 +208,9 @@ class BufferEpoch:
         self._slots = min(order.samples, self.num_samples)
         self._steps = self.num_samples - self._slots
         self._slot_key, self._end_key = slot_key, end_key
-        # Contents of the buffer before step `_at`; only a cache: any step can be reached without it.
-        self._at, self._contents = 0, np.arange(self._slots)
+        self._reservoir = Reservoir(self._slots, self._picked, np.arange, lambda numbers: numbers)
         # Samples linger: the remaining samples of a chunk are known only over a span of many buffers.
-        self.span = min(max(_TILE, 8 * self._slots), 1 << 22)
+        self.span = min(max(_SPAN, 8 * self._slots), 1 << 22)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the ids at positions ``[start, stop)``; O(samples) memory, O(samples log samples) time for a seek."""
@@ -219,70 +218,25 @@ class BufferEpoch:
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at positions ``[start, stop)`` and the chunk of each."""
-        first, end = as_span(start, stop, self.num_samples)
-        steps_end = min(end, self._steps)
-        parts = [self._steps_from(i, min(i + _TILE, steps_end)) for i in range(first, steps_end, _TILE)]
-        if end > self._steps:
-            slots = permute(np.arange(max(first, self._steps), end) - self._steps, self._slots, self._end_key)
-            parts.append(self._contents_before(self._steps)[slots])
-        return self._line.locate(np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64))
+        return self._line.locate(self._left(*as_span(start, stop, self.num_samples)))
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the position of each id, found by stepping through the epoch from the earliest: O(num_samples)."""
-        arrival = self._line.line_of(as_ids(ids, self.num_samples))
-        after = np.maximum(arrival - self._slots, -1)  # the step that put each sample into its slot; -1: initial fill
-        slots = np.where(after >= 0, self._picked(np.maximum(after, 0)), arrival)
-        left = self._steps + unpermute(slots, self._slots, self._end_key)  # unless a step picks its slot earlier
-        waiting = np.arange(len(arrival))
-        begin = int(after.min(initial=self._steps)) + 1
-        while waiting.size and begin < self._steps:
-            end = min(begin + _TILE, self._steps)
-            picked = self._picked(np.arange(begin, end))
-            order = np.argsort(picked, kind="stable")
-            words = picked[order] * _TILE + order
-            wanted = slots[waiting] * _TILE + np.maximum(after[waiting] + 1 - begin, 0)
-            late = after[waiting] + 1 >= end
-            at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
-            found = (words[at] >= wanted) & (words[at] // _TILE == slots[waiting]) & ~late
-            left[waiting[found]] = begin + words[at[found]] % _TILE
-            waiting = waiting[~found]
-            begin = end
-        return left
+        points = self._line.line_of(as_ids(ids, self.num_samples))
+        earliest = max(0, int(points.min(initial=self.num_samples)) - self._slots)
+        return found_by_scan(self._left, points, earliest, self.num_samples)
 
-    def _picked(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the slot that each step picks."""
-        bits = draws(self._slot_key, steps) >> np.uint64(32)
+    def _left(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return the samples at positions ``[first, end)``, as points of the line of chunks."""
+        samples = self._reservoir.left(min(first, self._steps), min(end, self._steps))
+        if end > self._steps:
+            slots = permute(np.arange(max(first, self._steps), end) - self._steps, self._slots, self._end_key)
+            samples = np.concatenate([samples, self._reservoir.contents(self._steps)[slots]])
+        return samples
+
+    def _picked(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return the slots that steps ``[first, end)`` pick."""
+        bits = draws(self._slot_key, np.arange(first, end)) >> np.uint64(32)
         bits *= np.uint64(self._slots)
         bits >>= np.uint64(32)
         return bits.astype(np.int64)
-
-    def _steps_from(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the samples that steps ``[first, end)`` emit, as points of the line of chunks."""
-        contents = self._contents_before(first)
-        picked = self._picked(np.arange(first, end))
-        order = np.argsort(picked, kind="stable")
-        again = np.flatnonzero(picked[order][1:] == picked[order][:-1]) + 1  # the slot was picked earlier in this tile
-        emitted = contents[picked]
-        emitted[order[again]] = self._slots + first + order[again - 1]
-        contents[picked] = self._slots + np.arange(first, end)  # of several writes to a slot the last one stays
-        self._at, self._contents = end, contents
-        return emitted
-
-    def _contents_before(self, step: int) -> NDArray[np.int64]:
-        """Return the sample in each slot before a step, as points of the line; shape (slots,)."""
-        if self._at == step:
-            return self._contents.copy()
-        contents = np.full(self._slots, -1, dtype=np.int64)
-        missing = self._slots
-        end = step
-        while missing and end > 0:  # backwards: the last write before the step counts
-            begin = max(0, end - _TILE)
-            latest = np.full(self._slots, -1, dtype=np.int64)
-            latest[self._picked(np.arange(begin, end))] = self._slots + np.arange(begin, end)
-            new = (contents < 0) & (latest >= 0)
-            contents[new] = latest[new]
-            missing -= int(np.count_nonzero(new))
-            end = begin
-        untouched = contents < 0
-        contents[untouched] = np.flatnonzero(untouched)
-        return contents

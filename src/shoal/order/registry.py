@@ -12,6 +12,7 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.block_and_buffer import Block, Buffer
 from shoal.order.peers.grain import GrainShuffle, GrainWindowShuffle
+from shoal.order.peers.huggingface.huggingface_order import RELEASES, HuggingFace
 from shoal.order.peers.litdata import LitData
 from shoal.order.peers.streaming.streaming_order import Streaming
 from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
@@ -32,6 +33,7 @@ _PEERS = (
 
 ORDERS: Mapping[str, Callable[..., Order]] = {
     **{order.name: order for order in (*_OWN, *_PEERS)},
+    **{f"hf-{kind}": functools.partial(HuggingFace, kind) for kind in RELEASES},
     **{name: functools.partial(Streaming, name) for name in ALGORITHMS},
 }
 """What makes the order of a name from its arguments. Orders of other libraries may have names for their variants."""

@@ -1,0 +1,1 @@
+"""Orders of Hugging Face ``datasets``: shuffled ``IterableDataset``."""

@@ -1,0 +1,114 @@
+"""Runs in the environment of Hugging Face datasets: the ids of shuffled streams, batch by batch.
+
+``python streams_in_datasets.py RUNS.json FOUND.json``
+"""
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch.utils.data
+from datasets.distributed import split_dataset_by_node
+
+datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
+logging.disable(logging.WARNING)
+
+
+def samples(shards: list[tuple[int, int]]) -> Iterator[dict[str, int]]:
+    for start, stop in shards:
+        for number in range(start, stop):
+            yield {"id": number}
+
+
+def source(kind: str, sizes: tuple[int, ...]) -> Any:
+    """A dataset whose shards have these sizes, and the row groups of Parquet three rows."""
+    bounds, first = [], 0
+    for size in sizes:
+        bounds.append((first, first + size))
+        first += size
+    if kind == "examples":
+        return datasets.IterableDataset.from_generator(samples, gen_kwargs={"shards": bounds})
+    directory = tempfile.mkdtemp(dir=TEMPORARY)
+    paths = []
+    for number, (start, stop) in enumerate(bounds):
+        path = f"{directory}/{number:03}.{kind}"
+        if kind == "parquet":
+            pq.write_table(pa.table({"id": pa.array(range(start, stop), pa.int64())}), path, row_group_size=3)
+        else:
+            Path(path).write_text("".join(f'{{"id": {each}}}\n' for each in range(start, stop)))
+        paths.append(path)
+    features = datasets.Features({"id": datasets.Value("int64")})
+    return datasets.load_dataset(kind, data_files=paths, split="train", streaming=True, features=features)
+
+
+def ids(stream: Any) -> list[int]:
+    return [int(sample["id"]) for sample in stream]
+
+
+def in_worker(stream: Any, worker: int, workers: int) -> list[int]:
+    """The ids of one worker of a loader, in this process."""
+    info = torch.utils.data._utils.worker.WorkerInfo(id=worker, num_workers=workers, seed=0, dataset=stream)
+    torch.utils.data._utils.worker._worker_info = info
+    try:
+        return ids(stream)
+    finally:
+        torch.utils.data._utils.worker._worker_info = None
+
+
+def batches_in_turn(streams: list[list[int]], size: int) -> Iterator[list[int]]:
+    """The batches of workers with these ids, as a loader gives them."""
+    waiting = [[stream[at : at + size] for at in range(0, len(stream), size)] for stream in streams]
+    while waiting := [batches for batches in waiting if batches]:
+        for batches in waiting:
+            yield batches.pop(0)
+
+
+def batches(stream: Any, wanted: dict[str, Any]) -> list[list[int]]:
+    """The batches of one rank."""
+    size, workers = wanted["batch_size"], wanted["workers"]
+    if wanted["loader"]:
+        loader = torch.utils.data.DataLoader(stream, batch_size=size, num_workers=workers)
+        return [batch["id"].tolist() for batch in loader]
+    streams = [in_worker(stream, worker, workers) for worker in range(workers)] if workers else [ids(stream)]
+    return list(batches_in_turn(streams, size))
+
+
+def shuffled(wanted: dict[str, Any]) -> Iterator[Any]:
+    """The stream of each rank."""
+    key = wanted["source"], tuple(wanted["shards"])
+    if key not in SOURCES:
+        SOURCES[key] = source(*key)
+    arguments = {"seed": wanted["seed"], "buffer_size": wanted["buffer_size"]}
+    if wanted["release"] >= "5.0":
+        arguments["max_buffer_input_shards"] = wanted["max_buffer_input_shards"]
+    for rank in range(wanted["ranks"]):
+        stream = SOURCES[key].shuffle(**arguments)
+        if wanted["ranks"] > 1:
+            strategy = {"strategy": wanted["strategy"]} if wanted["release"] >= "5.1" else {}
+            stream = split_dataset_by_node(stream, rank, wanted["ranks"], **strategy)
+        stream.set_epoch(wanted["epoch"])
+        yield stream
+
+
+def found(wanted: dict[str, Any]) -> list[int]:
+    """All ids: step by step, in a step the batches of all ranks."""
+    ranks = [batches(stream, wanted) for stream in shuffled(wanted)]
+    steps = max(len(each) for each in ranks)
+    return [sample for step in range(steps) for rank in ranks if step < len(rank) for sample in rank[step]]
+
+
+SOURCES: dict[tuple[str, tuple[int, ...]], Any] = {}
+
+if __name__ == "__main__":
+    runs = json.loads(Path(sys.argv[1]).read_text())
+    with tempfile.TemporaryDirectory() as TEMPORARY:
+        datasets.config.HF_DATASETS_CACHE = Path(TEMPORARY)
+        answers = [found(each) for each in runs]
+    Path(sys.argv[2]).write_text(json.dumps(answers))
