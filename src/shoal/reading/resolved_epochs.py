@@ -54,10 +54,14 @@ class ResolvedEpochs(ABC):
             The state is of another order or dataset.
         """
 
+    def num_positions(self, epoch: int) -> int:  # noqa: ARG002
+        """Return the samples of one epoch, over all ranks, including gaps; those of mixtures may differ."""
+        return self.num_samples
+
     def num_samples_of(self, epoch: int) -> int:
         """Return the number of samples of one epoch, over all ranks, without its gaps."""
         left = self.left(epoch)
-        return self.num_samples if left is None else len(left)
+        return self.num_positions(epoch) if left is None else len(left)
 
     def number_of(self, epoch: int, position: int) -> int:
         """Return the number of positions of an epoch before this one, without gaps, as iterators count."""
@@ -65,7 +69,7 @@ class ResolvedEpochs(ABC):
 
     def position_of(self, epoch: int, number: int) -> int:
         """Return the position that follows the first ``number`` of an epoch that are not gaps, as states record it."""
-        return position_in(self.left(epoch), number, self.num_samples)
+        return position_in(self.left(epoch), number, self.num_positions(epoch))
 
     def span_of(self, epoch: int, first: int, stop: int) -> tuple[int, int]:
         """Return the span of positions of the numbers ``[first, stop)``, gaps between them included."""
@@ -75,10 +79,10 @@ class ResolvedEpochs(ABC):
         """Return the positions of an epoch that are no gaps, and that no deal has taken; None for all of them."""
         deals = [deal for deal in self.deals if deal.epoch == epoch]
         if not deals:
-            return self.gaps.left(epoch, self.num_samples)
+            return self.gaps.left(epoch, self.num_positions(epoch))
         if epoch not in self._lefts:
             taken = taken_by(settled(deals, self.untouched(epoch)))
-            self._lefts[epoch] = left_beside(self.gaps.of_epoch(epoch), taken, self.num_samples)
+            self._lefts[epoch] = left_beside(self.gaps.of_epoch(epoch), taken, self.num_positions(epoch))
         return self._lefts[epoch]
 
     def epoch(self, epoch: int) -> BoundOrder:

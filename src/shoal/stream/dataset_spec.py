@@ -147,6 +147,9 @@ class DatasetSpec:
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
         """Keep only these samples, numbered among those left: of storage before `shuffle`, of epochs after it."""
         self.refuse_selection(verb)
+        if isinstance(self.request, MixRequest) and self.request.varies:
+            msg = f"{verb} chooses positions of every epoch, and epochs of this mixture differ in length"
+            raise UsageError(msg, hint=f"{verb[:-1]}...) on its sources")
         if not len(runs):
             msg = f"{verb} leaves none of {self.num_samples} samples"
             raise UsageError(msg)
@@ -178,12 +181,12 @@ class DatasetSpec:
         """Leave out these positions, in addition to those left out already."""
         joined = self.gaps.plus(gaps)
         for epoch, _, stop in joined.ranges:
-            if stop > self.num_samples:
-                msg = f"without() was given positions up to {stop} of epoch {epoch}, which has {self.num_samples}"
+            if stop > (size := self._num_samples_of(epoch)):
+                msg = f"without() was given positions up to {stop} of epoch {epoch}, which has {size}"
                 raise UsageError(msg)
-            left = joined.left(epoch, self.num_samples)
+            left = joined.left(epoch, size)
             if left is not None and not len(left):
-                msg = f"without() leaves none of the {self.num_samples} samples of epoch {epoch}"
+                msg = f"without() leaves none of the {size} samples of epoch {epoch}"
                 raise UsageError(msg)
         return replace(self, gaps=joined)
 
@@ -221,6 +224,12 @@ class DatasetSpec:
         if isinstance(request, OrderRequest) and request.has_own_length and self.delivered is None:
             return self.resolve().num_samples
         return self.opened.index.num_samples if left is None else len(left)
+
+    def _num_samples_of(self, epoch: int) -> int:
+        """Return the number of samples in one epoch; only those of mixtures differ."""
+        if isinstance(self.request, MixRequest) and self.request.varies:
+            return self.request.num_samples_of(epoch)
+        return self.num_samples
 
     @property
     def repeats(self) -> Repeats | None:

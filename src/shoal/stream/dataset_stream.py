@@ -175,7 +175,8 @@ class Stream:
             asked = f"step {numbers[-1]}" if len(numbers) else "no step"
             msg = f"without() was given {asked}; epoch {epoch} has steps 0 to {num_steps - 1}"
             raise UsageError(msg, hint="steps count from the start of the epoch that epoch= names")
-        left = resolved.gaps.left(epoch, resolved.num_samples) or Runs.span(0, resolved.num_samples)
+        size = resolved.num_positions(epoch)
+        left = resolved.gaps.left(epoch, size) or Runs.span(0, size)
         ranges = []
         for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
             first = int(span[0]) * partition.global_batch
@@ -213,10 +214,10 @@ class Stream:
     def state_at(self, position: int, epoch: int) -> dict[str, Any]:
         """Return the state at a position of an epoch; at the end of an epoch, that of the start of the next."""
         number, in_epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")
-        if number > self.resolved.num_samples:
-            msg = f"state_at() was asked for position {number} of an epoch of {self.resolved.num_samples} samples"
+        if number > (size := self.resolved.num_positions(in_epoch)):
+            msg = f"state_at() was asked for position {number} of an epoch of {size} samples"
             raise UsageError(msg, hint="positions count samples over all ranks: steps times the global batch")
-        if number == self.resolved.num_samples:
+        if number == size:
             number, in_epoch = 0, in_epoch + 1
         start = State.from_dict(self.resolved.state_at(in_epoch, 0))
         return replace(start, position=number, deals=()).to_dict()

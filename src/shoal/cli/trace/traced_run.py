@@ -88,7 +88,7 @@ class TracedRun:
         """Return the positions in the order from the first sample of a step to just past its last."""
         first = self.start + step * self.partition.global_batch
         stop = min(first + self.partition.global_batch, self.resolved.num_samples_of(self.epoch))
-        return self.resolved.gaps.span_of(first, stop, self.epoch, self.resolved.num_samples)
+        return self.resolved.gaps.span_of(first, stop, self.epoch, self.resolved.num_positions(self.epoch))
 
     def check_step(self, step: int) -> None:
         """Raise an error that suggests what may have been meant, unless this is a step of the epoch."""

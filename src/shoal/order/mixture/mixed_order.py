@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from shoal.order.arrays.vectorized import order_by
 from shoal.order.mixture.endless_source import EndlessSource
-from shoal.order.mixture.source_choice import PerRank
-from shoal.order.mixture.source_schedule import SourceSchedule
+from shoal.order.mixture.epochs_in_turn import Schedule
 from shoal.order.protocol import AXIS_BITS, as_ids, as_span
 
 _SPAN = 1 << 17
@@ -41,7 +40,7 @@ class MixedSources:
     ``num_samples`` are those of a round, which is an epoch of the mixture.
     """
 
-    def __init__(self, schedule: SourceSchedule, sources: Sequence[EndlessSource], *, num_samples: int) -> None:
+    def __init__(self, schedule: Schedule, sources: Sequence[EndlessSource], *, num_samples: int) -> None:
         self.schedule, self.parts, self.num_samples = schedule, tuple(sources), num_samples
         self.first_id = np.cumsum([0, *(source.num_ids for source in sources)])
         self.first_chunk = np.cumsum([0, *(source.num_chunks for source in sources)])
@@ -202,8 +201,8 @@ class MixedEpoch:
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
         """Return where each sample lies when its batch is shared: each source spread evenly, its chunks together."""
-        if isinstance(self.mixed.schedule.choice, PerRank):
-            return np.zeros(len(positions), dtype=np.uint64)  # by position, so runs stay with a rank
+        if (places := self.mixed.schedule.places(self._begin + positions)) is not None:
+            return places
         mixed, num_sources = self.mixed, len(self.mixed.parts)
         lanes = mixed.axis(self._begin + positions, chunks) >> np.uint64(32 - _FINE_BITS)
         sources = np.searchsorted(mixed.first_chunk, chunks, side="right") - 1

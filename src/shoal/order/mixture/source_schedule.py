@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.mixture.integer_weights import integer_weights
-from shoal.order.mixture.source_choice import MOST_POSITIONS, MOST_SOURCES, Choice, ConstantStage
+from shoal.order.mixture.source_choice import MOST_POSITIONS, MOST_SOURCES, Choice, ConstantStage, PerRank
 from shoal.order.seeds import check_seed, key
 
 _RAMP_STEPS = 256
@@ -113,6 +113,10 @@ class SourceSchedule:
         """Return the integer weights by name in force at a position."""
         stage = self._stage_at(position)
         return {name: stage.weights[place] for name, place in zip(self.names, self._sorted_number, strict=True)}
+
+    def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Return the place of each position when ranks share a batch, if runs stay with a rank: all the same."""
+        return np.zeros(len(positions), dtype=np.uint64) if isinstance(self.choice, PerRank) else None
 
     @property
     def starts(self) -> Sequence[int]:

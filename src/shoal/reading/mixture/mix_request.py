@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.index_ranges import Runs
+from shoal.order.mixture.epochs_in_turn import CountedSources
 from shoal.order.mixture.integer_weights import integer_weights
 from shoal.order.mixture.source_choice import Choice, Even
 from shoal.order.mixture.source_schedule import Change, SourceSchedule
+from shoal.order.peers.mixing.peer_choices import PeerChoice
 from shoal.order.protocol import as_whole
 from shoal.order.sampling.shares import Sampling
 from shoal.order.seeds import key
@@ -64,6 +66,10 @@ class SourceRequest:
         left = self.delivered if self.delivered is not None else self.stored
         return self.num_ids if left is None else len(left)
 
+    def num_samples_of(self, epoch: int) -> int:
+        """Return the samples of one round, where rounds of a nested mixture have lengths of their own."""
+        return self.request.num_samples_of(epoch) if isinstance(self.request, MixRequest) else self.num_samples
+
 
 @dataclass(frozen=True)
 class MixRequest:
@@ -76,7 +82,7 @@ class MixRequest:
 
     sources: tuple[SourceRequest, ...]
     changes: tuple[Change, ...]
-    choice: Choice = field(default_factory=Even)
+    choice: Choice | PeerChoice = field(default_factory=Even)
     seed: int = 0
     ends: str = "first"
     epoch_size: int | None = None
@@ -95,11 +101,39 @@ class MixRequest:
         """Names of the sources."""
         return tuple(source.name for source in self.sources)
 
+    @property
+    def schedule(self) -> CountedSources:
+        """The source of every endless position."""
+        return self.endless
+
     @cached_property
-    def schedule(self) -> SourceSchedule:
-        """The source of every position."""
+    def endless(self) -> SourceSchedule:
+        """The source of every position, where sources carry on from one epoch to the next."""
+        for source in self.sources:
+            if isinstance(source.request, MixRequest) and source.request.varies:
+                msg = f"epochs of the mixture {source.name!r} differ in length, so it has no rounds to be mixed in"
+                raise UsageError(msg, hint=f"leave out choice={type(source.request.choice).__name__}(...), or nest it "
+                                 "in another of that kind")  # fmt: skip
         epoch = self.epoch_size if self.is_counted else None
-        return SourceSchedule(self.names, self.changes, self.choice, seed=self.seed, epoch=epoch)
+        return SourceSchedule(self.names, self.changes, self.own_choice, seed=self.seed, epoch=epoch)
+
+    @property
+    def own_choice(self) -> Choice:
+        """The choice, which is none of another library."""
+        return cast("Choice", self.choice)
+
+    @property
+    def varies(self) -> bool:
+        """True if epochs have lengths of their own."""
+        return False
+
+    def num_samples_of(self, epoch: int) -> int:  # noqa: ARG002
+        """Return the samples of one epoch."""
+        return self.epoch_samples
+
+    def begin(self, epoch: int) -> int:
+        """Return the endless position where an epoch begins."""
+        return epoch * self.epoch_samples if epoch else 0
 
     @cached_property
     def epoch_samples(self) -> int:
@@ -121,7 +155,7 @@ class MixRequest:
         The first epoch is counted. Until weights change, others have the same counts, give or take a few by rounding.
         So of these, the ones are checked in which weights change, or first stay the same throughout, by their shares.
         """
-        schedule = self.schedule
+        schedule = self.endless
         limits = [
             math.floor(most[source.name] * source.num_samples) if source.name in most else None
             for source in self.sources
@@ -152,22 +186,22 @@ class MixRequest:
         """Return by name the endless position after which each source has come once; None if it never has."""
         found: dict[str, int | None] = {}
         for number, source in enumerate(self.sources):
-            last = self.schedule.position_of(number, source.num_samples - 1)
+            last = self.endless.position_of(number, source.num_samples - 1)
             found[source.name] = None if last is None else last + 1
         return found
 
     def _end(self) -> int:
         if self.ends == "forever":
             return FOREVER
-        sizes, run = np.array([source.num_samples for source in self.sources]), self.choice.run
+        sizes, run = np.array([source.num_samples for source in self.sources]), self.own_choice.run
         if self.ends == "all":
-            if (end := self.schedule.first_position(lambda counts: (counts >= sizes).all())) is not None:
+            if (end := self.endless.first_position(lambda counts: (counts >= sizes).all())) is not None:
                 return -(-end // run) * run
             never = next(name for name, at in self.exhausted_at().items() if at is None)
             msg = f'ends="all" waits for every source, and {never!r} never comes to its end: '
             msg += "its weight is 0, or too small to reach it within 2**62 positions"
             raise UsageError(msg, hint='ends="first", epoch_size=, or leave that source out')
-        if (beyond := self.schedule.first_position(lambda counts: (counts > sizes).any())) is None:
+        if (beyond := self.endless.first_position(lambda counts: (counts > sizes).any())) is None:
             msg = 'ends="first" needs a source that comes to its end; all weights become 0 before'
             raise UsageError(msg, hint='epoch_size= or ends="forever"')
         # Whole runs, so that those of the next epoch begin with its batches.

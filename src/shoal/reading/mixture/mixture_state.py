@@ -5,6 +5,7 @@ Up to 1,000 characters of changes are listed; of more, their positions and diges
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import StateError
+from shoal.order.mixture.source_choice import MOST_POSITIONS
 from shoal.order.mixture.source_schedule import Change
 from shoal.order.state_dict import State
+from shoal.reading.mixture.epochs_request import EpochsRequest
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
@@ -35,6 +38,7 @@ def told(request: MixRequest, parts: Iterator[ResolvedOrder]) -> dict[str, Any]:
         "version": VERSION,
         "choice": request.choice.name,
         "run": request.choice.run,
+        **({"chosen": request.peer.parameters} if isinstance(request, EpochsRequest) else {}),
         "ends": request.ends if request.epoch_size is None else request.epoch_size,
         **({"counted": True} if request.is_counted else {}),
         "changes": _changes_told(request.changes),
@@ -55,36 +59,59 @@ def adopted(request: MixRequest, order: Mapping[str, Any], place: Callable[[MixR
         msg = f"the state was saved with the source {gone[0]!r}; this mixture has {', '.join(map(repr, request.names))}"
         raise StateError(msg, hint="reweight(at=, add=) as it was called then; a source is retired by a weight of 0")
     request = replace(request, changes=_changes_adopted(request, order.get("changes"), place))
-    counts = dict(zip(request.names, request.counts(place(request)).tolist(), strict=True))
-    sources = tuple(_source_adopted(source, saved.get(source.name), counts[source.name]) for source in request.sources)
+    sources = tuple(
+        _source_adopted(source, saved.get(source.name), functools.partial(_inner_place, request, number, place))
+        for number, source in enumerate(request.sources)
+    )
     return replace(request, sources=sources)
 
 
-def _source_adopted(source: SourceRequest, saved: Any, count: int) -> SourceRequest:
+def _count(request: MixRequest, source: int, place: Callable[[MixRequest], int]) -> int:
+    """Return the samples of a source that come before a place."""
+    return int(request.counts(place(request))[source])
+
+
+def _inner_place(
+    request: MixRequest,
+    source: int,
+    place: Callable[[MixRequest], int],
+    inner: MixRequest,  # noqa: ARG001
+) -> int:
+    """Return the place of a nested mixture, counted in its samples.
+
+    In a mixture that begins anew in each epoch it is behind all positions: then nothing in it may have changed.
+    """
+    return MOST_POSITIONS - 1 if isinstance(request, EpochsRequest) else _count(request, source, place)
+
+
+def _source_adopted(source: SourceRequest, saved: Any, place: Callable[[MixRequest], int]) -> SourceRequest:
     if not isinstance(saved, Mapping):
         return source
     if isinstance(source.request, MixRequest):
-        return replace(source, request=adopted(source.request, saved, lambda _: count))
+        return replace(source, request=adopted(source.request, saved, place))
     if isinstance(source.request, OrderRequest) and isinstance(saved.get("order"), Mapping):
         state = State(0, 0, source.request.seed, saved["order"], "")
         return replace(source, request=source.request.adopting(state))
     return source
 
 
-def check_sources(theirs: Mapping[str, Any], sources: Mapping[str, Any], request: MixRequest, position: int) -> None:
+def check_sources(
+    theirs: Mapping[str, Any], sources: Mapping[str, Any], request: MixRequest, place: Callable[[MixRequest], int]
+) -> None:
     """Raise `StateError` unless the sources of a state are these; those without samples before it may be new."""
-    requests = {source.name: source.request for source in request.sources}
-    counts = dict(zip(request.names, request.counts(position).tolist(), strict=True))
-    for name, ours in sources.items():
+    for number, (name, ours) in enumerate(sources.items()):
         if name not in theirs:
-            if counts[name]:
-                msg = f"the state knows no source {name!r}, of which {counts[name]} samples come before its position"
+            if count := _count(request, number, place):
+                msg = f"the state knows no source {name!r}, of which {count} samples come before its position"
                 raise StateError(msg, hint="add sources by reweight(at=, add=), at a position not yet reached")
             continue
-        _check_source(name, theirs[name], ours, requests[name], counts[name])
+        inner = functools.partial(_inner_place, request, number, place)
+        _check_source(name, theirs[name], ours, request.sources[number].request, inner)
 
 
-def _check_source(name: str, theirs: Any, ours: Mapping[str, Any], request: Any, count: int) -> None:
+def _check_source(
+    name: str, theirs: Any, ours: Mapping[str, Any], request: Any, place: Callable[[MixRequest], int]
+) -> None:
     if not isinstance(theirs, Mapping) or ("sources" in theirs) != ("sources" in ours):
         msg = f"the state's source {name!r} is another kind of source than this mixture's"
         raise StateError(msg, hint="load it into the mixture that it was saved with")
@@ -92,7 +119,7 @@ def _check_source(name: str, theirs: Any, ours: Mapping[str, Any], request: Any,
         if _mixed_how(theirs) != _mixed_how(ours):
             msg = f"the state's source {name!r} is mixed otherwise: {_mixed_how(theirs)}; here it is {_mixed_how(ours)}"
             raise StateError(msg, hint="load it into the mixture that it was saved with")
-        check_sources(theirs["sources"], ours["sources"], request, count)  # `adopted` has compared the changes
+        check_sources(theirs["sources"], ours["sources"], request, place)  # `adopted` has compared the changes
         return
     state = State(0, 0, theirs.get("seed", 0), theirs.get("order", {}), str(theirs.get("index")))
     try:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from shoal.errors import StateError, UsageError
+from shoal.errors import StateError
 from shoal.index.joined_index import JoinedIndex
 from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal
-from shoal.order.mixture.endless_source import EndlessSource, RepeatedDataset
-from shoal.order.mixture.mixed_order import MixedEpoch, MixedSources
 from shoal.order.mixture.source_choice import MOST_POSITIONS
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps
 from shoal.order.protocol import BoundOrder
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.state_dict import State
 from shoal.reading.large_chunks import can_spill
+from shoal.reading.mixture.epochs_request import EpochsRequest
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
+from shoal.reading.mixture.mixture_orders import epoch_orders
 from shoal.reading.mixture.mixture_state import adopted, check_sources, told
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
-_LEAST_SPAN, _MOST_SPAN = 1 << 13, 1 << 17
 _LEAST_EXTENTS = 3  # one in use and two read ahead
-_SPANS = 4  # of the mixture, which one span of a source lasts
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,13 @@ class ResolvedMixture(ResolvedEpochs):
         """Samples of an epoch, over all ranks, including gaps."""
         return self.request.epoch_samples if self.delivered is None else len(self.delivered)
 
+    def num_positions(self, epoch: int) -> int:
+        """Return the samples of one epoch, over all ranks, including gaps."""
+        return self.request.num_samples_of(epoch) if self.delivered is None else len(self.delivered)
+
     @cached_property
-    def mixed(self) -> MixedSources:
-        """The endless mixture."""
-        return _mixed(self.request, iter(self.parts))
+    def _order_of(self) -> Callable[[int], BoundOrder]:
+        return epoch_orders(self.request, iter(self.parts))
 
     @cached_property
     def first_chunks(self) -> list[int]:
@@ -100,10 +101,7 @@ class ResolvedMixture(ResolvedEpochs):
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch, gaps included."""
-        if (epoch + 1) * self.request.epoch_samples > MOST_POSITIONS:
-            msg = f"a mixture has positions below 2**62; epoch {epoch} of {self.request.epoch_samples} is beyond them"
-            raise UsageError(msg)
-        order = MixedEpoch(self.mixed, epoch)
+        order = self._order_of(epoch)
         return order if self.delivered is None else ChosenPositions(order, self.delivered)
 
     @cached_property
@@ -123,20 +121,22 @@ class ResolvedMixture(ResolvedEpochs):
             number = saved.position
             if self.delivered is not None and number < len(self.delivered):
                 number = int(self.delivered.members(np.array([number]))[0])
-            position = saved.epoch * (request.epoch_samples if saved.epoch else 0) + number
+            position = request.begin(saved.epoch) + number
             if position >= MOST_POSITIONS:
                 msg = f"the state is at position {position} of a mixture, which has positions below 2**62"
                 raise StateError(msg)
             return position
 
         request = adopted(self.request, saved.order, place)
+        if not isinstance(request, EpochsRequest):
+            place(request)  # which refuses what is beyond all positions; elsewhere it would cost all epochs before
         resumed = ResolvedMixture.of(request, self.opened, self.delivered, gaps.plus(saved.gaps))
         mine, theirs = ({name: value for name, value in order.items() if name not in ("changes", "sources")}
                         for order in (resumed.state_order, saved.order))  # fmt: skip
         replace(saved, order=theirs).check(
-            seed=resumed.seed, order=mine, index=saved.index, num_samples=resumed.num_samples
+            seed=resumed.seed, order=mine, index=saved.index, num_samples=resumed.num_positions(saved.epoch)
         )
-        check_sources(saved.order["sources"], resumed.state_order["sources"], request, place(request))
+        check_sources(saved.order["sources"], resumed.state_order["sources"], request, place)
         return resumed
 
     def __repr__(self) -> str:
@@ -157,24 +157,3 @@ def _resolved(opened: Opened, source: SourceRequest) -> ResolvedOrder:
     return ResolvedOrder(
         opened.index, request, source.stored, source.delivered, spills=spills, sampling=source.sampling
     )
-
-
-def _mixed(request: MixRequest, parts: Iterator[ResolvedOrder]) -> MixedSources:
-    sources: list[EndlessSource] = []
-    for source in request.sources:
-        if isinstance(source.request, MixRequest):
-            sources.append(_mixed(source.request, parts))
-            continue
-        part = next(parts)
-        largest = max(change.weights.get(source.name, 0) / sum(change.weights.values()) for change in request.changes)
-        sources.append(
-            RepeatedDataset(
-                part.num_samples,
-                part.untouched,
-                num_ids=part.index.num_samples,
-                num_chunks=part.num_order_chunks,
-                reach=part.order.parameters.get("chunks", 0),
-                span=min(max(int(_SPANS * largest * _MOST_SPAN), _LEAST_SPAN), _MOST_SPAN),
-            )
-        )
-    return MixedSources(request.schedule, sources, num_samples=request.epoch_samples)

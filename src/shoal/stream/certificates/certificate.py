@@ -164,8 +164,8 @@ def differences(certificate: Certificate, resolved: ResolvedOrder | ResolvedMixt
         raise StateError(msg, hint="compare with the index that the run used")
     found = []
     for epoch, part in sorted(certificate.epochs.items()):
-        if not 0 <= part.start < part.end <= resolved.num_samples:
-            text = f"positions [{part.start}, {part.end}), but an epoch has {resolved.num_samples}"
+        if not 0 <= part.start < part.end <= (size := resolved.num_positions(epoch)):
+            text = f"positions [{part.start}, {part.end}), but an epoch has {size}"
             found.append(f"epoch {epoch}: {text}")
         elif text := _difference(part, resolved, hashes, epoch):
             found.append(f"epoch {epoch}, positions [{part.start}, {part.end}): {text}")
@@ -184,7 +184,7 @@ def _difference(part: DeliveredPart, resolved: ResolvedEpochs, hashes: RecordHas
     for start in range(part.start, part.end, _BLOCK_POSITIONS):
         positions = np.arange(start, min(start + _BLOCK_POSITIONS, part.end))
         ids = order.ids(start, start + len(positions))
-        left = gaps.left(epoch, resolved.num_samples)
+        left = gaps.left(epoch, resolved.num_positions(epoch))
         kept = slice(None) if left is None else left.numbers(positions) >= 0
         expected += int(hashes.of(epoch, positions[kept], ids[kept]).sum(dtype=np.uint64))
     if expected % 2**64 != total:

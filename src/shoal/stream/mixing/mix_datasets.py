@@ -13,9 +13,11 @@ from shoal.hints import did_you_mean
 from shoal.order.mixture.integer_weights import TOTAL, exact_weight
 from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
 from shoal.order.mixture.source_schedule import Change
+from shoal.order.peers.mixing.peer_choices import PeerChoice
 from shoal.order.protocol import as_whole
 from shoal.order.seeds import check_seed
 from shoal.pipeline.missing_fields import check_missing
+from shoal.reading.mixture.epochs_request import epochs_request
 from shoal.reading.mixture.mix_request import (
     ENDS,
     FOREVER,
@@ -62,7 +64,9 @@ def mix(
         Seed of the choice of sources.
     choice
         "even" (counts off by about one every 64 positions), "random" (as if drawn for each sample), or
-        `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source.
+        `shoal.mixing.PerBatch` or `PerRank`, for batches of a single source. Or as another library does, with nothing
+        but the seed beside: `shoal.mixing.Interleave`, `Concatenate`, `RandomMix`, `RoundRobin`. In these, sources
+        begin anew in every epoch, and epochs may differ in length.
     unit, length
         "samples", or "tokens": weights are then shares of tokens, and ``length`` names the column of the index that
         holds the tokens of each sample.
@@ -103,10 +107,16 @@ def mix(
     check_missing(missing)
     opened, stage = with_sources(specs, missing)
     warn_of_twins(opened)
-    column = length if _counts_tokens(unit) else None
-    requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
     asked = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
     given = [name for name, value in asked.items() if value is not None]
+    if isinstance(choice, PeerChoice):
+        others = {"unit": unit != "samples", "ends": ends != "first", "max_repeats": max_repeats is not None}
+        _refuse_with(choice, [*given, *(name for name, is_given in others.items() if is_given)])
+    column = length if _counts_tokens(unit) else None
+    requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
+    if isinstance(choice, PeerChoice):
+        request: MixRequest = epochs_request(requests, choice, seed)
+        return MixedDataset(DatasetSpec(opened, request, stages=(stage,)))
     if len(given) > 1 and given != ["weights", "epoch_size"]:
         msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(f'{name}=' for name in given)}"
         raise UsageError(msg, hint="repeat= and choose= say how long an epoch is")
@@ -156,6 +166,14 @@ def _shares(
         msg = f"{wrong[0]!r} cannot come {counts[wrong[0]]} times in an epoch"
         raise UsageError(msg)
     return counts, sum(counts.values())
+
+
+def _refuse_with(choice: Any, given: list[str]) -> None:
+    """Raise `UsageError` if arguments were given beside a choice that leaves no room for them."""
+    if given:
+        kind = type(choice).__name__
+        msg = f"mix({given[0]}=) does not go with choice={kind}(...), which mixes as another library does"
+        raise UsageError(msg, hint=f"the arguments of shoal.mixing.{kind} say it all")
 
 
 def _counts_tokens(unit: str) -> bool:

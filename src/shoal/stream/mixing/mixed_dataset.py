@@ -24,7 +24,8 @@ _FAR = 1 << 17  # positions whose sources are looked up apart
 class MixedDataset(Dataset):
     """A mixture of datasets.
 
-    Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``.
+    Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``; where epochs
+    differ in length, the samples of all epochs before are added to ``p``.
     """
 
     @property

@@ -12,13 +12,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.order.mixture.epochs_in_turn import EpochOfSources
 from shoal.order.peers.mixing.drawn_sources import (
     Dropping,
     SourceOfDraw,
@@ -36,67 +36,6 @@ _TOLERANCE = float(np.sqrt(np.finfo(np.float64).eps))  # that of Generator.choic
 _MOST_TOLD = 8
 
 Probabilities = Sequence[float] | Mapping[str, float] | None
-
-
-class EpochOfSources(Protocol):
-    """The source of every position of one epoch; sources by number."""
-
-    @property
-    def num_samples(self) -> int:
-        """Positions of the epoch."""
-        ...
-
-    def counts(self, position: int) -> NDArray[np.int64]:
-        """Count the samples of each source before a position."""
-        ...
-
-    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the source of each position ``[start, stop)``."""
-        ...
-
-    def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
-        ...
-
-
-class PeerChoice(Protocol):
-    """A choice of another library: that of every epoch by itself."""
-
-    name: ClassVar[str]
-    run: ClassVar[int]
-    ranks: int
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """The arguments that tell choices of this name apart, as JSON types."""
-        ...
-
-    @property
-    def varies(self) -> bool:
-        """True if epochs have lengths of their own."""
-        ...
-
-    def settled(self, names: Sequence[str]) -> Self:
-        """Return the choice for these sources, its probabilities in their order.
-
-        Raises
-        ------
-        UsageError
-            It does not fit them.
-        """
-        ...
-
-    def shares(self, lengths: Sequence[int]) -> Sequence[float]:
-        """Return how often each source comes, as long as none is used up."""
-        ...
-
-    def source_epoch(self, epoch: int) -> int:
-        """Return the epoch of the orders that sources have in an epoch of the mixture."""
-        ...
-
-    def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:
-        """Return the sources of an epoch, of which each has so many samples, at least one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +101,7 @@ class Interleave:
 
     @property
     def varies(self) -> bool:
-        """True if the length of an epoch hangs on draws that differ from epoch to epoch."""
+        """True if the length of an epoch depends on draws that differ from epoch to epoch."""
         repeats = self.stopping != "all_exhausted_without_replacement"
         return self.probabilities is not None and self.epochs == "new" and repeats
 
@@ -378,7 +317,7 @@ class RoundRobin:
         return _turns(len(lengths), min(lengths) * len(lengths) + lengths.index(min(lengths)))
 
 
-PEER_CHOICES = (Interleave, Concatenate, RandomMix, RoundRobin)
+PeerChoice = Interleave | Concatenate | RandomMix | RoundRobin
 
 
 def _hf_generator(seed: int, epoch: int) -> np.random.Generator:

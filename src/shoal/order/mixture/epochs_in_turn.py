@@ -1,0 +1,149 @@
+"""Schedules of sources: what a mixture needs of one, and one whose epochs each begin anew.
+
+`SourceSchedule` is endless: a source carries on from one epoch to the next. Choices of other libraries know one epoch
+at a time, the length of which may depend on draws; `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` that
+of all of them, whose positions are counted from epoch 0 on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class EpochOfSources(Protocol):
+    """The source of every position of one epoch; sources by number."""
+
+    @property
+    def num_samples(self) -> int:
+        """Positions of the epoch."""
+        ...
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before a position."""
+        ...
+
+    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source of each position ``[start, stop)``."""
+        ...
+
+    def position_of(self, source: int, number: int) -> int | None:
+        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
+        ...
+
+
+class CountedSources(Protocol):
+    """The source of every position of a mixture; sources by number in the order of ``names``."""
+
+    names: tuple[str, ...]
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before a position."""
+        ...
+
+    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source of each position ``[start, stop)``."""
+        ...
+
+    def weights_at(self, position: int) -> Mapping[str, int]:
+        """Return the integer weights by name in force at a position."""
+        ...
+
+
+class Schedule(CountedSources, Protocol):
+    """Sources of positions, with all that an order of samples needs."""
+
+    def position_of(self, source: int, number: int) -> int | None:
+        """Return the position of sample ``number`` of a source; None if it never comes."""
+        ...
+
+    def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Return the place of each position when ranks share a batch, if it depends on nothing else.
+
+        None if ranks are to get a part of each source.
+        """
+        ...
+
+
+class OneEpoch:
+    """An epoch of sources that have names, and ``weights`` as long as none of them is used up.
+
+    Rank ``r`` of ``ranks`` had every so many positions, from position ``r`` on; 1 if nobody had.
+    """
+
+    def __init__(self, epoch: EpochOfSources, weights: Mapping[str, int], ranks: int) -> None:
+        self.names, self._epoch, self._weights, self._ranks = tuple(weights), epoch, weights, ranks
+
+    @property
+    def num_samples(self) -> int:
+        """Positions of the epoch."""
+        return self._epoch.num_samples
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before a position."""
+        return self._epoch.counts(position)
+
+    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source of each position ``[start, stop)``."""
+        return self._epoch.sources(start, stop)
+
+    def position_of(self, source: int, number: int) -> int | None:
+        """Return the position of sample ``number`` of a source; None if the epoch ends before."""
+        return self._epoch.position_of(source, number)
+
+    def weights_at(self, position: int) -> Mapping[str, int]:  # noqa: ARG002
+        """Return the integer weights by name."""
+        return self._weights
+
+    def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Return the rank that had each position; None if there was one."""
+        return None if self._ranks == 1 else (positions % self._ranks).astype(np.uint64)
+
+
+class EpochsInTurn:
+    """The epochs of a mixture as one endless schedule; a position takes the lengths of all epochs before its own."""
+
+    def __init__(self, names: Sequence[str], of_epoch: Callable[[int], OneEpoch]) -> None:
+        self.names, self._of_epoch = tuple(names), of_epoch
+        self._begins, self._before = [0], [np.zeros(len(self.names), dtype=np.int64)]
+
+    def begin(self, epoch: int) -> int:
+        """Return the position where an epoch begins."""
+        while len(self._begins) <= epoch:
+            self._add_epoch(len(self._begins) - 1)
+        return self._begins[epoch]
+
+    def counts(self, position: int) -> NDArray[np.int64]:
+        """Count the samples of each source before a position."""
+        epoch = self._epoch_at(position)
+        return self._before[epoch] + self._of_epoch(epoch).counts(position - self._begins[epoch])
+
+    def sources(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source of each position ``[start, stop)``."""
+        found = [np.zeros(0, dtype=np.int64)]
+        while start < stop:
+            epoch = self._epoch_at(start)
+            first, end = self._begins[epoch], self.begin(epoch + 1)
+            found.append(self._of_epoch(epoch).sources(start - first, min(stop, end) - first))
+            start = min(stop, end)
+        return np.concatenate(found)
+
+    def weights_at(self, position: int) -> Mapping[str, int]:
+        """Return the integer weights by name."""
+        return self._of_epoch(0).weights_at(position)
+
+    def _epoch_at(self, position: int) -> int:
+        while self._begins[-1] <= position:
+            self._add_epoch(len(self._begins) - 1)
+        return bisect_right(self._begins, position) - 1
+
+    def _add_epoch(self, epoch: int) -> None:
+        one = self._of_epoch(epoch)
+        num_samples = one.num_samples
+        # If another thread was faster, it found the same.
+        self._before[epoch + 1 :] = [self._before[epoch] + one.counts(num_samples)]
+        self._begins[epoch + 1 :] = [self._begins[epoch] + num_samples]

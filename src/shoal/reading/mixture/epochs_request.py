@@ -1,0 +1,121 @@
+"""The request of a mixture whose sources another library would choose: each epoch stands alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn, cast
+
+from shoal.errors import UsageError
+from shoal.order.mixture.epochs_in_turn import CountedSources, EpochOfSources, EpochsInTurn, OneEpoch
+from shoal.order.mixture.integer_weights import integer_weights
+from shoal.order.mixture.source_schedule import Change
+from shoal.order.peers.mixing.peer_choices import PeerChoice
+from shoal.order.seeds import check_seed
+from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
+from shoal.reading.resolved_order import OrderRequest
+
+_EPOCHS_KEPT = 8  # of all mixtures; each has the sources of one block of draws
+
+
+@dataclass(frozen=True)
+class EpochsRequest(MixRequest):
+    """A mixture as another library makes it: sources begin anew in each epoch, which may have a length of its own."""
+
+    @property
+    def peer(self) -> PeerChoice:
+        """The choice of the other library."""
+        return cast("PeerChoice", self.choice)
+
+    @property
+    def varies(self) -> bool:
+        """True if epochs have lengths of their own."""
+        inner = any(isinstance(source.request, MixRequest) and source.request.varies for source in self.sources)
+        return self.peer.varies or inner
+
+    @cached_property
+    def epoch_samples(self) -> int:
+        """Samples of epoch 0; where they depend on draws, up to 10 ns each.
+
+        Raises
+        ------
+        UsageError
+            The choice does not fit the sources.
+        """
+        for source in self.sources:
+            if isinstance(source.request, OrderRequest) and source.request.has_own_length:
+                self._refuse(source, "has an order with repeats or gaps of its own")
+            if not source.num_samples:
+                self._refuse(source, "has no samples")
+        return self.num_samples_of(0)
+
+    @cached_property
+    def schedule(self) -> CountedSources:
+        """The source of every endless position; one of a late epoch takes the lengths of all before."""
+        return self._epochs
+
+    def schedule_of(self, epoch: int) -> OneEpoch:
+        """Return the source of every position of one epoch."""
+        of_sources = self.peer.source_epoch(epoch)
+        lengths = tuple(source.num_samples_of(of_sources) for source in self.sources)
+        return OneEpoch(_epoch(self.peer, lengths, self.seed, epoch), self.changes[0].weights, self.peer.ranks)
+
+    def num_samples_of(self, epoch: int) -> int:
+        """Return the samples of one epoch; where they depend on draws, these are made."""
+        return self.schedule_of(epoch).num_samples
+
+    def begin(self, epoch: int) -> int:
+        """Return the endless position where an epoch begins; takes the lengths of all before."""
+        return self._epochs.begin(epoch)
+
+    def exhausted_at(self) -> dict[str, int | None]:
+        """Return by name the position after which each source has come once; None if epoch 0 ends before."""
+        first, found = self.schedule_of(0), dict[str, int | None]()
+        for number, source in enumerate(self.sources):
+            at = first.position_of(number, source.num_samples_of(0) - 1)
+            found[source.name] = None if at is None or at >= first.num_samples else at + 1
+        return found
+
+    def reweighted(
+        self,
+        at: int,  # noqa: ARG002
+        weights: Mapping[str, Any],  # noqa: ARG002
+        ramp: int,  # noqa: ARG002
+        added: Sequence[SourceRequest] = (),  # noqa: ARG002
+    ) -> NoReturn:
+        """Refuse, as the other library has no such thing."""
+        msg = f"reweight() changes weights, and choice={type(self.peer).__name__}(...) has none that could change"
+        raise UsageError(msg, hint='choice="even" or "random"')
+
+    @cached_property
+    def _epochs(self) -> EpochsInTurn:
+        return EpochsInTurn(self.names, self.schedule_of)
+
+    def _refuse(self, source: SourceRequest, what: str) -> NoReturn:
+        msg = f"the source {source.name!r} {what}, which choice={type(self.peer).__name__}(...) does not mix"
+        raise UsageError(msg)
+
+
+def epochs_request(sources: tuple[SourceRequest, ...], choice: PeerChoice, seed: int) -> EpochsRequest:
+    """Return the request of a mixture as another library makes it.
+
+    Raises
+    ------
+    UsageError
+        The choice does not fit the sources.
+    """
+    names = [source.name for source in sources]
+    settled = choice.settled(names)
+    shares = settled.shares([source.num_samples for source in sources])
+    weights = integer_weights(dict(zip(names, shares, strict=True)))
+    request = EpochsRequest(sources, (Change(0, weights),), settled, check_seed(seed))
+    request.epoch_samples  # noqa: B018  # sources that cannot be mixed are refused here, not when iterating
+    return request
+
+
+@functools.lru_cache(_EPOCHS_KEPT)
+def _epoch(choice: PeerChoice, lengths: tuple[int, ...], seed: int, epoch: int) -> EpochOfSources:
+    """Return the sources of an epoch, with the draws that were made before."""
+    return choice.of_epoch(lengths, seed, epoch)
