@@ -15,6 +15,7 @@ from shoal.order.peers.huggingface.huggingface_order import HuggingFace
 from shoal.order.peers.litdata import LitData
 from shoal.order.peers.streaming.streaming_order import Streaming
 from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
+from shoal.order.peers.webdataset.webdataset_orders import WebDatasetDetshuffle, WebDatasetResampled, WebDatasetShuffle
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
@@ -33,5 +34,8 @@ __all__ = [
     "Streaming",
     "TorchDistributed",
     "TorchRandom",
+    "WebDatasetDetshuffle",
+    "WebDatasetResampled",
+    "WebDatasetShuffle",
     "Window",
 ]

@@ -17,6 +17,7 @@ from shoal.order.peers.litdata import LitData
 from shoal.order.peers.streaming.streaming_order import Streaming
 from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
 from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
+from shoal.order.peers.webdataset.webdataset_orders import WebDatasetDetshuffle, WebDatasetResampled, WebDatasetShuffle
 from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
@@ -29,6 +30,9 @@ _PEERS = (
     Streaming,
     TorchDistributed,
     TorchRandom,
+    WebDatasetDetshuffle,
+    WebDatasetResampled,
+    WebDatasetShuffle,
 )
 
 ORDERS: Mapping[str, Callable[..., Order]] = {
