@@ -55,6 +55,14 @@ def test_positions_are_those_of_the_loader(samples: list[list[int]], size: int) 
     found = batches.locate(np.arange(len(expected)))
     assert list(zip(*(each.tolist() for each in found), strict=True)) == expected
     assert batches.positions(*found).tolist() == list(range(len(expected)))
+    for start in {0, len(expected) // 3, len(expected)}:
+        pieces = zip(*(each.tolist() for each in batches.pieces(start, len(expected))), strict=True)
+        told = [
+            (*divmod(stream, batches.num_workers), number + at - begin)
+            for begin, end, stream, number in pieces
+            for at in range(begin, end)
+        ]
+        assert told == expected[start:]
 
 
 @pytest.mark.parametrize(("samples", "size"), [([3, 4], 2), ([[3], [4]], 0)])

@@ -7,7 +7,7 @@ the batches of all ranks, one after the other; ranks that have ended are passed 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,18 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.round_robin import RoundRobin
 from shoal.order.protocol import chunk_starts
+
+
+class Pieces(NamedTuple):
+    """Consecutive positions, cut where another stream has the samples.
+
+    ``streams`` are numbered by rank, then worker; ``numbers`` are those of the first samples in their streams.
+    """
+
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    streams: NDArray[np.int64]
+    numbers: NDArray[np.int64]
 
 
 class LoaderBatches:
@@ -64,6 +76,20 @@ class LoaderBatches:
         for kind, mine in self._by_kind(ranks):
             workers[mine], numbers[mine] = self._worker_turns[kind].locate(turns[mine])
         return ranks, workers, numbers * self._size + offset
+
+    def pieces(self, start: int, stop: int) -> Pieces:
+        """Return the batches, or parts of them, that the positions ``[start, stop)`` are; O(their number)."""
+        ends = np.array([start, max(start, stop - 1)])
+        low, high = ((ends + self._missing[np.searchsorted(self._after, ends, side="right")]) // self._size).tolist()
+        batches = np.arange(low, high + 1 if stop > start else low)
+        positions = batches * self._size - self._missing[np.searchsorted(self._short, batches)]
+        ranks, turns = self._rank_turns.locate(batches)
+        workers, numbers = np.empty_like(turns), np.empty_like(turns)
+        for kind, mine in self._by_kind(ranks):
+            workers[mine], numbers[mine] = self._worker_turns[kind].locate(turns[mine])
+        begins = np.maximum(positions, start)
+        ends = np.append(positions[1:], stop)[: len(positions)]
+        return Pieces(begins, ends, ranks * self.num_workers + workers, numbers * self._size + begins - positions)
 
     def positions(
         self, ranks: NDArray[np.int64], workers: NDArray[np.int64], numbers: NDArray[np.int64]

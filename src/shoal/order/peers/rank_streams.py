@@ -8,10 +8,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.order.arrays.vectorized import expand
 from shoal.order.peers.loader_batches import LoaderBatches
 from shoal.order.protocol import as_ids, as_span, chunk_starts
 
 _SPAN = 1 << 17
+_SPAN_OF_STREAM = 1 << 11  # so that a call of a stream is worth while
+_MOST_SPAN = 1 << 21
 
 
 class SampleStream(Protocol):
@@ -45,7 +48,6 @@ class RankStreams:
     """
 
     num_canonical_nodes: ClassVar[int] = 1
-    span: ClassVar[int] = _SPAN
 
     def __init__(
         self,
@@ -60,19 +62,25 @@ class RankStreams:
         self._batches, self._streams, self._stream_of = batches, tuple(streams), stream_of
         self.num_samples, self.version, self.parameters = batches.num_samples, version, parameters
         self._chunk_first_id = chunk_starts(chunk_samples)
+        self.span = min(max(_SPAN, _SPAN_OF_STREAM * len(self._streams)), _MOST_SPAN)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``; O(num_streams) calls of streams."""
         first, end = as_span(start, stop, self.num_samples)
-        ranks, workers, numbers = self._batches.locate(np.arange(first, end))
-        streams = ranks * self._batches.num_workers + workers
+        if len(self._streams) == 1:
+            return self._streams[0].ids(first, end)
+        pieces = self._batches.pieces(first, end)
+        by_stream = np.argsort(pieces.streams, kind="stable")
+        positions, lengths = expand(pieces.begins[by_stream], pieces.ends[by_stream])
+        cuts = np.flatnonzero(np.diff(pieces.streams[by_stream])) + 1
         found = np.empty(end - first, dtype=np.int64)
-        by_stream = np.argsort(streams, kind="stable")
-        cuts = np.flatnonzero(np.diff(streams[by_stream])) + 1
-        for mine in np.split(by_stream, cuts) if len(by_stream) else ():
-            # Ascending, and without gaps: the numbers of a stream come one after the other.
-            low, high = int(numbers[mine[0]]), int(numbers[mine[-1]]) + 1
-            found[mine] = self._streams[int(streams[mine[0]])].ids(low, high)
+        at = 0
+        for mine in np.split(np.arange(len(by_stream)), cuts) if len(by_stream) else ():
+            # The samples of a stream come one after the other, without gaps.
+            piece, count = by_stream[mine[0]], int(lengths[mine].sum())
+            low = int(pieces.numbers[piece])
+            found[positions[at : at + count] - first] = self._streams[pieces.streams[piece]].ids(low, low + count)
+            at += count
         return found
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
