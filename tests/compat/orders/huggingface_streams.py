@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import sys
 import tempfile
 import time
@@ -21,13 +22,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tests.compat.peers.environments import python_of, run_in, title_of
 from tests.environments import CannotHaveError
 
+from shoal.errors import StateError
 from shoal.orders import HuggingFace
 
 HERE = Path(__file__).parent
-RELEASES = {"datasets40": "4.0", "datasets44": "4.4", "datasets48": "4.8", "datasets50": "5.0", "datasets": "5.2"}
+RELEASES = {"datasets40": "4.0", "datasets44": "4.4", "datasets48": "4.8", "datasets50": "5.0", "datasets52": "5.2"}
 _MOST_SHOWN = 5
 
 Wanted = dict[str, Any]
@@ -75,15 +78,13 @@ def _run(draw: random.Random, release: str, possible: list[tuple[str, list[int]]
         "batch_size": draw.choice((1, 2, draw.randint(3, 40))),
         "strategy": draw.choice(strategies),
         "loader": is_loaded,
+        "saved_after": draw.choice((0, 0, 1, 2, draw.randint(1, 60))),
     }
 
 
 def ids_of(wanted: Wanted) -> list[int]:
     """All ids of the same run by shoal."""
-    kind: Any = "block" if wanted["release"] >= "5.1" else "reservoir"
-    names = ("release", "buffer_size", "max_buffer_input_shards", "ranks", "workers", "batch_size", "strategy")
-    order: Any = HuggingFace(kind, **{name: wanted[name] for name in names}, tables=wanted["source"] != "examples")
-    bound = order.bind(wanted["shards"], seed=wanted["seed"], epoch=wanted["epoch"])
+    bound = order_of(wanted).bind(wanted["shards"], seed=wanted["seed"], epoch=wanted["epoch"])
     ids: list[int] = bound.ids(0, bound.num_samples).tolist()
     if bound.num_samples and wanted["ranks"] > 1 and not wanted["workers"]:
         ids = _as_dealt(bound, ids, wanted)
@@ -92,8 +93,6 @@ def ids_of(wanted: Wanted) -> list[int]:
 
 def _as_dealt(bound: Any, ids: list[int], wanted: Wanted) -> list[int]:
     """The ids step by step, in a step the batches of all ranks: samples that ranks share come in the order of all."""
-    import numpy as np
-
     ranks = bound.axis(np.arange(len(ids)), np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=np.int64))
     size = wanted["batch_size"]
     own = [[ids[at] for at in np.flatnonzero(ranks == rank)] for rank in range(wanted["ranks"])]
@@ -106,13 +105,34 @@ def digest(ids: list[int]) -> str:
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]
 
 
-def in_peer(peer: str, wanted: list[Wanted]) -> list[list[int]]:
-    """The ids by the library."""
+def order_of(wanted: Wanted) -> HuggingFace:
+    """The order of a run."""
+    kind: Any = "block" if wanted["release"] >= "5.1" else "reservoir"
+    names = ("release", "buffer_size", "max_buffer_input_shards", "ranks", "workers", "batch_size", "strategy")
+    return HuggingFace(kind, **{name: wanted[name] for name in names}, tables=wanted["source"] != "examples")
+
+
+def state_says(wanted: Wanted, state: Any, before: int) -> str:
+    """Whether a state says how many samples were before it: "all", "a range" or "nothing"; or what it says is wrong."""
+    try:
+        adopted = order_of(wanted).adopted(state, np.array(wanted["shards"]), wanted["seed"])
+    except StateError as error:
+        told = re.match(r"from (\d+) to (\d+) samples", str(error))
+        if told is None:
+            return "nothing" if "one process" in str(error) else str(error)
+        return "a range" if int(told[1]) <= before <= int(told[2]) else str(error)
+    if adopted is None or (adopted.position, adopted.epoch) != (before, wanted["epoch"]):
+        return f"{adopted}, and {before} were before it"
+    return "all"
+
+
+def in_peer(peer: str, wanted: list[Wanted]) -> list[dict[str, Any]]:
+    """The ids, and states, by the library."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answered = Path(directory, "asked.json"), Path(directory, "answered.json")
         asked.write_text(json.dumps(wanted))
         run_in(python_of(peer), HERE / "streams_in_datasets.py", asked, answered)
-        found: list[list[int]] = json.loads(answered.read_text())
+        found: list[dict[str, Any]] = json.loads(answered.read_text())
     return found
 
 
@@ -127,21 +147,25 @@ def main() -> int:
     for peer in options.peers:
         wanted, began = runs(RELEASES[peer], options.num), time.perf_counter()
         try:
-            expected = in_peer(peer, wanted)
+            answers = in_peer(peer, wanted)
         except CannotHaveError as error:
             print(f"{peer:<12} skipped: {error}")
             continue
-        wrong = [(one, ids) for one, ids in zip(wanted, expected, strict=True) if ids_of(one) != ids]
-        is_wrong |= bool(wrong)
+        both = list(zip(wanted, answers, strict=True))
+        wrong = [(one, answer["ids"]) for one, answer in both if ids_of(one) != answer["ids"]]
+        saved = [(one, answer) for one, answer in both if answer["state"] is not None]
+        said = Counter(state_says(one, answer["state"], answer["before"]) for one, answer in saved)
+        is_wrong |= bool(wrong) or not said.keys() <= {"all", "a range", "nothing"}
         kinds = Counter(one["source"] for one in wanted) + Counter(loader=sum(one["loader"] for one in wanted))
-        about = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        about = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         seconds = time.perf_counter() - began
         print(f"{title_of(peer):<24} {len(wanted):,} configurations ({about}), {len(wrong)} differ; {seconds:.0f} s")
+        print(f"    {len(saved):,} states; how many samples were before them, by the state: {dict(said)}", flush=True)
         for one, ids in wrong[:_MOST_SHOWN]:
             print(f"    {one}\n        {ids[:30]} in datasets\n        {ids_of(one)[:30]}", flush=True)
         if options.digests:
-            for one, ids in list(zip(wanted, expected, strict=True))[:: max(1, len(wanted) // 8)]:
-                print(json.dumps([one, digest(ids)]))
+            for one, answer in both[:: max(1, len(both) // 8)]:
+                print(json.dumps([one, digest(answer["ids"]), answer["state"], answer["before"]]))
     return int(is_wrong)
 
 

@@ -8,6 +8,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch.utils.data
 from datasets.distributed import split_dataset_by_node
+
+try:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+except ImportError:
+    StatefulDataLoader = None
 
 datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
 logging.disable(logging.WARNING)
@@ -97,11 +103,24 @@ def shuffled(wanted: dict[str, Any]) -> Iterator[Any]:
         yield stream
 
 
-def found(wanted: dict[str, Any]) -> list[int]:
-    """All ids: step by step, in a step the batches of all ranks."""
+def state(wanted: dict[str, Any]) -> Any:
+    """What rank 0, or its loader, saves after some batches; None if it does not get so far or cannot save."""
+    stream, size, count = next(shuffled(wanted)), wanted["batch_size"], wanted["saved_after"]
+    if wanted["loader"] and StatefulDataLoader is not None:
+        loader = StatefulDataLoader(stream, batch_size=size, num_workers=wanted["workers"])
+        return loader.state_dict() if len(list(islice(loader, count))) == count else None
+    if wanted["workers"]:
+        return None
+    return stream.state_dict() if len(list(islice(stream, count * size))) == count * size else None
+
+
+def found(wanted: dict[str, Any]) -> dict[str, Any]:
+    """All ids: step by step, in a step the batches of all ranks; a state, and how many ids were before it."""
     ranks = [batches(stream, wanted) for stream in shuffled(wanted)]
     steps = max(len(each) for each in ranks)
-    return [sample for step in range(steps) for rank in ranks if step < len(rank) for sample in rank[step]]
+    before = sum(len(batch) for rank in ranks for batch in rank[: wanted["saved_after"]])
+    ids = [sample for step in range(steps) for rank in ranks if step < len(rank) for sample in rank[step]]
+    return {"ids": ids, "before": before, "state": state(wanted) if wanted["saved_after"] else None}
 
 
 SOURCES: dict[tuple[str, tuple[int, ...]], Any] = {}

@@ -43,7 +43,7 @@ PEERS = {
     "pyarrow": Peer(("pyarrow==18.1.0",)),
     "delimited": Peer(("pandas==3.1.1", "polars==2.1.0", "duckdb==2.0.0")),
     "spark": Peer(("pyspark==4.0.1",), program="java"),
-    "datasets": Peer(("datasets==5.2.0", "pillow>=11"), torch=True),
+    "datasets": Peer(("datasets==5.2.0", "pillow>=11")),
     "tfrecord": Peer(("tfrecord==1.14.6",)),
     "webdataset": Peer(("webdataset==1.0.2", "pillow>=11", "msgpack==1.2.4")),
     "streaming": Peer(NEEDED_BESIDE_TORCH, torch=True, alone=("mosaicml-streaming==0.13.0",)),
@@ -57,6 +57,7 @@ OF_ORDERS = {
     "datasets44": Peer(("datasets==4.4.2",), torch=True),
     "datasets48": Peer(("datasets==4.8.5",), torch=True),
     "datasets50": Peer(("datasets==5.0.0",), torch=True),
+    "datasets52": Peer(("datasets==5.2.0",), torch=True, alone=("torchdata==0.11.0",)),
     "grain": Peer(("grain==0.2.18",)),
 }
 # mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not

@@ -100,6 +100,10 @@ class RankStreams:
         found[has] = self._batches.positions(ranks, workers, numbers[has])
         return found
 
+    def first_of_step(self, step: int) -> int:
+        """Return the first position of a step, in which every rank that has not ended has a batch."""
+        return self._batches.first_of_step(step)
+
     def axis(
         self,
         positions: NDArray[np.int64],

@@ -35,6 +35,10 @@ class ShuffleBuffer(Protocol):
         """Return a number before which a sample does not leave."""
         ...
 
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left when so many have arrived and one just left."""
+        ...
+
 
 class ReservoirBuffer:
     """A buffer which, once it is full, replaces a random sample by each that arrives (`datasets` to 5.0)."""
@@ -60,6 +64,11 @@ class ReservoirBuffer:
     def earliest(self, sample: int) -> int:
         """Return a number before which a sample does not leave."""
         return max(0, sample - self._slots)
+
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left: one for each that came when it was full."""
+        left = max(0, arrived - self._slots)
+        return left, left + (self._slots if left == self._steps and arrived else 0)
 
 
 class SlotDraws:
@@ -143,6 +152,13 @@ class BlockBuffer:
     def earliest(self, sample: int) -> int:
         """Return a number before which a sample does not leave."""
         return max(0, sample - self._size)
+
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left: those of a flush leave one after the other."""
+        if not arrived:
+            return 0, 0
+        flush = self._flushes.that_happens_at(arrived)
+        return int(self._flushes.begins(flush)) + 1, int(self._flushes.begins(flush + 1))
 
     def _seek(self, flush: int) -> None:
         """Go to a flush.

@@ -66,6 +66,10 @@ class Flushes:
         """Return how many samples the flush before kept."""
         return int(self.ends(flush - 1) - self.begins(flush))
 
+    def that_happens_at(self, arrived: int) -> int:
+        """Return the first flush that happens when so many samples have arrived, or later."""
+        return self.that_emits(arrived - 1 - self._keep)
+
     def that_emits(self, number: int) -> int:
         """Return the flush by which the sample with a number leaves."""
         # Flush f lets the samples up to ends(f) - keep go: the first whose end is beyond number + keep, or the last.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -18,11 +19,20 @@ from shoal.order.peers.huggingface.generations import (
     shards_of_workers,
     shuffled_in_blocks,
 )
+from shoal.order.peers.huggingface.huggingface_states import (
+    arrived,
+    check_loader,
+    delivered,
+    in_batches,
+    of_one_process,
+    only,
+    saved_run,
+)
 from shoal.order.peers.huggingface.streams import ShuffledStream, Strided
 from shoal.order.peers.huggingface.turns import ShardTurns
 from shoal.order.peers.loader_batches import LoaderBatches
 from shoal.order.peers.rank_streams import RankStreams
-from shoal.order.protocol import BoundOrder, Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.protocol import Adopted, Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed
 
 Kind = Literal["block", "reservoir"]
@@ -140,7 +150,29 @@ class HuggingFace:
         shards, strategy = self.max_buffer_input_shards, self.strategy
         return Run(release_of(self.release or ""), shards, self.ranks, self.workers, strategy)
 
-    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BoundOrder:
+    def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
+        """Return where the run goes on that saved the state of an ``IterableDataset`` or a ``StatefulDataLoader``.
+
+        A state has no seed. It must be of a run that was not resumed by `datasets` itself, which loses what is in its
+        buffers; and of batches that are whole, where there are ranks or workers.
+        """
+        saved = saved_run(checkpoint)
+        if saved is None:
+            return None
+        bound = self.bind(chunk_samples, seed=seed, epoch=saved.epoch)
+        seen = delivered(saved.stream)
+        if saved.loader is not None:
+            check_loader(saved.loader, self.workers, self.batch_size)
+            position = bound.first_of_step(saved.loader.batches)
+        elif isinstance(bound, OneStream) and self.ranks == 1:
+            position = seen or bound.delivered_of(saved.stream)
+        elif seen and not self.workers:
+            position = bound.first_of_step(in_batches(seen, self.batch_size))
+        else:
+            raise of_one_process()
+        return Adopted(self, seed, saved.epoch, position)
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> OneStream | RankStreams:
         """Return the order of one epoch; O(num_shards) time and memory, and the buffers of all workers."""
         samples = check_chunk_samples(chunk_samples)
         num_shards = len(samples)
@@ -151,7 +183,7 @@ class HuggingFace:
         streams = [[self._stream(worker, samples) for worker in rank] for rank in made]
         shared = nodes_share_samples(num_shards, self._run)
         if not self.workers and len(streams) == 1:
-            return OneStream(self, streams[0][0], samples)
+            return OneStream(self, streams[0][0], made[0][0].parts, samples)
         return self._of_streams(streams, samples, shared=shared)
 
     def _stream(self, worker: WorkerShards, shard_samples: NDArray[np.int64]) -> ShuffledStream:
@@ -165,7 +197,7 @@ class HuggingFace:
 
     def _of_streams(
         self, made: list[list[ShuffledStream]], shard_samples: NDArray[np.int64], *, shared: bool
-    ) -> BoundOrder:
+    ) -> RankStreams:
         """Return the order of ranks and workers; ``made`` has the workers of one rank alone where ranks share them."""
         streams: list[list[ShuffledStream | Strided]] = [list(rank) for rank in made]
         if shared:
@@ -196,9 +228,16 @@ class OneStream:
     num_canonical_nodes = 1
     span = _SPAN
 
-    def __init__(self, order: HuggingFace, stream: ShuffledStream, shard_samples: NDArray[np.int64]) -> None:
-        self._stream, self._ranks, self.parameters = stream, order.ranks, order.parameters
-        self.num_samples = stream.num_samples
+    def __init__(
+        self,
+        order: HuggingFace,
+        stream: ShuffledStream,
+        parts: list[NDArray[np.int64]],
+        shard_samples: NDArray[np.int64],
+    ) -> None:
+        self._stream, self._parts, self._shard_samples = stream, parts, shard_samples
+        self._ranks, self._batch = order.ranks, order.ranks * order.batch_size
+        self.parameters, self.num_samples = order.parameters, stream.num_samples
         self._first_id = chunk_starts(shard_samples)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -213,6 +252,14 @@ class OneStream:
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the position of each sample id; it goes through the epoch from the earliest of them."""
         return self._stream.numbers(as_ids(ids, self.num_samples))
+
+    def first_of_step(self, step: int) -> int:
+        """Return the first position of a step, in which every rank has a batch."""
+        return min(step * self._batch, self.num_samples)
+
+    def delivered_of(self, state: Mapping[str, Any]) -> int:
+        """Return the samples that a run had delivered by the state of its stream; see `huggingface_states`."""
+        return only(*self._stream.left_when(arrived(state, self._parts, self._shard_samples)))
 
     def axis(
         self,

@@ -29,6 +29,10 @@ class ShuffledStream:
             self._recent, self._recent_first = kept, start
         return kept[: stop - start]
 
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left when so many have arrived and one just left."""
+        return self._buffer.left_when(arrived)
+
     def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number in the stream of each sample id; it goes through the stream from the earliest."""
         begin = self._buffer.earliest(int(self._turns.numbers(ids).min(initial=self.num_samples)))

@@ -1,0 +1,136 @@
+"""Checkpoints of ``IterableDataset`` and of loaders over it: how far a run has come by them.
+
+A state has counters of what was read, and none of the shuffle buffer. Where the dataset comes in Arrow tables with
+known features, a counter of the samples that were delivered is among them, ``batch_idx`` of the outermost
+``RebatchedArrowExamplesIterable``. Otherwise the samples that had arrived at the buffer say how many had left it:
+exactly for a reservoir, to within a flush for blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError
+
+_HINT = "ds.load_state_dict(ds.state_at(position, epoch=epoch)) with the samples that the run has seen"
+
+
+class SavedLoader(NamedTuple):
+    """A loader's number of workers, the size of its batches (0: not known), and how many of them it had given."""
+
+    workers: int
+    batch_size: int
+    batches: int
+
+
+class SavedRun(NamedTuple):
+    """State of one stream, the epoch, and the loader if there was one."""
+
+    stream: Mapping[str, Any]
+    epoch: int
+    loader: SavedLoader | None
+
+
+def saved_run(checkpoint: Mapping[str, Any]) -> SavedRun | None:
+    """Return what ``IterableDataset.state_dict()`` or ``StatefulDataLoader.state_dict()`` saved; None for others."""
+    found = next(_streams(checkpoint), None)
+    if found is None:
+        return None
+    return SavedRun(found["examples_iterable"], int(found["epoch"]), _saved_loader(checkpoint))
+
+
+def _saved_loader(checkpoint: Mapping[str, Any]) -> SavedLoader | None:
+    if "_snapshot" in checkpoint:
+        snapshot = checkpoint["_snapshot"]
+        main = snapshot["_main_snapshot"]
+        batches = int(snapshot["_snapshot_step"]) + int(checkpoint.get("_steps_since_snapshot", 0))
+        return SavedLoader(int(main["_num_workers"]), _batch_size(main), batches)
+    if "_num_yielded" in checkpoint:
+        return SavedLoader(0, _batch_size(checkpoint), int(checkpoint["_num_yielded"]))
+    return None
+
+
+def _batch_size(loader: Mapping[str, Any]) -> int:
+    batches, samples = loader.get("_sampler_iter_yielded"), (loader.get("_sampler_iter_state") or {})
+    return int(samples.get("samples_yielded", 0)) // int(batches) if batches else 0
+
+
+def _streams(state: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(state, Mapping):
+        if "examples_iterable" in state and "epoch" in state:
+            yield state
+        else:
+            for each in state.values():
+                yield from _streams(each)
+
+
+def delivered(stream: Mapping[str, Any]) -> int:
+    """Return the samples that a stream had delivered; 0 if the state does not count them."""
+    is_counted = stream.get("type") == "RebatchedArrowExamplesIterable"
+    return int(stream["batch_idx"]) if is_counted else 0
+
+
+def arrived(stream: Mapping[str, Any], parts: list[NDArray[np.int64]], shard_samples: NDArray[np.int64]) -> int:
+    """Return the samples that had arrived at the buffer, from lists of shards that take turns.
+
+    Raises
+    ------
+    StateError
+        The state has other shards.
+    """
+    stream, counted = _innermost(stream), 0
+    states = stream.get("previous_states", [stream])
+    if len(states) != len(parts):
+        msg = f"the state is of {len(states)} lists of shards that take turns; here are {len(parts)}"
+        raise StateError(msg, hint="the dataset, release and max_buffer_input_shards= of the run that saved it")
+    for state, shards in zip(states, parts, strict=True):
+        if state is None:  # nothing of these was read
+            continue
+        reader = _innermost(state)
+        before, inside = int(reader["shard_idx"]), int(reader["shard_example_idx"])
+        samples = shard_samples[shards]
+        if before > len(shards) or (inside and (before == len(shards) or inside > samples[before])):
+            msg = f"the state is in shard {before} of a list at sample {inside}; here are {samples.tolist()}"
+            raise StateError(msg, hint="the dataset and release of the run that saved it")
+        counted += int(samples[:before].sum()) + inside
+    return counted
+
+
+def _innermost(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    while "examples_iterable" in state:
+        state = state["examples_iterable"]
+    return state
+
+
+def only(low: int, high: int) -> int:
+    """Return the samples that were delivered if it is known to one, or raise an error that says what is known."""
+    if low != high:
+        msg = f"from {low} to {high} samples had been delivered: this state of datasets does not say how many"
+        raise StateError(msg, hint=_HINT)
+    return low
+
+
+def in_batches(samples: int, batch_size: int) -> int:
+    """Return the batches that a rank had taken, or raise an error if it was within one."""
+    if samples % batch_size:
+        msg = f"the rank that saved this had {samples} samples, which are no whole batches of {batch_size}"
+        raise StateError(msg, hint=f"a state saved between batches; or {_HINT}")
+    return samples // batch_size
+
+
+def of_one_process() -> StateError:
+    """Return the error for a state of one process of many."""
+    msg = "the state is of one process, and does not say what the others had delivered"
+    return StateError(msg, hint=f"the state of a StatefulDataLoader; or {_HINT}")
+
+
+def check_loader(saved: SavedLoader, workers: int, batch_size: int) -> None:
+    """Verify that a loader is the one of the order, or raise an error that says what differs."""
+    if saved.workers != workers or saved.batch_size not in {0, batch_size}:
+        msg = f"the loader that saved this had num_workers={saved.workers}, batch_size={saved.batch_size or 'unknown'}"
+        hint = f"this order has workers={workers}, batch_size={batch_size}: give it those of the loader"
+        raise StateError(msg, hint=hint)
