@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +42,8 @@ ORDERS: Mapping[str, Callable[..., Order]] = {
     **{name: functools.partial(Streaming, name) for name in ALGORITHMS},
 }
 """What makes the order of a name from its arguments. Orders of other libraries may have names for their variants."""
+
+_DESCRIPTION = re.compile(r"\s*(?P<name>[\w-]+)\s*(?P<arguments>\(.*\))?\s*", re.DOTALL)
 
 
 def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
@@ -80,24 +83,25 @@ def order_of_text(text: str) -> Order:
 
     >>> order_of_text("block"), order_of_text("window(chunks=64, num_canonical_nodes=2)")
     (Block(chunks=256), Window(chunks=64, num_canonical_nodes=2))
+    >>> order_of_text("grain-shuffle(ranks=8)")
+    GrainShuffle(ranks=8, parity=False)
 
     Raises
     ------
     UsageError
         The text is no such description, or `named_order` refuses it.
     """
+    found = _DESCRIPTION.fullmatch(text)
     try:
-        call = ast.parse(text.strip(), mode="eval").body
+        call = ast.parse(f"order{found['arguments'] or '()'}", mode="eval").body if found else None
     except SyntaxError:
         call = None
-    if isinstance(call, ast.Name):
-        return named_order(call.id, {})
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+    if found and isinstance(call, ast.Call) and not call.args:
         try:
             arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords if each.arg}
         except ValueError:
             arguments = {}
         if len(arguments) == len(call.keywords):
-            return named_order(call.func.id, arguments)
+            return named_order(found["name"], arguments)
     msg = f"{text!r} does not describe an order"
     raise UsageError(msg, hint='a name, and its arguments by name, as in "block(chunks=64)"')
