@@ -52,7 +52,8 @@ def run_like(arguments: argparse.Namespace) -> int:
     window = compared[-1]
     names.append(f"window(chunks={window.order.parameters['chunks']})")
     about = f"{arguments.num_samples:,} samples in {arguments.shards:,} shards, batches of {arguments.batch_size:,}"
-    lead = f"The window moves chunks of {int(window.chunk_samples.max()):,} samples, and holds no more than the order that holds most."
+    lead = f"The window moves chunks of {int(window.chunk_samples.max()):,} samples, "
+    lead += "and holds no more than the order that holds most."
     if arguments.picture is not None:
         write_picture(arguments.picture, comparison_picture(compared, names, about=about, lead=lead))
     if arguments.json:
