@@ -107,3 +107,11 @@ def test_refusals(data: Path, calls: Calls, tmp_path: Path) -> None:
     assert "there are shards already" in calls.refused("repack", data, tmp_path / "full")
     assert "--memory" in calls.refused("repack", data, tmp_path / "out", "--mix", "--memory", "much")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_format_of_the_input_that_was_meant_for_the_output(calls: Calls, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n' * 9)
+    calls.text("repack", tmp_path / "x.jsonl", tmp_path / "out", "--format", "mds", code=1)
+    assert "not an MDS shard" in calls.complaints
+    assert "--format is that of the input; --to mds makes shards of that format" in calls.complaints
+    assert "--to" not in calls.refused("repack", tmp_path / "none.jsonl", tmp_path / "out", "--format", "jsonl")

@@ -84,6 +84,24 @@ HALF = {"lines": 1, "parquet": 1}
         ({"max_repeats": {"line": 2}}, r"did you mean 'lines'\?"),
         ({"max_repeats": 2, "epoch_size": 300}, "used up at position 256 of an epoch of 300"),
         ({"max_repeats": 1, "ends": "forever"}, "of an endless epoch"),
+        (
+            {"max_repeats": 2, "epoch_size": 300},
+            "hint: a smaller weight, a larger max_repeats=, or epoch_size=256 or less",
+        ),
+        (
+            {"max_repeats": {"parquet": 1, "lines": 1}, "weights": HALF, "epoch_size": 300},
+            "(?s)of 'parquet' would .* at position 9[01] .* epoch_size=9[01] or less",
+        ),
+        ({"max_repeats": 0.001, "epoch_size": 9}, "max_repeats=$"),
+        (
+            {"max_repeats": 1, "repeat": {"lines": 2, "parquet": 1}},
+            "hint: a smaller number of its samples, or a larger",
+        ),
+        *(
+            ({"ends": ends, **size}, rf"ends= says where an epoch ends, and so does {next(iter(size))}=")
+            for ends in ("first", "all", "forever")
+            for size in ({"epoch_size": 9}, {"repeat": HALF}, {"choose": HALF})
+        ),
         ({"choice": PerBatch(64)}, "a source has fewer samples than the 64 of a batch"),
     ],
 )
@@ -262,6 +280,13 @@ def test_fields_that_are_in_the_way(home: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         list(broken)
     assert any("of the source 'b'" in note for note in caught.value.__notes__)
+
+
+def test_a_summary_tells_the_seed_of_the_mixture_from_that_of_the_shuffle(two: Make) -> None:
+    ds = two(seed=5, choose={"lines": 7, "parquet": 3})
+    assert repr(ds) == "<shoal.Dataset: mix(seed=5) of lines, parquet, 10 samples>"
+    assert repr(ds.shuffle(seed=3)).endswith("10 samples, shuffle('window', seed=3)>")
+    assert repr(ds.shuffle("full", seed=3).batch(2)).endswith("10 samples, shuffle('full', seed=3), batches of 2>")
 
 
 def test_sizes_of_epochs(two: Make) -> None:

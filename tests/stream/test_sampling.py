@@ -13,6 +13,7 @@ from tests.stream.made import batches_of, check_sample, flat, ids_of, open_finel
 
 import shoal
 from shoal.errors import StateError, UsageError
+from shoal.order.sampling.shares import ByWeight
 from shoal.order.state_dict import State
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.stream.dataset import Dataset
@@ -302,9 +303,29 @@ def test_the_summary_and_the_repeats_say_it_before_the_run(tmp_path: Path) -> No
     assert ds.repeats is None
     labels = np.repeat([0, 1], [190, 10])
     balanced = ds.sample(by=labels, balanced=True)
-    text = "200 samples an epoch, of 200: 10 more than once, at most 10 times; 90 (45.0 %) not at all"
+    text = "200 samples an epoch, of 200: 10 come more than once (at most 10 times), and 90 (45.0 %) do not come"
     assert str(balanced.repeats) == text
     assert f"sampled ({text})" in repr(balanced)
+
+
+@pytest.mark.parametrize(
+    ("weights", "num_samples", "text"),
+    [
+        ([1, 1, 1], 3, "3 samples an epoch, of 3: each comes once"),
+        ([1, 1, 1, 1], 1, "none comes more than once, and 3 (75.0 %) do not come"),
+        ([2, 1], 3, "1 comes more than once (at most 2 times), and every one comes"),
+        ([7, 1, 4, 4], 8, "3 come more than once (at most 4 times), and fewer than one (12.5 %) does not come"),
+        ([4, 2, 1], 4, "1 comes more than once (at most 3 times), and fewer than one (14.3 %) does not come"),
+        (
+            [9, 8, 8],
+            3,
+            "fewer than one comes more than once (at most 2 times), and fewer than one (2.7 %) does not come",
+        ),
+        ([1, 1, 2], 1, "1 sample an epoch, of 3: none comes more than once, and 2 (66.7 %) do not come"),
+    ],
+)
+def test_repeats_are_a_sentence(weights: list[int], num_samples: int, text: str) -> None:
+    assert str(ByWeight(np.array(weights, dtype=np.uint32), num_samples).repeats).endswith(text)
 
 
 REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [

@@ -18,8 +18,9 @@ from shoal.cli.options.source_options import (
     source_of,
     storage_options_of,
 )
-from shoal.errors import UsageError
+from shoal.errors import ShardError, UsageError
 from shoal.figures import counted
+from shoal.indexing.open_source import Opened
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import check_apart
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     here, there = options_of_sides(source_of(arguments), arguments.destination, given)
     if given and not here:
         arguments = argparse.Namespace(**{**vars(arguments), "storage_option": []})
-    opened = open_with_samples(arguments)
+    opened = _opened(arguments)
     with Progress(label="repacking", unit="bytes") as progress:
         made = repack_opened(
             opened, arguments.destination, request, storage_options=there, progress=progress.show_bytes
@@ -118,3 +119,14 @@ def run(arguments: argparse.Namespace) -> int:
             output.complain(f"note: rho compares chunks with each other, and says nothing of so few: {chunks}")
     emit_packed(record, summary.skipped, as_json=arguments.json)
     return 0
+
+
+def _opened(arguments: argparse.Namespace) -> Opened:
+    """Open the input; if it is not of the format that --format names, the error tells it from --to."""
+    try:
+        return open_with_samples(arguments)
+    except ShardError as error:
+        if isinstance(arguments.format, str) and arguments.to is None:
+            meant = f"--format is that of the input; --to {arguments.format} makes shards of that format"
+            error.hint = f"{meant}; {error.hint}" if error.hint else meant
+        raise

@@ -355,7 +355,7 @@ class Dataset(DatasetRun):
 
     @property
     def repeats(self) -> Repeats | None:
-        """Repeats and gaps of `sample` in an epoch, on average, as numbers and as a line of text; None without it."""
+        """Repeats and gaps of `sample` in an epoch, on average, as numbers and as a sentence; None without it."""
         return self.stream.spec.repeats
 
     @property

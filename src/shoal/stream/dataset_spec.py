@@ -73,7 +73,10 @@ class DatasetSpec:
         batching, request = self.batching, self.request
         if isinstance(request, MixRequest):
             length = "endless" if self.num_samples == FOREVER else f"{self.num_samples:,} samples"
-            parts = [f"mix of {', '.join(request.names)}, {length}, seed={request.seed}"]
+            parts = [f"mix(seed={request.seed}) of {', '.join(request.names)}, {length}"]
+            if request.asked is not None:
+                order = request.asked.order
+                parts.append(f"shuffle({'window' if order is None else order.name!r}, seed={request.asked.seed})")
         else:
             index = self.dataset("repr()").index
             parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]

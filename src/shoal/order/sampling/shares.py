@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.order.arrays.permutation import permute
 from shoal.order.sampling.drawing import class_counts, is_next, weighted_counts
 from shoal.order.seeds import key
@@ -26,6 +27,8 @@ _MOST_OF_CLASS = 2**32 - 1
 _SUM_BITS = 61
 _WEIGHT_BITS = 32
 _BLOCK = 1 << 20
+# Averages over epochs: what rounding makes of 0, and the least that is called 1.
+_NONE, _ABOUT_ONE = 1e-6, 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,19 @@ class Repeats:
         return Repeats(num_samples, num_stored, repeated, math.ceil(most - 1e-9), unvisited)
 
     def __str__(self) -> str:
-        """Return one line of text."""
-        most = "once" if self.most_copies == 1 else f"{self.most_copies:,} times"
-        return (
-            f"{self.num_samples:,} samples an epoch, of {self.num_stored:,}: "
-            f"{self.num_repeated:,.0f} more than once, at most {most}; "
-            f"{self.num_unvisited:,.0f} ({100 * self.num_unvisited / self.num_stored:.1f} %) not at all"
-        )
+        """Return one sentence."""
+        repeats, misses = self.num_repeated > _NONE, self.num_unvisited > _NONE
+        said = f"{counted(self.num_samples, 'sample')} an epoch, of {self.num_stored:,}: "
+        if not (repeats or misses):
+            return said + "each comes once"
+        number, is_one = _how_many(self.num_repeated)
+        more = f"{number} {'comes' if is_one else 'come'} more than once (at most {self.most_copies:,} times)"
+        said += more if repeats else "none comes more than once"
+        if not misses:
+            return said + ", and every one comes"
+        number, is_one = _how_many(self.num_unvisited)
+        share = 100 * self.num_unvisited / self.num_stored
+        return f"{said}, and {number} ({share:.1f} %) {'does' if is_one else 'do'} not come"
 
 
 class Sampling(Protocol):
@@ -125,7 +134,7 @@ class ByWeight:
         """Repeats and gaps of an epoch.
 
         >>> print(ByWeight(np.array([3, 1, 1], dtype=np.uint32), 5).repeats)
-        5 samples an epoch, of 3: 1 more than once, at most 3 times; 0 (0.0 %) not at all
+        5 samples an epoch, of 3: 1 comes more than once (at most 3 times), and every one comes
         """
         parts = np.array_split(self.weights, -(-len(self.weights) // _BLOCK))
         each = self.num_samples / self.weight_sum
@@ -255,6 +264,11 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
         scaled = np.rint(part / np.float64(largest) * np.float64((1 << bits) - 1))
         found[first : first + _BLOCK] = np.where(part > 0, np.maximum(scaled, 1.0), 0.0)
     return found
+
+
+def _how_many(average: float) -> tuple[str, bool]:
+    """Return a number of samples as text, and whether its verb is singular."""
+    return (f"{average:,.0f}", round(average) == 1) if average > _ABOUT_ONE else ("fewer than one", True)
 
 
 def _check_num_samples(num_samples: int, num_stored: int) -> None:

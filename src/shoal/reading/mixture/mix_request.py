@@ -160,11 +160,12 @@ class MixRequest:
             math.floor(most[source.name] * source.num_samples) if source.name in most else None
             for source in self.sources
         ]
-        for number, limit in enumerate(limits):
-            at = None if limit is None else schedule.position_of(number, limit)
-            if at is not None and at < num_samples:
-                epoch = "an endless epoch" if num_samples == FOREVER else f"an epoch of {num_samples}"
-                self._refuse_repeats(number, f"position {at} of {epoch}")
+        ends = [(at, number) for number, limit in enumerate(limits)
+                if limit is not None and (at := schedule.position_of(number, limit)) is not None]  # fmt: skip
+        at, number = min(ends, default=(num_samples, 0))
+        if at < num_samples:
+            epoch = "an endless epoch" if num_samples == FOREVER else f"an epoch of {num_samples}"
+            self._refuse_repeats(number, f"position {at} of {epoch}", at)
         usual = schedule.expected(0, num_samples)
         numbers = {start // num_samples + more for start in schedule.starts[1:] for more in (0, 1)} - {0}
         for epoch_number in sorted(numbers):
@@ -176,11 +177,16 @@ class MixRequest:
                     if at is not None and at < first + num_samples:
                         self._refuse_repeats(number, f"position {at}, in epoch {epoch_number} of {num_samples} each")
 
-    def _refuse_repeats(self, number: int, where: str) -> NoReturn:
+    def _refuse_repeats(self, number: int, where: str, most_samples: int = 0) -> NoReturn:
+        """Raise the error; an epoch of ``most_samples`` would be allowed, if any."""
         source, most = self.sources[number], (self.max_repeats or {})[self.names[number]]
         msg = f"samples of {source.name!r} would come more often than max_repeats={most} allows: its "
         msg += f"{source.num_samples} samples are used up at {where}"
-        raise UsageError(msg, hint="a smaller weight, a larger max_repeats=, or epoch_size= up to there")
+        if self.is_counted:
+            raise UsageError(msg, hint="a smaller number of its samples, or a larger max_repeats=")
+        if not most_samples:
+            raise UsageError(msg, hint="a smaller weight, or a larger max_repeats=")
+        raise UsageError(msg, hint=f"a smaller weight, a larger max_repeats=, or epoch_size={most_samples} or less")
 
     def exhausted_at(self) -> dict[str, int | None]:
         """Return by name the endless position after which each source has come once; None if it never has."""

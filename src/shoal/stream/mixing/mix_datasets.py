@@ -42,7 +42,7 @@ def mix(
     length: str = "length",
     repeat: Mapping[str, Any] | None = None,
     choose: Mapping[str, int] | None = None,
-    ends: str = "first",
+    ends: str | None = None,
     epoch_size: int | None = None,
     max_repeats: float | Mapping[str, float] | None = None,
     missing: Mapping[str, Any] | str | None = None,
@@ -73,10 +73,10 @@ def mix(
     repeat, choose
         Instead of weights: how often each source comes in an epoch, or how many of its samples.
     ends
-        An epoch ends before the "first" source would repeat a sample, or after "all" have come to their end, or never
-        ("forever"). Sources carry on from one epoch to the next.
+        An epoch ends before the "first" source would repeat a sample (the default), or after "all" have come to their
+        end, or never ("forever"). Sources carry on from one epoch to the next.
     epoch_size
-        Samples of an epoch, instead.
+        Samples of an epoch, instead of ``ends``.
     max_repeats
         The most times that a sample may come in an epoch, for all sources or by name. After `reweight`, all epochs are
         checked when the dataset is first used, so further changes may come before.
@@ -123,13 +123,16 @@ def mix(
     if column is not None and (repeat is not None or choose is not None):
         msg = f'mix(unit="tokens") is the unit of weights=; {given[0]}= counts samples'
         raise UsageError(msg, hint='leave unit="tokens" out, or give weights=')
+    if ends is not None and given[-1:] not in ([], ["weights"]):
+        msg = f"mix(): ends= says where an epoch ends, and so does {given[-1]}="
+        raise UsageError(msg, hint="give one of them")
     shares, total = _shares(requests, weights, repeat, choose)
     request = MixRequest(
         sources=requests,
         changes=(Change(0, shares_of_samples(shares, requests if weights is not None else ())),),
         choice=_choice(choice),
         seed=check_seed(seed),
-        ends=_end(ends),
+        ends="first" if ends is None else _end(ends),
         epoch_size=total if epoch_size is None else _epoch_size(epoch_size),
         is_counted=total is not None and total <= TOTAL,
         length=column,

@@ -147,8 +147,10 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
     arguments = {**entry.arguments, **_shares(entry, datasets)}
     if entry.is_sized:
         arguments["epoch_size"] = sum(dataset.num_samples for dataset in datasets.values())
-    # The end of an epoch depends on the changes, too: an impossible one is refused only with all of them.
-    ds = mix(datasets, ends="forever", **arguments)
+    if not arguments.keys() & {"epoch_size", "repeat", "choose"}:
+        # The end of an epoch depends on the changes, too: an impossible one is refused only with all of them.
+        arguments["ends"] = "forever"
+    ds = mix(datasets, **arguments)
     spec = ds.stream.spec
     request = spec.request
     if not isinstance(request, MixRequest):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -40,9 +40,13 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
     if "choice" in keys:
         arguments["choice"] = _choice(keys["choice"])
     if "missing" in keys:
-        node = keys["missing"]
-        is_mapping = isinstance(node.value, dict)
-        arguments["missing"] = _plain_mapping(node, "missing") if is_mapping else _word(node, "missing", ("none",))
+        missing = keys["missing"]
+        is_mapping = isinstance(missing.value, dict)
+        arguments["missing"] = (
+            _plain_mapping(missing, "missing") if is_mapping else _word(missing, "missing", ("none",))
+        )
+    if "ends" in keys:
+        _check_alone(node.keys["ends"], {*keys, *(each.share[0] for each in sources.values() if each.share)})
     changes = keys["changes"].items("changes") if "changes" in keys else []
     return MixtureEntry(
         node,
@@ -94,6 +98,13 @@ def _share(node: Marked, what: str, key: str) -> Fraction:
         msg = f"{key} of {what} is at least 0; here is {node.value}"
         raise node.error(msg)
     return number
+
+
+def _check_alone(ends: Marked, keys: Collection[str]) -> None:
+    """Raise an error if another key says how long an epoch is, too."""
+    if sizes := [name for name in ("epoch_size", "repeat", "choose") if name in keys]:
+        msg = f"ends says where an epoch ends, and so does {sizes[0]}"
+        raise ends.error(msg, "leave out one of them")
 
 
 def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
