@@ -60,6 +60,7 @@ def test_the_collision_is_grains_alone() -> None:
     assert theirs.positions(missing).tolist() == [-1]
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(
     ("order", "samples", "digest"),
     [

@@ -53,6 +53,7 @@ def test_every_rank_gets_its_own_stream_and_other_sizes_the_same_batches() -> No
     assert np.array_equal(np.sort(np.concatenate(shares, axis=1)), np.sort(ids.reshape(steps, 8)))
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize(
     ("order", "digest"),
     [

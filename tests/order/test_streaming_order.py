@@ -33,6 +33,7 @@ CHECKPOINT = {
 }
 
 
+@pytest.mark.golden
 def test_ids_are_those_of_the_package() -> None:
     found = [json.dumps(ids_of(each)) for each in configurations()[::53]]
     assert [hashlib.sha256(text.encode()).hexdigest()[:12] for text in found] == STORED
