@@ -31,6 +31,10 @@ def source(wanted: dict[str, Any], first: int) -> Any:
         ids = [number for start, stop in shards for number in range(start, stop)]
         made = datasets.Dataset.from_dict({"id": ids}, features=FEATURES)
         return made if wanted["shuffled"] is None else made.shuffle(seed=wanted["shuffled"])
+    if wanted["tables"]:  # in shards of equal length
+        ids = list(range(shards[0][0], first))
+        made = datasets.Dataset.from_dict({"id": ids}, features=FEATURES).to_iterable_dataset(len(shards))
+        return made if wanted["shuffled"] is None else made.shuffle(seed=wanted["shuffled"], buffer_size=7)
     made = datasets.IterableDataset.from_generator(samples, features=FEATURES, gen_kwargs={"shards": shards})
     return made if wanted["shuffled"] is None else made.shuffle(seed=wanted["shuffled"], buffer_size=7)
 

@@ -39,6 +39,7 @@ def for_datasets(rng: np.random.Generator, peer: str) -> Wanted:
     is_mapped, reseeds = bool(rng.random() < 0.3), peer in RESEEDING
     stopping, drawn = str(rng.choice(STOPPING)), bool(rng.random() < 0.7)
     choice = "concatenate" if rng.random() < 0.1 else "interleave"
+    is_in_tables = bool(rng.random() < 0.3)
     sources = []
     for _ in range(num_sources):
         size = int(rng.integers(1, most + 1))
@@ -47,7 +48,8 @@ def for_datasets(rng: np.random.Generator, peer: str) -> Wanted:
         cuts = np.sort(rng.integers(0, size + 1, int(rng.integers(1, 5)) if several else 0))
         shards = np.diff(np.r_[0, cuts, size])
         shuffled = int(rng.integers(2**32)) if rng.random() < 0.3 else None
-        sources.append({"shards": shards[shards > 0].tolist(), "mapped": is_mapped, "shuffled": shuffled})
+        more = {"mapped": is_mapped, "shuffled": shuffled, "tables": is_in_tables}
+        sources.append({"shards": shards[shards > 0].tolist(), **more})
     probabilities = None
     if drawn:
         weights = rng.random(num_sources) + 0.1
@@ -126,7 +128,9 @@ def stored(peer: str) -> list[Wanted]:
         elif isinstance(choice, Interleave | Concatenate) and (choice.epochs == "new") == (peer in RESEEDING):
             given = {"probabilities": None, "stopping": STOPPING[0], "whole_turns": False} | asdict(choice)
             is_mapped = bool(given["whole_turns"])
-            sources = [{"shards": [length], "mapped": is_mapped, "shuffled": None} for length in lengths]
+            sources = [
+                {"shards": [length], "mapped": is_mapped, "shuffled": None, "tables": False} for length in lengths
+            ]
             found.append(wanted | given | {"sources": sources, "source_epoch": 0, "stops_early": False, "ranks": 1})
     return found
 

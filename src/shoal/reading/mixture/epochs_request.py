@@ -37,7 +37,7 @@ class EpochsRequest(MixRequest):
 
     @cached_property
     def epoch_samples(self) -> int:
-        """Samples of epoch 0; where they depend on draws, up to 10 ns each.
+        """Samples of epoch 0; where they depend on draws, up to 20 ns each.
 
         Raises
         ------

@@ -110,7 +110,7 @@ def mix(
     asked = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
     given = [name for name, value in asked.items() if value is not None]
     if isinstance(choice, PeerChoice):
-        others = {"unit": unit != "samples", "ends": ends != "first", "max_repeats": max_repeats is not None}
+        others = {"unit": unit != "samples", "ends": ends is not None, "max_repeats": max_repeats is not None}
         _refuse_with(choice, [*given, *(name for name, is_given in others.items() if is_given)])
     column = length if _counts_tokens(unit) else None
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())

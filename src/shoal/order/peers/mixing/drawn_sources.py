@@ -1,7 +1,7 @@
 """Sources drawn at random, one number of a generator for each draw, until the sources are used up.
 
 Such draws are sequential by nature. They are made in blocks, of which the state of the generator and the counts are
-kept: so any position behind a scanned one costs a block, and others cost the draws up to them, about 10 ns each. No
+kept: so any position behind a scanned one costs a block, and others cost the draws up to them, 5 to 20 ns each. No
 data is needed for that, nor for the end of the epoch where it depends on the draws.
 """
 

@@ -50,9 +50,9 @@ class Interleave:
         An epoch ends when the first source is used up ("first_exhausted"); or when each has been once, those that are
         used up beginning anew ("all_exhausted"), or not coming again ("all_exhausted_without_replacement").
     epochs
-        "new" as in an ``IterableDataset`` of versions from 4.8 on: ``set_epoch`` reorders sources, and draws by the
-        number of the epoch alone, so the seed is only that of epoch 0. "same" as in 4.4, and with map-style datasets:
-        every epoch is like epoch 0.
+        "new" as in an ``IterableDataset`` of releases from 4.6 on: ``set_epoch`` reorders sources, and draws by the
+        number of the epoch alone, so the seed is only that of epoch 0. "same" as up to 4.5, and with map-style
+        datasets: every epoch is like epoch 0.
     whole_turns
         True as with map-style datasets: without probabilities, the epoch ends after whole turns, not within the last
         one.
@@ -62,9 +62,8 @@ class Interleave:
 
     Notes
     -----
-    With probabilities, any position costs the draws up to it once, 10 ns each, and so does the length of an epoch. In
-    `numpy`, each draw is a double of ``default_rng(seed)``, whose stream NEP 19 leaves unchanged unless a release note
-    says so.
+    With probabilities, any position costs the draws up to it once, 5 to 20 ns each, and so does the length of an epoch.
+    A draw is a double of ``numpy.random.default_rng(seed)``, a stream that changes only with a release note (NEP 19).
 
     References
     ----------
@@ -150,8 +149,8 @@ class Interleave:
 class Concatenate:
     """The sources one after the other, as ``datasets.concatenate_datasets`` of Hugging Face has them.
 
-    That is every epoch of map-style datasets, and of an ``IterableDataset`` of version 4.4; and epoch 0 of later ones,
-    where ``set_epoch`` shuffles the shards of all sources together: opened as one dataset, they have that order.
+    That is every epoch of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on it is
+    epoch 0, and later epochs have the shards of all sources shuffled together, which is no mixture.
 
     Parameters
     ----------
@@ -321,7 +320,7 @@ PeerChoice = Interleave | Concatenate | RandomMix | RoundRobin
 
 
 def _hf_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Return the generator of an epoch: ``shuffle_data_sources`` and ``shift_rngs`` of datasets from 4.8 on."""
+    """Return the generator of an epoch: ``shuffle_data_sources`` and ``shift_rngs`` of datasets from 4.6 on."""
     if epoch == 0:
         return np.random.default_rng(seed)
     return np.random.default_rng(int(np.random.default_rng(epoch).integers(0, 1 << 63)) - epoch)
