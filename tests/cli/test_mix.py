@@ -206,6 +206,15 @@ def test_trace_of_an_endless_mixture_ends(calls: Calls, blend: Path) -> None:
     blend.write_text(BLEND.replace("epoch_size: 1600", "ends: forever").replace("weight: 0.7", "weight: 0"))
     few = calls.json("trace", blend, "--sample", "1505", "--global-batch", 16, "--limit", 5)
     assert (len(few["samples"]), few["first_uses"]) == (5, 5)
+    said = calls.text("trace", blend, "--step", 3, "--global-batch", 8)
+    assert "steps           without end" in said
+    assert calls.json("trace", blend, "--step", 3, "--global-batch", 8)["num_steps"] is None
+    page = blend.parent / "trace.html"
+    calls.text("trace", blend, "--step", 3, "--global-batch", 8, "--html", page)
+    assert "Step 3, of steps without end, holds positions 24 to 31" in page.read_text()
+    said += page.read_text() + calls.refused("trace", blend, "--step", -1, "--global-batch", 8)
+    assert "epoch 0 has steps from 0 on, without end" in said
+    assert not re.search("144,?115|1,?152,?921", said)
     assert "has one without end" in calls.refused("trace", blend, "--sample", 3, "--global-batch", 16, "--epochs", 1)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import shoal
 from shoal.cli.main import main
@@ -122,12 +123,65 @@ def test_packing_a_folder_keeps_the_names_of_its_classes(folder: Dataset, tmp_pa
 
 def test_names_of_other_fields_are_asked_for_by_name(lines: Dataset) -> None:
     assert lines.class_names("lang") == ("de", "en")
-    with pytest.raises(UsageError, match="receives the numbers of texts"):
-        lines.select(lang=lambda numbers: numbers == "de")
     for ask in (lambda: lines.class_names("score"), lambda: lines.classes):
         with pytest.raises(UsageError, match="have no names") as caught:
             ask()
         assert "'lang'" in caught.value.hint
+
+
+def test_a_function_decides_each_text_of_a_column(lines: Dataset) -> None:
+    asked = []
+
+    def is_other(texts: NDArray[Any]) -> Any:
+        asked.append(texts.tolist())
+        return texts != "de"
+
+    assert lines.select(lang=is_other).ids().tolist() == list(range(1, 600, 2))
+    assert asked == [["de", "en"]]
+    assert lines.select(lang=lambda texts: texts == "de").ids().tolist() == list(range(0, 600, 2))
+    assert lines.select(lang=lambda texts: [text.startswith("d") for text in texts]).num_samples == 300
+    assert lines.skip(99).select(lang=is_other, label=lambda label: label != 2).ids().tolist() == list(
+        range(99, 400, 2)
+    )
+    with pytest.raises(UsageError, match="leaves none"):
+        lines.select(lang=lambda texts: texts == "fr")
+    for wrong in (lambda _: True, lambda texts: texts, lambda _: np.ones(600, dtype=bool)):
+        with pytest.raises(UsageError, match="a boolean for each of 2 texts") as caught:
+            lines.select(lang=wrong)
+        assert "the different texts of the column" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda label: label != "cat",
+        lambda label: label == "no class",
+        lambda label: np.not_equal("cat", label),
+        lambda label: np.isin(label, ["cat", "dog"], invert=True),
+        lambda label: label != np.array(["cat"]),
+        lambda label: (label % 3) != "cat",
+    ],
+)
+def test_numbers_are_not_compared_with_texts(lines: Dataset, folder: Dataset, function: Any) -> None:
+    with pytest.raises(UsageError, match=r"the function for 'label' compares numbers with '.*'") as caught:
+        folder.select(label=function)
+    assert "class_names('label').index(" in caught.value.hint
+    with pytest.raises(UsageError, match="compares numbers with") as caught:
+        lines.select(score=lambda column: column != "high")
+    assert "class_names" not in str(caught.value)
+
+
+def test_a_function_may_do_with_numbers_what_numpy_does(lines: Dataset, folder: Dataset) -> None:
+    assert folder.select(label=lambda label: (label == 0) | np.isin(label, [1])).num_samples == 27
+    assert folder.select(label=lambda label: np.where(label + 1 == 1, True, False)).num_samples == 14
+
+    def changed(label: Any) -> Any:
+        label = label.copy()
+        label += 1
+        return np.bincount(label)[label] == 14
+
+    assert folder.select(label=changed).num_samples == 14
+    assert lines.select(score=lambda score: score > score.mean()).num_samples == 300
 
 
 @pytest.fixture

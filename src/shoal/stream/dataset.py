@@ -84,8 +84,10 @@ class Dataset(DatasetRun):
         """Select samples by id (a list, an array, a mask), or by columns of the index.
 
         Before `shuffle`, ids of stored samples; after it, positions in every epoch. A column takes a value, a
-        collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``.
-        Columns of texts and classes hold numbers, and accept names, too: ``select(label="cat")``. The order stays.
+        collection of values, or a function from its array to booleans: ``select(sample_bytes=lambda b: b < 1e6)``. Of
+        a column of texts, the function is called once, with an array of the different texts, so it decides each text by
+        itself: ``select(lang=lambda texts: texts != "de")``. Columns of classes are numbers, and values may be their
+        names: ``select(label="cat")``; a function that compares numbers with a text is an error. The order stays.
         """
         return type(self)(self.stream.spec.selected(samples, columns))
 

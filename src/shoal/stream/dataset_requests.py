@@ -19,6 +19,7 @@ from shoal.order.seeds import check_seed
 from shoal.order.state_dict import MAX_POSITION, State
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.resolved_order import OrderRequest
+from shoal.stream.column_functions import kept_by_function
 from shoal.stream.index_columns import column_of, words_of_column
 
 _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
@@ -93,20 +94,10 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
     """Return a mask of the samples with the wanted values in all of these columns, shape (num_samples,)."""
     mask = np.ones(index.num_samples, dtype=bool)
     for name, wanted in columns.items():
-        column = column_of(index, name)
         if callable(wanted):
-            kept = np.asarray(wanted(column))
-            if kept.shape != mask.shape or kept.dtype != np.bool_:
-                msg = f"the function for {name!r} must return a boolean for each of {len(mask)} samples"
-                raise UsageError(msg, hint="it receives the whole column as an array")
-            if not kept.any() and words_of_column(index, name) is not None:
-                msg = f"the function for {name!r} keeps no sample; it receives the numbers of texts, not the texts"
-                raise UsageError(
-                    msg, hint=f"select({name}=[...]) takes texts; class_names({name!r}) lists them by number"
-                )
+            mask &= kept_by_function(index, name, wanted)
         else:
-            kept = np.isin(column, _numbers_of(index, name, wanted))
-        mask &= kept
+            mask &= np.isin(column_of(index, name), _numbers_of(index, name, wanted))
     return mask
 
 

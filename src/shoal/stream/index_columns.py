@@ -69,11 +69,16 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
     return values
 
 
+def texts_of_column(index: Index, name: str) -> Sequence[str] | None:
+    """Return the texts that a column's numbers stand for if it is a column of texts, sorted."""
+    texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
+    return texts.get(name)
+
+
 def words_of_column(index: Index, name: str) -> Sequence[str] | None:
     """Return the meaning of a column's numbers if the index has it: of a column of texts, or of classes."""
-    texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
-    if name in texts:
-        return texts[name]
+    if (texts := texts_of_column(index, name)) is not None:
+        return texts
     classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
     if isinstance(classes, Mapping):
         return classes.get(name)

@@ -109,7 +109,8 @@ def _answer(traced: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list
     if arguments.step is not None:
         traced.check_step(arguments.step)
         first, end = traced.positions(arguments.step)
-        record = {"step": arguments.step, "num_steps": traced.end_step, "first_position": first, "end_position": end}
+        num_steps = None if traced.is_endless else traced.end_step
+        record = {"step": arguments.step, "num_steps": num_steps, "first_position": first, "end_position": end}
         start = max(traced.first_step, arguments.step - arguments.context)
         stop = min(traced.end_step, arguments.step + arguments.context + 1)
         if arguments.context:
@@ -137,6 +138,8 @@ def _first_of(rows: list[Row], arguments: argparse.Namespace) -> list[Row]:
 
 def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
     """Print the trace for people, without values that are equal in every row or as expected."""
+    if about.get("num_steps", 0) is None:
+        about = {**about, "num_steps": "without end"}
     output.emit(output.without_usual(about, counted_from=0, num_rows=len(rows), num_shown=len(rows)))
     hidden = {"seen", "fields"} | (set() if any(row["repeat"] for row in rows) else {"repeat"})
     hidden |= {"step"} if "step" in about and "steps" not in about else set()

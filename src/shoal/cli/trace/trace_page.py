@@ -108,7 +108,8 @@ def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
         return f"{len({row['sample'] for row in rows}):,} samples, and when they come."
     mine = [row for row in rows if row["step"] == about["step"]]
     shards = len({row["shard"] for row in mine})
-    said = f"Step {about['step']:,} of {about['num_steps']:,} holds positions {about['first_position']:,} to "
+    among = ", of steps without end," if about["num_steps"] is None else f" of {about['num_steps']:,}"
+    said = f"Step {about['step']:,}{among} holds positions {about['first_position']:,} to "
     said += f"{about['end_position'] - 1:,}: {counted(len(mine), 'sample')} from {counted(shards, 'shard')}. "
     return said + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
 

@@ -84,6 +84,11 @@ class TracedRun:
         """One more than the last step."""
         return self.partition.num_batches(self.resolved.num_samples_of(self.epoch), self.start)
 
+    @property
+    def is_endless(self) -> bool:
+        """True for an epoch without end."""
+        return self.resolved.num_samples > FOREVER // 2
+
     def positions(self, step: int) -> tuple[int, int]:
         """Return the positions in the order from the first sample of a step to just past its last."""
         first = self.start + step * self.partition.global_batch
@@ -95,7 +100,8 @@ class TracedRun:
         first, end = self.first_step, self.end_step
         if first <= step < end:
             return
-        msg = f"step {step} was asked for; epoch {self.epoch} has steps {first} to {end - 1}"
+        steps = f"from {first} on, without end" if self.is_endless else f"{first} to {end - 1}"
+        msg = f"step {step} was asked for; epoch {self.epoch} has steps {steps}"
         if self.start:
             msg += f", counted from position {self.counted_from}"
         hint = "negative steps lie before the position of a state, with --state FILE --from-state"
@@ -180,7 +186,7 @@ class TracedRun:
         The step is None if the sample is left out of that epoch or lies in a remainder that is dropped. In a mixture,
         it is the first one.
         """
-        if self.resolved.num_samples > FOREVER // 2:
+        if self.is_endless:
             msg = "--epochs asks for other epochs, and this mixture has one without end"
             raise UsageError(msg, hint="leave it out: the rows have the steps of the samples in this one")
         ids = np.array([row["sample"] for row in rows], dtype=np.int64)
