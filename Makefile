@@ -76,6 +76,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python -m tests.compat.orders.mixtures_in_peers
 	$(BIN)/python -m tests.compat.orders.torch_samplers
 	$(BIN)/python tests/compat/orders/run.py
+	$(BIN)/python -m tests.compat.orders.huggingface_streams
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration tests/integration

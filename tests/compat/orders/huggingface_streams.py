@@ -1,6 +1,6 @@
 """Compares the orders of Hugging Face datasets with its own, id for id, in random configurations.
 
-``python -m tests.compat.orders.huggingface_streams [PEER ...] [--num 3000] [--digests]`` makes
+``python -m tests.compat.orders.huggingface_streams [PEER ...] [--num 2000] [--digests]`` makes
 the environments that are missing, and has each release shuffle generators and files of Parquet and JSON, on ranks and
 in the workers of loaders.
 One of 40 configurations runs in a real ``DataLoader`` with processes; of the others with workers, the streams of these
@@ -140,7 +140,7 @@ def main() -> int:
     """Compare each release, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peers", nargs="*", default=list(RELEASES))
-    parser.add_argument("--num", type=int, default=3000)
+    parser.add_argument("--num", type=int, default=2000)
     parser.add_argument("--digests", action="store_true")
     options = parser.parse_args()
     is_wrong = False

@@ -19,8 +19,6 @@ from shoal.order.peers.huggingface.turns import ShardTurns
 _DRAWN_AT_ONCE = 1000
 """The original draws slots in blocks of so many, of which the last is drawn whole."""
 
-_BLOCK = 1 << 16
-_BLOCKS_A_STATE = 4
 _SAMPLES_A_STATE = 1 << 18
 
 
@@ -75,44 +73,36 @@ class SlotDraws:
     """Random slots, drawn in turn by a generator; any of them can be had again."""
 
     def __init__(self, generator: np.random.Generator, slots: int) -> None:
-        self._generator, self._slots = generator, slots
-        self._states = [generator.bit_generator.state]  # before each block whose number divides by _BLOCKS_A_STATE
-        self._next = 0
-        self._blocks: dict[int, NDArray[np.int64]] = {}
+        self._generator, self._slots, self._at = generator, slots, 0
+        self._states = [generator.bit_generator.state]
 
     def slots(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the slots drawn as numbers ``[first, end)``, which are at most 2^16."""
-        number, offset = divmod(first, _BLOCK)
-        size = end - first
-        block = self._block(number)[offset : offset + size]
-        return block if len(block) == size else np.concatenate([block, self._block(number + 1)[: size - len(block)]])
+        """Return the slots drawn as numbers ``[first, end)``; cheap where the last call ended."""
+        self._go_to(first)
+        return self._draw(end)
 
     def generator_after(self, draws: int) -> np.random.Generator:
         """Return a generator as it is after so many draws."""
-        number, rest = divmod(draws, _BLOCK)
-        if number:
-            self._block(number - 1)  # for the states up to there
-        saved = min(number // _BLOCKS_A_STATE, len(self._states) - 1)
-        generator = made_of(self._states[saved])
-        generator.integers(0, self._slots, size=(number - saved * _BLOCKS_A_STATE) * _BLOCK + rest)
-        return generator
+        self._go_to(draws)
+        return made_of(self._generator.bit_generator.state)
 
-    def _block(self, number: int) -> NDArray[np.int64]:
-        if number not in self._blocks:
-            if number != self._next:
-                saved = min(number // _BLOCKS_A_STATE, len(self._states) - 1)
-                self._generator = made_of(self._states[saved])
-                self._next = saved * _BLOCKS_A_STATE
-            while self._next <= number:
-                saved, rest = divmod(self._next, _BLOCKS_A_STATE)
-                if not rest and saved == len(self._states):
-                    self._states.append(self._generator.bit_generator.state)
-                drawn = self._generator.integers(0, self._slots, size=_BLOCK)
-                self._next += 1
-            if len(self._blocks) > 1:
-                del self._blocks[next(iter(self._blocks))]
-            self._blocks[number] = drawn
-        return self._blocks[number]
+    def _go_to(self, draw: int) -> None:
+        saved = min(draw // _SAMPLES_A_STATE, len(self._states) - 1)
+        if not saved * _SAMPLES_A_STATE <= self._at <= draw:
+            self._generator, self._at = made_of(self._states[saved]), saved * _SAMPLES_A_STATE
+        while self._at < draw:
+            self._draw(min(draw, self._at + _SAMPLES_A_STATE))
+
+    def _draw(self, end: int) -> NDArray[np.int64]:
+        parts = []
+        while self._at < end:
+            number, rest = divmod(self._at, _SAMPLES_A_STATE)
+            if not rest and number == len(self._states):
+                self._states.append(self._generator.bit_generator.state)
+            stop = min(end, (number + 1) * _SAMPLES_A_STATE)
+            parts.append(self._generator.integers(0, self._slots, size=stop - self._at))
+            self._at = stop
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 class BlockBuffer:
