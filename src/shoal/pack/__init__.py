@@ -16,8 +16,10 @@ if _TYPE_CHECKING:
     from shoal.pack.destination import Output
     from shoal.pack.from_shards.repacking import Repacked, repack
     from shoal.pack.inputs.sample_fields import SampleFields
+    from shoal.pack.pack_job import PackJob
     from shoal.pack.packed_dataset import PackSummary
     from shoal.pack.packing import pack
+    from shoal.pack.planned_jobs import plan, plan_repack
     from shoal.pack.shard_sizes import ShardSizing, shard_sizing
     from shoal.pack.shard_writer import Shard, ShardSummary, Unreadable, pack_shard
     from shoal.pack.writer import Writer
@@ -25,6 +27,7 @@ if _TYPE_CHECKING:
 __all__ = [
     "Column",
     "Output",
+    "PackJob",
     "PackSummary",
     "Repacked",
     "SampleFields",
@@ -35,6 +38,8 @@ __all__ = [
     "Writer",
     "pack",
     "pack_shard",
+    "plan",
+    "plan_repack",
     "repack",
     "shard_sizing",
 ]
@@ -46,7 +51,9 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.pack.destination": "Output",
         "shoal.pack.from_shards.repacking": "Repacked repack",
         "shoal.pack.inputs.sample_fields": "SampleFields",
+        "shoal.pack.pack_job": "PackJob",
         "shoal.pack.packing": "pack",
+        "shoal.pack.planned_jobs": "plan plan_repack",
         "shoal.pack.shard_sizes": "ShardSizing shard_sizing",
         "shoal.pack.shard_writer": "Shard ShardSummary Unreadable pack_shard",
         "shoal.pack.packed_dataset": "PackSummary",

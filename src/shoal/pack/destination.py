@@ -1,8 +1,11 @@
 """Output of a packing: its shards, the records of finished ones, and finally the index.
 
 During a packing, a hidden directory ``.shoal-pack`` beside the shards holds the requested settings and, for each
-finished shard, its part of the index. So the same command continues a killed packing, and an output without an index is
-unfinished. Once the index is written, the directory is removed.
+finished shard, its part of the index. So the same command continues a killed packing, any machine can make any shard,
+and an output without an index is unfinished. Once the index is written, the directory is removed.
+
+The index is the one commit: readers trust nothing else. Nothing that a packing publishes replaces anything, so whoever
+comes late, of this packing or an older one, cannot change what is committed.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from shoal.index.index_file import decode, encode
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
-from shoal.storage.atomic_writes import UnfinishedObject, begin_object
+from shoal.storage.atomic_writes import UnfinishedObject, begin_object, remove_abandoned
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.machine_locks import InheritedLock
 from shoal.storage.retry import with_retries
@@ -38,9 +41,13 @@ from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import PutIf, Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
-_PLAN, _LOCK, _PART, _NOTE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note"
+_PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note", ".made"
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
 _WAIT_SECONDS = 20.0
+_READ_BYTES = 8 << 20
+
+DIGEST_BYTES = 16
+"""Bytes of the digest of a shard, of SHA-256, which has hardware instructions: half the time of blake2b."""
 
 
 class Output:
@@ -134,20 +141,71 @@ class Output:
                 known = None
             known = known if isinstance(known, dict) else {}
             if known.get("plan") == self.plan:
-                self._remove(".tmp")
+                self._remove_abandoned()
                 return None
             # What merely beginning a packing leaves is no reason to keep the plan of a process that is gone.
             kept = (self._journal(_PLAN), self._journal(_LOCK))
-            made = (path for path in self._listed(self.url) if path not in kept and not path.endswith((".tmp", _NOTE)))
+            made = (
+                path
+                for path in self._listed(self.url)
+                if path not in kept and not path.endswith((".tmp", _NOTE, _MADE))
+            )
             if scheme_of(self.url) or next(made, None) is not None:
                 raise self._other_plan(known.get("asked"), asked)
-            self._remove(".tmp")
+            self._remove_abandoned()
         self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
         return None
 
     def begin_shard(self, name: str) -> UnfinishedObject:
         """Begin a new shard, which appears when it is finished."""
         return begin_object(join(self.url, name), store=self.store, scratch=self._journal(""))
+
+    def publish(self, unfinished: UnfinishedObject, part: Index) -> None:
+        """Make a complete shard visible; one of the same name and bytes that is there already stays.
+
+        Raises
+        ------
+        UsageError
+            There is a shard of this name with other bytes.
+        """
+        name, digest = part.shard_names[0], str(part.metadata["digest"])
+        path = join(self.url, name)
+        self.store.put(self._journal(f"{name}.{digest}{_MADE}"), b"")  # tells `clean` whose it is
+        if unfinished.finish_new():
+            return
+        self.store.close()  # drops cached facts about what was not there before
+        there = digest_of(path, self.store)
+        if there != digest:
+            msg = f"{without_secrets(path)}: a shard of this name is there already, with other bytes (its digest is "
+            msg += f"{there}, and now {digest} came out)"
+            hint = "the inputs, or what is made of them, are not the same each time; remove the shard if it is of no use"
+            raise UsageError(msg, hint=hint)
+
+    def withdraw(self, part: Index) -> None:
+        """Remove a shard of an unfinished packing, since it is to be made in another way."""
+        name = part.shard_names[0]
+        self.store.delete(self._journal(name + _PART))
+        self.store.delete(join(self.url, name))
+
+    def committed(self) -> Index | None:
+        """Return the index if this packing is finished, here or by another machine; None if it is under way.
+
+        Raises
+        ------
+        UsageError
+            It was never begun here, or is no longer the one that may write here.
+        """
+        self.store.close()  # drops cached facts about what other machines have written since
+        with suppress(ValueError, AttributeError):
+            if json.loads(self._read(_PLAN) or b"{}").get("plan") == self.plan:
+                return None
+        path = join(self.url, INDEX_NAME)
+        if self.store.find(path) is not None:
+            index = load_index(path, store=self.store)
+            if index.metadata.get("plan") == self.plan:
+                return index
+        msg = f"{without_secrets(self.url)}: another job has taken this destination, or this one was removed from it"
+        raise UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
 
     def keep(self, part: Index) -> None:
         """Record that the one shard of this index is finished."""
@@ -166,6 +224,14 @@ class Output:
         is_same = info is not None and info.num_bytes == int(part.shard_bytes[0])
         return part if is_same and part.metadata.get("plan") == self.plan else None
 
+    def forget(self, name: str) -> None:
+        """Remove the record of a shard that was finished only after the index was written."""
+        self.store.delete(self._journal(name + _PART))
+        for path in self._listed(self._journal("").rstrip("/")):
+            if path.startswith(self._journal(f"{name}.")) and path.endswith(_MADE):
+                self.store.delete(path)
+        self._remove_directory()
+
     def note(self, name: str, data: bytes) -> None:
         """Store data that this packing has computed, until it is finished."""
         self.store.put(self._journal(f"{name}-{self.plan}{_NOTE}"), data)
@@ -182,10 +248,13 @@ class Output:
 
     def put(self, name: str, data: Sequence[Buffer]) -> None:
         """Write a file beside the shards; like them, it is begun in the working directory, in case we are killed."""
+        self._written(name, data).finish()
+
+    def _written(self, name: str, data: Sequence[Buffer]) -> UnfinishedObject:
         unfinished = self.begin_shard(name)
         for buffer in data:
             unfinished.write([memoryview(buffer).cast("B")])
-        unfinished.finish()
+        return unfinished
 
     def finish(self, index: Index) -> None:
         """Write the index; from then on the dataset exists.
@@ -193,7 +262,7 @@ class Output:
         Raises
         ------
         UsageError
-            On a remote store, where there is no lock: another packing has written its own index meanwhile.
+            Another packing has written its own index meanwhile.
         """
         if not self._put_on_condition(index):
             self.put(INDEX_NAME, encode(index))
@@ -205,11 +274,19 @@ class Output:
             self.store.delete(join(self.url, name))
         self._clear()
 
+    def _put_new(self, index: Index) -> bool:
+        """Write the index; on a local file system that takes no lock, as a file's name is given once.
+
+        False if there is an index that another packing has not written, which must be replaced.
+        """
+        unfinished = self._written(INDEX_NAME, encode(index))
+        return unfinished.finish_new() or not self._is_in_the_way(join(self.url, INDEX_NAME))
+
     def _put_on_condition(self, index: Index) -> bool:
-        """Write the index unless another packing has; False if the store has no conditional writes."""
+        """Write the index unless another packing has; False if it must be written without a condition."""
         store, path = self.store, join(self.url, INDEX_NAME)
         if not scheme_of(self.url) or not isinstance(store, PutIf):
-            return False
+            return self._put_new(index)
         try:
             while (there := store.find(path)) is None or self._is_in_the_way(path):
                 if store.put_if(path, encode(index), replaces=there):
@@ -218,7 +295,7 @@ class Output:
         except StorageError as error:
             if error.errno != errno.ENOTSUP:
                 raise
-            return False
+            return self._put_new(index)
         return True
 
     def _is_in_the_way(self, path: str) -> bool:
@@ -290,10 +367,19 @@ class Output:
         """Remove the working directory; the file that marks it as one goes last."""
         self._remove("")
         self.store.delete(self._journal(_PLAN))
+        self._remove_directory()
+
+    def _remove_directory(self) -> None:
         if not scheme_of(self.url):
             self.store.delete(self._journal(_LOCK))
             with suppress(OSError):
                 Path(self._journal("")).rmdir()
+
+    def _remove_abandoned(self) -> None:
+        """Remove what processes of this machine have left unfinished when they died."""
+        if not scheme_of(self.url):
+            for path in Path(self._journal("")).glob("*.tmp"):
+                remove_abandoned(str(path))
 
     def _remove(self, suffix: str) -> None:
         kept = (self._journal(_PLAN), self._journal(_LOCK))
@@ -308,6 +394,15 @@ class Output:
 
     def _journal(self, name: str) -> str:
         return join(self.url, f"{PACKING}/{name}")
+
+
+def digest_of(path: str, store: Store) -> str:
+    """Return the digest of an object, as `ShardSummary` has it; 8 MiB at a time."""
+    found = hashlib.sha256()
+    num_bytes = store.stat(path).num_bytes
+    for first in range(0, num_bytes, _READ_BYTES):
+        found.update(store.read_range(path, first, min(num_bytes, first + _READ_BYTES)))
+    return found.hexdigest()[: 2 * DIGEST_BYTES]
 
 
 def plan_of(asked: Any) -> str:

@@ -15,15 +15,15 @@ from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from shoal.errors import ShoalError, UsageError, WorkerError
+from shoal.errors import ShoalError, StorageError, UsageError, WorkerError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows
 from shoal.formats.tables.rows_to_columns import own_row
 from shoal.formats.tables.writer import GROUP_BYTES
 from shoal.formats.writing.encoder import RecordBlock
-from shoal.index.table import Index
 from shoal.pack.destination import Output
 from shoal.pack.inputs.tree_inputs import TreeSamples
+from shoal.pack.packed_dataset import summary_of_finished
 from shoal.pack.shard_writer import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 from shoal.processes.interpreters import start_python
 
@@ -62,15 +62,21 @@ class ShardJob:
     def __str__(self) -> str:
         return self.shard.name
 
-    def run(self, out: Output, report: JobProgress) -> tuple[ShardSummary, Index]:
-        """Make the shard; return its summary and its part of the index."""
+    def run(self, out: Output, report: JobProgress) -> ShardSummary:
+        """Make the shard and leave its part of the index, unless that is done; return its summary."""
+        if (done := out.committed()) is not None:
+            return summary_of_finished(out.url, done).shards[self.number]
         inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs
-        summary = pack_shard(self.shard, _reported(self.number, self.num_inputs, inputs, report), out)
-        part = out.kept(self.shard.name)
-        if part is None:
-            msg = f"{self.shard.name}: this shard was finished, and is gone"
-            raise ShoalError(msg, hint="is something removing files?")
-        return summary, part
+        try:
+            summary = pack_shard(self.shard, _reported(self.number, self.num_inputs, inputs, report), out)
+        except StorageError:
+            if (done := out.committed()) is None:
+                raise
+            # Another machine made all shards and committed meanwhile, and removed what this one was working on.
+            summary = summary_of_finished(out.url, done).shards[self.number]
+        if out.committed() is not None:
+            out.forget(self.shard.name)
+        return summary
 
 
 @dataclass(frozen=True, slots=True, eq=False)

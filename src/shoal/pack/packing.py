@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from fractions import Fraction
 from itertools import chain
@@ -25,11 +25,12 @@ from shoal.pack.inputs.file_inputs import InputTable
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
-from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
-from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
+from shoal.pack.jobs import Progress, ShardJob
+from shoal.pack.pack_job import PackJob, run_here
+from shoal.pack.packed_dataset import PackSummary, finish
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard
+from shoal.pack.shard_writer import Shard, summary_of
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
 
@@ -127,6 +128,40 @@ def pack(
             options=options, storage_options=storage_options,
         )  # fmt: skip
         return _pack_samples(source, writer, require)
+    inputs, request, repeats = inputs_and_request(
+        source, url, format=format, shard_bytes=shard_bytes, num_readers=num_readers, extent_bytes=extent_bytes,
+        columns=columns, prefix=prefix, shuffle=shuffle, seed=seed, oversample=oversample,
+        oversample_key=oversample_key, balance=balance, grouped=grouped, labelled=labelled, path_column=path_column,
+        require=require, on_error=on_error, num_workers=num_workers, options=options,
+    )  # fmt: skip
+    packed = pack_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress)
+    return packed.summary
+
+
+def inputs_and_request(
+    source: str | os.PathLike[str],
+    url: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002  # the word of the public interface
+    shard_bytes: int | str | None,
+    num_readers: int,
+    extent_bytes: int | str,
+    columns: Sequence[str | Column],
+    prefix: str,
+    shuffle: bool,
+    seed: int,
+    oversample: Mapping[str, Fraction | int] | None,
+    oversample_key: str,
+    balance: str | None,
+    grouped: bool,
+    labelled: bool | None,
+    path_column: str | None,
+    require: Sequence[str],
+    on_error: Literal["raise", "skip"],
+    num_workers: int | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[InputTable, PackRequest, Repeats | None]:
+    """Return the inputs that `pack` packs, its settings, and how often each input comes."""
     check_apart(source, url)
     inputs = inputs_of(
         source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, require=require,
@@ -136,11 +171,10 @@ def pack(
     if shard_bytes is None:
         shard_bytes = shard_sizing(bytes_of(inputs, repeats), num_readers=num_readers).shard_bytes
     request = PackRequest(
-        format, parse_bytes(shard_bytes, "shard_bytes"), columns, prefix, extent_bytes, on_error=on_error,
-        shuffle=shuffle, seed=seed, options=options or {}, num_workers=num_workers,
+        format, parse_bytes(shard_bytes, "shard_bytes"), columns, prefix, parse_bytes(extent_bytes, "extent_bytes"),
+        on_error=on_error, shuffle=shuffle, seed=seed, options=options or {}, num_workers=num_workers,
     )  # fmt: skip
-    packed = pack_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress)
-    return packed.summary
+    return inputs, request, repeats
 
 
 def _check_iterable(source: object) -> None:
@@ -223,6 +257,26 @@ def pack_inputs(
     `UsageError` if the output already holds something else, or an input cannot be packed as requested, and
     `StorageError` if an input cannot be read, or a shard cannot be written.
     """
+    job = plan_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options)
+    try:
+        units = job.units
+        several = request.num_workers or (_worth_workers(units.plan) if isinstance(units, InputUnits) else 1)
+        ran = run_here(job, num_workers=several, progress=progress)
+    finally:
+        job.out.release()
+    classes = _counted(repeats, ran.index.metadata.get(_LEFT_OUT))
+    return Packed(ran.summary, len(inputs) + len(inputs.left_out), ran.num_workers, ran.peak_bytes, classes)
+
+
+def plan_inputs(
+    inputs: InputTable,
+    url: str | os.PathLike[str],
+    request: PackRequest,
+    *,
+    repeats: Repeats | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> PackJob:
+    """Return the job that packs inputs; on a local file system its ``out`` is locked, until it is released."""
     check_prefix(request.prefix)
     if repeats is not None:
         inputs.refuse_copies(repeats.times)
@@ -231,11 +285,9 @@ def pack_inputs(
     skips = request.on_error == "skip"
     asked = _asked(inputs, request, columns, repeats)
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-    num_inputs = len(inputs) + len(inputs.left_out)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=skips)
     if finished is not None:
-        classes = _counted(repeats, finished.metadata.get(_LEFT_OUT))
-        return Packed(summary_of_finished(out.url, finished), num_inputs, 0, peak_bytes(), classes)
+        return PackJob(out, finished)
     try:
         mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed) if request.shuffle else None
         plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
@@ -243,29 +295,55 @@ def pack_inputs(
         one_by_one = chain.from_iterable(inputs.samples(np.array([i]), np.array([0])) for i in range(len(inputs)))
         options |= options_of_first(request.format, options, one_by_one)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
-        shards = [
-            Shard(name, request.format, options, columns, request.extent_bytes, request.on_error) for name in names
-        ]
-        workers = min(request.num_workers or _worth_workers(plan), plan.num_shards)
-        made, peak = run_jobs(
-            _jobs(inputs, plan, shards),
-            out,
-            num_workers=workers,
-            report=PackProgress(plan.shard_record_bytes.tolist(), progress).report,
-        )
-        summaries, parts = tuple(summary for summary, _ in made), [part for _, part in made]
-        left_out = _left_out(plan, parts)
-        fields = counted_fields(inputs.field_sets(), plan, parts, name=inputs.key)
+        common = Shard("", request.format, options, columns, request.extent_bytes, request.on_error)
+        return PackJob(out, InputUnits(inputs, plan, common, names))
+    except BaseException:
+        out.release()
+        raise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputUnits:
+    """Units of a packing of inputs; ``common`` is what all shards share."""
+
+    inputs: InputTable
+    plan: PackPlan
+    common: Shard
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def num_bytes(self) -> Sequence[int]:
+        """Approximate bytes of each shard."""
+        found: list[int] = self.plan.shard_record_bytes.tolist()
+        return found
+
+    @property
+    def num_inputs(self) -> Sequence[int]:
+        """Number of inputs of each shard."""
+        found: list[int] = np.diff(self.plan.cuts).tolist()
+        return found
+
+    def unit(self, number: int) -> ShardJob:
+        """Return a unit with its own inputs alone."""
+        chosen, copies = self.plan.inputs(number)
+        shard = replace(self.common, name=self.names[number])
+        return ShardJob(number, shard, self.inputs.samples(chosen, copies), len(chosen))
+
+    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
+        """Join the parts, count classes and fields, and write the index."""
+        inputs, left_out = self.inputs, _left_out(self.plan, parts)
+        fields = counted_fields(inputs.field_sets(), self.plan, parts, name=inputs.key)
         about = {
             **({"classes": inputs.classes} if inputs.classes else {}),
             **({_LEFT_OUT: left_out} if any(left_out) else {}),
             **({} if fields is None else {FIELDS: fields.to_dict()}),
         }
         index = finish(out, parts, about=about, skipped=inputs.left_out)
-        summary = PackSummary(out.url, index.format, summaries, index.fingerprint, inputs.left_out, fields=fields)
-        return Packed(summary, num_inputs, workers, peak, _counted(repeats, left_out))
-    finally:
-        out.release()
+        shards = tuple(map(summary_of, parts))
+        return index, PackSummary(out.url, index.format, shards, index.fingerprint, inputs.left_out, fields=fields)
 
 
 def _worth_workers(plan: PackPlan) -> int:
@@ -289,12 +367,6 @@ def _counted(repeats: Repeats | None, left_out: Sequence[int] | None) -> tuple[C
     if not left_out:
         return classes
     return tuple(replace(entry, num_left_out=number) for entry, number in zip(classes, left_out, strict=True))
-
-
-def _jobs(inputs: InputTable, plan: PackPlan, shards: Sequence[Shard]) -> Iterator[ShardJob]:
-    for number, shard in enumerate(shards):
-        chosen, copies = plan.inputs(number)
-        yield ShardJob(number, shard, inputs.samples(chosen, copies), len(chosen))
 
 
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:

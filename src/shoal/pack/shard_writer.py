@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from zlib import crc32
@@ -25,12 +25,11 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.pack.column_values import ColumnValues, values_in
-from shoal.pack.destination import Output
+from shoal.pack.destination import DIGEST_BYTES, Output
 from shoal.pack.inputs.repeats import copy_of
 from shoal.storage.atomic_writes import UnfinishedObject
 
 _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
-_DIGEST_BYTES = 16  # of SHA-256, which has hardware instructions: half the time of blake2b
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +98,28 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
     """Make one shard from its inputs, in their order, and record in ``out`` that it is finished.
 
     Inputs may come already encoded as blocks of records, with the columns that the shard wants. If the shard is
-    recorded as finished, nothing is read or written. Memory: about 2 MiB, 10 MiB if the output is an object store, a
-    whole shard if the format needs it.
+    recorded as finished, nothing is read or written. It never replaces a shard: one of the same name and bytes, left by
+    a run that was killed or made by another machine meanwhile, is taken as it is. Memory: about 2 MiB, 10 MiB if the
+    output is an object store, a whole shard if the format needs it.
 
     Raises
     ------
     UsageError
-        The format cannot hold a sample.
+        The format cannot hold a sample, or there is a shard of this name with other bytes.
     StorageError
         An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
     """
     part = out.kept(shard.name)
     if part is not None and (shard.on_error == "skip" or not part.metadata["skipped"]):
         return replace(summary_of(part), done_before=True)
+    if part is not None:
+        out.withdraw(part)
     began_seconds = time.monotonic()
     encoder = encoder_named(shard.format, **shard.options)
     writer = ShardWriter(encoder, out.begin_shard(shard.name), shard)
     try:
         _write_all(writer, encoder, inputs, shard)
-        part = writer.finish(plan=out.plan)
+        part = writer.finish(plan=out.plan, publish=out.publish)
     except MemoryError:
         writer.abandon()
         refused = _no_memory(f"what {shard.name} holds while it is made")
@@ -257,13 +259,16 @@ class ShardWriter:
             self._digest.update(data)
             self._object.write([data])
 
-    def finish(self, *, plan: str) -> Index:
-        """Publish the shard and return its part of the index."""
+    def finish(self, *, plan: str, publish: Callable[[UnfinishedObject, Index], None] | None = None) -> Index:
+        """Publish the shard and return its part of the index; without ``publish`` it replaces one of its name."""
         self._waiting += self._encoding.finish()
         self._skip_refused()
         self._flush()
         part = self._part(plan)
-        self._object.finish()
+        if publish is None:
+            self._object.finish()
+        else:
+            publish(self._object, part)
         return part
 
     def abandon(self) -> None:
@@ -293,7 +298,7 @@ class ShardWriter:
             columns["record_crc32"] = written.record_crcs.astype(np.uint32)
         metadata = {
             "plan": plan,
-            "digest": self._digest.hexdigest()[: 2 * _DIGEST_BYTES],
+            "digest": self._digest.hexdigest()[: 2 * DIGEST_BYTES],
             "skipped": self._skipped,
             "skipped_places": self._skipped_positions,
             "num_renamed": self._num_renamed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import tempfile
@@ -12,13 +13,19 @@ from typing import IO, Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import os_failure
-from shoal.storage.store_protocol import Buffer, Put
+from shoal.storage.store_protocol import Buffer, Find, Put, PutIf
 from shoal.storage.urls import scheme_of
 
 _FLUSH_BYTES = 1 << 20
 _HELD_BYTES = 8 << 20
 _MOST_FILE_BYTES = 1 << 30
+_MOST_BYTES_AT_ONCE = 5_000_000_000  # of one request, in common stores; only one request can be conditional
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class _PutFind(Put, Find, Protocol):
+    """A store that writes, and knows what is there."""
 
 
 def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
@@ -74,11 +81,18 @@ class UnfinishedObject(Protocol):
     def finish(self) -> None:
         """Make it visible, replacing any object of its name."""
 
+    def finish_new(self) -> bool:
+        """Make it visible unless there is an object of its name; otherwise abandon it and return False.
+
+        Where a file system has no hard links, or a store no conditional writes, two that do this at the same moment may
+        both succeed: the later one stays.
+        """
+
     def abandon(self) -> None:
         """Remove everything written; does nothing if it is finished."""
 
 
-def begin_object(path: str, *, store: Put, scratch: str) -> UnfinishedObject:
+def begin_object(path: str, *, store: _PutFind, scratch: str) -> UnfinishedObject:
     """Begin a new object at ``path``: a local one as a file below the directory ``scratch`` (of the same file system).
 
     The bytes of a remote one wait on this machine until it is finished (`SpooledObject`).
@@ -86,8 +100,23 @@ def begin_object(path: str, *, store: Put, scratch: str) -> UnfinishedObject:
     return SpooledObject(path, store) if scheme_of(path) else GrowingFile(path, scratch=scratch)
 
 
+def remove_abandoned(path: str) -> None:
+    """Remove a temporary file of a `GrowingFile` if the process that wrote it has ended."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        finally:
+            os.close(descriptor)
+
+
 class GrowingFile:
-    """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name."""
+    """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name.
+
+    It is locked meanwhile, where the file system has locks: so others can tell what the dead have left
+    (`remove_abandoned`).
+    """
 
     def __init__(self, path: str, *, scratch: str) -> None:
         self._path, self._temporary = path, os.path.join(scratch, _temporary_name(path))
@@ -98,6 +127,8 @@ class GrowingFile:
             self._descriptor = os.open(self._temporary, _NEW_FILE, 0o666)
         except OSError as error:
             raise os_failure(error, path, verb="write") from error
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append bytes."""
@@ -110,17 +141,39 @@ class GrowingFile:
     def finish(self) -> None:
         """Rename the file to its final name."""
         with self._abandoned_on_failure():
-            self._flush()
-            os.fsync(self._descriptor)
-            self._close()
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            self._complete()
             os.replace(self._temporary, self._path)
+            self._close()
+
+    def finish_new(self) -> bool:
+        """Give the file its final name, unless there is one of that name."""
+        with self._abandoned_on_failure():
+            self._complete()
+            try:
+                os.link(self._temporary, self._path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if os.path.lexists(self._path):
+                    return False
+                os.replace(self._temporary, self._path)
+            finally:
+                self.abandon()
+        return True
 
     def abandon(self) -> None:
         """Remove the temporary file."""
         self._close()
         with contextlib.suppress(OSError):
             os.unlink(self._temporary)
+
+    def _complete(self) -> None:
+        """Bring all bytes to the disk."""
+        self._flush()
+        os.fsync(self._descriptor)
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
 
     def _flush(self) -> None:
         waiting, num_bytes = self._waiting, self._waiting_bytes
@@ -158,7 +211,7 @@ class SpooledObject:
     are page cache, which the system reclaims when it is short of memory.
     """
 
-    def __init__(self, path: str, store: Put) -> None:
+    def __init__(self, path: str, store: _PutFind) -> None:
         self._path, self._store = path, store
         self._buffers: list[Buffer] = []
         self._held_bytes = 0
@@ -183,13 +236,33 @@ class SpooledObject:
     def finish(self) -> None:
         """Upload the object."""
         try:
-            if self._file is None:
-                self._store.put(self._path, self._buffers)
-                return
-            # Dropped, not closed: a client may still hold the bytes that it has sent.
-            self._store.put(self._path, memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)))
+            self._store.put(self._path, self._data())
         finally:
             self.abandon()
+
+    def finish_new(self) -> bool:
+        """Upload the object, unless there is one of that name."""
+        try:
+            data = self._data()
+            num_bytes = sum(map(len, data)) if isinstance(data, list) else len(data)
+            if isinstance(self._store, PutIf) and num_bytes <= _MOST_BYTES_AT_ONCE:
+                try:
+                    return self._store.put_if(self._path, data, replaces=None)
+                except StorageError as error:
+                    if error.errno != errno.ENOTSUP:
+                        raise
+            if self._store.find(self._path) is not None:
+                return False
+            self._store.put(self._path, data)
+            return True
+        finally:
+            self.abandon()
+
+    def _data(self) -> list[Buffer] | memoryview:
+        # The memory is dropped, not closed: a client may still hold the bytes that it has sent.
+        if self._file is None:
+            return self._buffers
+        return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def abandon(self) -> None:
         """Discard the bytes."""

@@ -48,11 +48,12 @@ from shoal.pack.from_shards.new_schemas import (
     with_files,
 )
 from shoal.pack.from_shards.span_reader import SAMPLE, Numbered, SpanReader, SpanSamples
-from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
-from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
+from shoal.pack.jobs import PackProgress, Progress, ShardJob
+from shoal.pack.pack_job import PackJob, run_here
+from shoal.pack.packed_dataset import PackSummary, finish
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
-from shoal.pack.shard_writer import Shard
+from shoal.pack.shard_writer import Shard, summary_of
 from shoal.pipeline.stages import Decode, Stage
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.checks.record_checksums import RECORD_CRCS
@@ -205,12 +206,47 @@ def repack_opened(
     progress: Progress | None = None,
 ) -> Repacked:
     """Repack a dataset that is already open, as `repack` does."""
-    index = opened.index
-    _refuse_partial(opened)
     if type(opened.format).__module__ == "__main__" and request.num_workers != 1:
         text = "shards are made in one process: the script itself defines %s; from a module of its own, several can "
         _log.warning(text + "import it", type(opened.format).__qualname__)
         request = replace(request, num_workers=1)
+    planned = plan_repacking(opened, url, request, storage_options=storage_options, progress=progress)
+    job, units, source = planned.job, planned.job.units, planned.source
+    try:
+        workers = request.num_workers or (1 if request.mix else planned.num_workers)
+        ran = run_here(job, num_workers=workers, progress=planned.tally)
+    finally:
+        if isinstance(units, SpanUnits):
+            units.reader.close()
+        job.out.release()
+    peak = max(ran.peak_bytes, planned.peak_bytes)
+    return Repacked(ran.summary, planned.sizing, ran.index, source, ran.num_workers, peak, planned.num_looked_at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedRepacking:
+    """A job that repacks, and what was found out for it."""
+
+    job: PackJob
+    source: ResolvedOrder
+    sizing: ShardSizing
+    tally: PackProgress | None = None
+    num_workers: int = 1
+    num_looked_at: int = 0
+    peak_bytes: int = 0
+
+
+def plan_repacking(
+    opened: Opened,
+    url: str | os.PathLike[str],
+    request: RepackRequest,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> PlannedRepacking:
+    """Return the job that repacks; on a local file system its ``out`` is locked, until it is released."""
+    index = opened.index
+    _refuse_partial(opened)
     format_name = request.format or _format_like(index)
     check_prefix(request.prefix)
     like = {} if request.decode else options_like(opened, format_name)
@@ -226,10 +262,9 @@ def repack_opened(
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
-        return Repacked(summary_of_finished(out.url, finished), sizing, finished, source, 0, peak_bytes())
+        return PlannedRepacking(PackJob(out, finished), source, sizing)
     try:
-        ids = source.epoch(0).ids(0, index.num_samples)
-        plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
+        plan = plan_shards(sizes[source.epoch(0).ids(0, index.num_samples)], shard_bytes=sizing.shard_bytes)
         spec, to_tar = _spec(opened, source, request), format_name.partition(".")[0] == "tar"
         needs_schema = format_name in TABLE_FORMATS and "schema" not in options
         tally = PackProgress(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_schema else 1)
@@ -242,21 +277,54 @@ def repack_opened(
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.
         common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
-        workers = min(request.num_workers or (1 if request.mix else several), plan.num_shards)
-        renamed = suffixed_images(opened) if to_tar else {}
-        spans = list(pairwise(plan.cuts.tolist()))
-        with closing(SpanReader(spec, needs_keys=to_tar, renamed=renamed)) as reader:
-            jobs = (
-                ShardJob(number, replace(common, name=name), SpanSamples(reader, *span), span[1] - span[0])
-                for number, (name, span) in enumerate(zip(names, spans, strict=True))
-            )
-            made, peak_of_all = run_jobs(jobs, out, num_workers=workers, report=tally.report)
-        parts = [_with_columns(part, index, ids[slice(*span)]) for (_, part), span in zip(made, spans, strict=True)]
-        joined = finish(out, parts, about=_classes(index, [column.name for column in columns]))
-        summary = PackSummary(out.url, joined.format, tuple(summary for summary, _ in made), joined.fingerprint)
-        return Repacked(summary, sizing, joined, source, workers, max(peak_of_all, peak), num_looked_at)
-    finally:
+        reader = SpanReader(spec, needs_keys=to_tar, renamed=suffixed_images(opened) if to_tar else {})
+        units = SpanUnits(reader, plan, common, names, source)
+        return PlannedRepacking(PackJob(out, units), source, sizing, tally, several, num_looked_at, peak)
+    except BaseException:
         out.release()
+        raise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpanUnits:
+    """Units of a repacking: each new shard has a span of the samples of ``source``."""
+
+    reader: SpanReader
+    plan: PackPlan
+    common: Shard
+    names: Sequence[str]
+    source: ResolvedOrder
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def num_bytes(self) -> Sequence[int]:
+        """Approximate bytes of each shard."""
+        found: list[int] = self.plan.shard_record_bytes.tolist()
+        return found
+
+    @property
+    def num_inputs(self) -> Sequence[int]:
+        """Number of samples of each shard."""
+        found: list[int] = np.diff(self.plan.cuts).tolist()
+        return found
+
+    def unit(self, number: int) -> ShardJob:
+        """Return a unit that reads its own span."""
+        first, stop = self.plan.cuts[number : number + 2].tolist()
+        shard = replace(self.common, name=self.names[number])
+        return ShardJob(number, shard, SpanSamples(self.reader, first, stop), stop - first)
+
+    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
+        """Join the parts with the columns of the source, and write the index."""
+        index = self.source.index
+        ids = self.source.epoch(0).ids(0, index.num_samples)
+        shards = tuple(map(summary_of, parts))
+        spans = pairwise(self.plan.cuts.tolist())
+        parts = [_with_columns(part, index, ids[slice(*span)]) for part, span in zip(parts, spans, strict=True)]
+        joined = finish(out, parts, about=_classes(index, [column.name for column in self.common.columns]))
+        return joined, PackSummary(out.url, joined.format, shards, joined.fingerprint)
 
 
 def _refuse_partial(opened: Opened) -> None:

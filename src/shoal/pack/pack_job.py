@@ -1,0 +1,185 @@
+"""A packing as a job: units that any engine runs anywhere, in any order, any number of times, and one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+from shoal.errors import StorageError, UsageError
+from shoal.figures import counted
+from shoal.index.table import Index
+from shoal.pack.destination import Output
+from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
+from shoal.pack.packed_dataset import PackSummary, summary_of_finished
+from shoal.pack.shard_writer import ShardSummary
+
+_MOST_NAMED = 10
+
+
+class Units(Protocol):
+    """The units of a packing, and what becomes of their parts of the index. Can be pickled."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the shards, one a unit."""
+
+    @property
+    def num_bytes(self) -> Sequence[int]:
+        """Approximate bytes of each shard."""
+
+    @property
+    def num_inputs(self) -> Sequence[int]:
+        """Number of inputs of each shard."""
+
+    def unit(self, number: int) -> ShardJob:
+        """Return a unit, which can be pickled and holds no more than it needs."""
+
+    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
+        """Join the parts of all units, and write the index."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackJob:
+    """A packing that was planned: `run` each unit, on any machines, then `finish`.
+
+    Engines only schedule. The names and contents of shards follow from the plan alone, so units may run in any order,
+    in any number of processes, twice at once, and again after they were killed: the bytes are the same. A unit leaves
+    its shard and its part of the index in the destination; there is no dataset until `finish` has written the index.
+    The job can be pickled; every machine must find the inputs under the names that they had when it was planned.
+
+    Planned once more, from the same inputs and arguments, it is the same job: `run` then makes only what is missing.
+
+    Parameters
+    ----------
+    out
+        Where the shards go; its ``plan`` identifies the job. What a job of another plan has committed, a late task of
+        this one cannot change.
+    units
+        Units of the job; or its index, if an earlier run has finished it.
+    """
+
+    out: Output
+    units: Units | Index
+
+    @property
+    def num_units(self) -> int:
+        """Number of units: one a shard."""
+        return self.units.num_shards if isinstance(self.units, Index) else len(self.units)
+
+    def run(self, number: int) -> ShardSummary:
+        """Make one shard, unless it is there, and return its digest, count and size.
+
+        Memory is that of `pack_shard`. Beyond it, a unit makes about seven requests to an object store.
+
+        Raises
+        ------
+        UsageError
+            There is no such unit; there is a shard of this name with other bytes, so the inputs are not the same each
+            time; or another job has taken the destination.
+        StorageError
+            An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
+        """
+        if not 0 <= number < self.num_units:
+            msg = f"there is no unit {number}: this job has {self.num_units}, numbered from 0"
+            raise UsageError(msg)
+        if isinstance(self.units, Index):
+            return summary_of_finished(self.out.url, self.units).shards[number]
+        return self.units.unit(number).run(self.out, lambda _, __: None)
+
+    def missing(self) -> list[int]:
+        """Return the numbers of units that are still to be run; two requests each."""
+        if isinstance(self.units, Index) or self.out.committed() is not None:
+            return []
+        return [number for number, part in enumerate(_parts(self.out, self.units)) if part is None]
+
+    def finish(self) -> PackSummary:
+        """Check that all units have run, and write the index: from then on the dataset exists. May be called again.
+
+        O(samples) time, and memory of the index; two requests a shard.
+
+        Raises
+        ------
+        UsageError
+            Units are missing, which it names; a shard has more or fewer samples than were planned; or another job has
+            committed here.
+        StorageError
+            The index cannot be written.
+        """
+        return _committed(self)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Result of a job in processes of this machine; ``num_workers`` is 0 if there was nothing to do."""
+
+    index: Index
+    summary: PackSummary
+    num_workers: int
+    peak_bytes: int
+
+
+def run_here(job: PackJob, *, num_workers: int, progress: Progress | PackProgress | None = None) -> Ran:
+    """Run all units of a job in ``num_workers`` processes of this machine, and finish it.
+
+    Raises what `PackJob.run` and `PackJob.finish` raise, and `WorkerError` if a process ended in the middle of a unit.
+    """
+    units = job.units
+    if isinstance(units, Index):
+        return Ran(units, summary_of_finished(job.out.url, units), 0, peak_bytes())
+    tally = progress if isinstance(progress, PackProgress) else PackProgress(list(units.num_bytes), progress)
+    workers = min(num_workers, job.num_units)
+    made, peak = run_jobs(map(units.unit, range(len(units))), job.out, num_workers=workers, report=tally.report)
+    index, summary = _committed(job)
+    return Ran(index, replace(summary, shards=tuple(made)), workers, peak)
+
+
+def _committed(job: PackJob) -> tuple[Index, PackSummary]:
+    units = job.units
+    if isinstance(units, Index):
+        return units, summary_of_finished(job.out.url, units)
+    done = job.out.committed()
+    if done is None:
+        try:
+            return _commit(job.out, units)
+        except (StorageError, UsageError):
+            # Another machine that has committed this job removes the parts, maybe while they are read here.
+            with suppress(UsageError):
+                done = job.out.committed()
+            if done is None:
+                raise
+    return done, summary_of_finished(job.out.url, done)
+
+
+def _commit(out: Output, units: Units) -> tuple[Index, PackSummary]:
+    found = _parts(out, units)
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(found):
+        missing = [number for number, part in enumerate(found) if part is None]
+        msg = f"{len(missing)} of {counted(len(found), 'unit')} are missing: {_spans(missing)}"
+        raise UsageError(msg, hint="run them, then finish again; nothing was committed")
+    for part, planned in zip(parts, units.num_inputs, strict=True):
+        num_found = part.num_samples + len(part.metadata["skipped"])
+        if num_found != planned:
+            msg = f"{part.shard_names[0]}: {planned} inputs were planned, and {num_found} are accounted for"
+            raise UsageError(msg, hint="nothing was committed")
+    return units.commit(out, parts)
+
+
+def _parts(out: Output, units: Units) -> list[Index | None]:
+    return [out.kept(name) for name in units.names]
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Return numbers as text, with runs as spans.
+
+    >>> _spans([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    runs = [[number for _, number in group] for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return ", ".join([*texts[:_MOST_NAMED], *(["..."] if len(texts) > _MOST_NAMED else [])])
