@@ -178,7 +178,7 @@ class Output:
         if there != digest:
             msg = f"{without_secrets(path)}: a shard of this name is there already, with other bytes (its digest is "
             msg += f"{there}, and now {digest} came out)"
-            hint = "the inputs, or what is made of them, are not the same each time; remove the shard if it is of no use"
+            hint = "the inputs, or what is made of them, are not the same each time; remove a shard that is of no use"
             raise UsageError(msg, hint=hint)
 
     def withdraw(self, part: Index) -> None:
