@@ -125,6 +125,10 @@ def test_later_epochs_draw_by_their_number_or_like_the_first() -> None:
         (lambda: Interleave([0.5, 0.4]).settled(["a", "b"]), "must have a sum of 1; got 0.9"),
         (lambda: Interleave({"a": 0.5, "c": 0.5}).settled(["a", "b"]), "probabilities of 'a', 'c'; the sources are"),
         (lambda: Interleave([1, 0], WITHOUT).settled(["a", "b"]), "'b' has probability 0 and never comes to its end"),
+        (
+            lambda: Interleave([1 - 1e-12, 1e-12], WITHOUT).of_epoch([9, 9], 0, 0),
+            "waits for 9 samples of a source with probability 1e-12: an epoch takes about 9e+12 draws",
+        ),
         (lambda: RandomMix([0, 0]).settled(["a", "b"]), "RandomMix(probs) needs one above zero"),
     ],
 )

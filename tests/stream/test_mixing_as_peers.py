@@ -74,6 +74,8 @@ def test_counts_and_sources_agree_over_epochs(choice: Any, tmp_path: Path) -> No
         places = np.flatnonzero(sources[: lengths[0]] == source)
         assert at == (int(places[sizes[source] - 1]) + 1 if len(places) >= sizes[source] else None), name
     assert sum(ds.weights_at(7).values()) == pytest.approx(1)
+    again = pickle.loads(pickle.dumps(ds))
+    assert again.counts(lengths[0] + 30) == ds.counts(lengths[0] + 30)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)

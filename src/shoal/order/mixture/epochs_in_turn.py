@@ -144,6 +144,6 @@ class EpochsInTurn:
     def _add_epoch(self, epoch: int) -> None:
         one = self._of_epoch(epoch)
         num_samples = one.num_samples
-        # If another thread was faster, it found the same.
-        self._before[epoch + 1 :] = [self._before[epoch] + one.counts(num_samples)]
-        self._begins[epoch + 1 :] = [self._begins[epoch] + num_samples]
+        # If another thread was faster, it found the same, and what it found since stays.
+        self._before[epoch + 1 : epoch + 2] = [self._before[epoch] + one.counts(num_samples)]
+        self._begins[epoch + 1 : epoch + 2] = [self._begins[epoch] + num_samples]

@@ -141,8 +141,10 @@ class DrawnSources(ABC):
         emitted = self._emitted(np.random.Generator(bits).random(BLOCK), before.drawn)
         if number + 1 == len(self._checkpoints):
             position = before.position + len(emitted.sources)
-            # If another thread was faster, its checkpoint is the same.
-            self._checkpoints[number + 1 :] = [_Checkpoint(position, emitted.drawn, bits.state, emitted.is_end)]
+            # If another thread was faster, its checkpoint is the same, and those behind it stay.
+            self._checkpoints[number + 1 : number + 2] = [
+                _Checkpoint(position, emitted.drawn, bits.state, emitted.is_end)
+            ]
         self._last = number, emitted.sources
         return emitted.sources
 

@@ -34,6 +34,7 @@ STOPPING = ("first_exhausted", "all_exhausted", "all_exhausted_without_replaceme
 EPOCHS = ("new", "same")
 _TOLERANCE = float(np.sqrt(np.finfo(np.float64).eps))  # that of Generator.choice
 _MOST_TOLD = 8
+_MOST_DRAWS = 1 << 40  # two hours
 
 Probabilities = Sequence[float] | Mapping[str, float] | None
 
@@ -128,12 +129,22 @@ class Interleave:
         """Return the sources of an epoch, of which each has so many samples, at least one."""
         if self.probabilities is None:
             return self._in_turn(lengths)
+        self._check_draws(lengths)
         cumulated = np.asarray(_values(self.probabilities)).cumsum()
         cumulated /= cumulated[-1]
         source_of, generator = SourceOfDraw(cumulated, "right"), _hf_generator(seed, self.source_epoch(epoch))
         if self.stopping == "all_exhausted_without_replacement":
             return WithoutRepeats(lengths, generator, source_of)
         return WithRepeats(lengths, generator, source_of, waits_for_all=self.stopping == "all_exhausted")
+
+    def _check_draws(self, lengths: Sequence[int]) -> None:
+        """Raise `UsageError` if a source comes to its end so late that nobody would wait for the draws."""
+        draws = [length / max(share, 1e-300) for length, share in zip(lengths, self.shares(lengths), strict=True)]
+        if self.stopping != "first_exhausted" and max(draws) > _MOST_DRAWS:
+            slowest = draws.index(max(draws))
+            msg = f"stopping={self.stopping!r} waits for {lengths[slowest]} samples of a source with probability "
+            msg += f"{self.shares(lengths)[slowest]:.2g}: an epoch takes about {draws[slowest]:.2g} draws"
+            raise UsageError(msg, hint="a larger probability, or leave that source out")
 
     def _in_turn(self, lengths: Sequence[int]) -> SourcesInTurn:
         if self.stopping == "all_exhausted_without_replacement":
