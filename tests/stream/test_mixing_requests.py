@@ -314,6 +314,35 @@ def test_sizes_of_epochs(two: Make) -> None:
     assert two(weights=HALF, choice=PerRank(8)).num_samples % 8 == 0
 
 
+@pytest.mark.timeout(60)  # what is refused here would go on for ever
+@pytest.mark.parametrize("refill", [False, True])
+@pytest.mark.parametrize("batch", [0, 4])
+def test_a_filter_that_keeps_nothing_without_end(home: Path, batch: int, *, refill: bool) -> None:
+    """A rare sample is found all the same, though by the sizes of the sources it would have come long before."""
+    lines, parquet = (sources_in(home)[name] for name in ("lines", "parquet"))
+    nested = shoal.mix({"b": parquet, "c": lines}, weights={"b": 1, "c": 5}, ends="forever")
+    ds = shoal.mix({"a": lines, "in": nested}, weights={"a": 5, "in": 1}, ends="forever").shuffle("full", seed=1)
+    assert 45 * 36 <= ds.stream.resolved.request.round_at(0) <= 46 * 36  # type: ignore[union-attr]
+
+    def stream(function: Callable[[Any], bool]) -> Any:
+        kept = ds.filter(function, refill=refill and batch > 0)
+        return iter(kept.batch(batch) if batch else kept)
+
+    with pytest.raises(UsageError, match=r"(?s)filter\(.*nothing\) left none of 4096 samples in a row.* without end"):
+        next(stream(nothing))
+    if not refill or not batch:
+        first = next(stream(is_last_of_parquet))
+        assert first["own"] in (44, [44])
+
+
+def nothing(_: object) -> bool:
+    return False
+
+
+def is_last_of_parquet(sample: dict[str, Any]) -> bool:
+    return sample["kind"] == "parquet" and bool(sample["own"] == 44)
+
+
 def test_sources_that_come_once_in_an_age(home: Path) -> None:
     sources = {name: sources_in(home)[name] for name in ("lines", "mds")}
     weights = {"lines": 1e-12, "mds": 1}

@@ -217,6 +217,18 @@ class MixRequest:
             raise UsageError(msg, hint='ends="all" or ends="forever", or a smaller batch')
         return (beyond - 1) // run * run
 
+    def round_at(self, position: int) -> int:
+        """Return how many positions a round of every source takes, at the weights of this endless position.
+
+        Sources that do not come there are left out; those of a nested mixture count as sources.
+        """
+        weights, counts, longest = self.schedule.weights_at(position), self.counts(position).tolist(), 0
+        for source, count in zip(self.sources, counts, strict=True):
+            inner, weight = source.request, weights[source.name]
+            samples = inner.round_at(count) if isinstance(inner, MixRequest) else source.num_samples
+            longest = max(longest, -(-samples * sum(weights.values()) // weight) if weight else 0)
+        return longest
+
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before an endless position."""
         return self.schedule.counts(position)

@@ -16,8 +16,9 @@ from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
-from shoal.pipeline.stages import DROPPED, BySource, run_stages
+from shoal.pipeline.stages import DROPPED, BySource, filters_in, run_stages
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
+from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
@@ -26,6 +27,8 @@ from shoal.stream.certificates.delivery_sums import DeliverySums
 from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
 from shoal.stream.iterator_position import Position
+
+_DROPPED_BETWEEN_CHECKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,27 @@ class BatchContext:
             return partial(self.quarantine.made, stages)
         return partial(run_stages, stages, index=self.opened.index) if stages else None
 
+    def most_dropped(self, step: int) -> int:
+        """Return how many samples in a row may be dropped: those of an epoch, or if it has no end, of two rounds.
+
+        Two, as sources do not come evenly in all mixtures; of every source, and before this step.
+        """
+        position, resolved = self.position, self.resolved
+        if position.num_samples <= FOREVER // 2 or not isinstance(resolved, ResolvedMixture):
+            return position.num_samples
+        number = position.start + step * position.partition.global_batch
+        return 2 * resolved.request.round_at(resolved.request.begin(position.epoch) + number)
+
+    def check_dropped(self, num_dropped: int, step: int) -> None:
+        """Raise `UsageError` if more samples in a row were dropped; called now and then, since it takes a while."""
+        if num_dropped % _DROPPED_BETWEEN_CHECKS or num_dropped < self.most_dropped(step):
+            return
+        what = [repr(stage) for stage in filters_in(self.pipeline.stages)]
+        what += ['reading(on_error="skip")'] if self.quarantine is not None else []
+        msg = f"{' and '.join(what)} left none of {num_dropped} samples in a row, in an epoch without end: more than "
+        msg += "two rounds of every source"
+        raise UsageError(msg, hint="try the function on ds[0]")
+
     @property
     def deliverer(self) -> Callable[..., Any]:
         """The function from a collated batch and the marks of its repeats to the batch that is yielded."""
@@ -69,6 +93,7 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
     made, counters, position = source.made, source.counters, source.position
     formatting = source.pipeline.formatting
     formatted = None if formatting.name is None else formatting.sample
+    in_a_row = 0
     for span in spans:
         after = span.steps.stop
         # The last position of an epoch may have no sample for this rank.
@@ -78,7 +103,10 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
             if result is SKIPPED or result is DROPPED:
                 counters.num_filtered += result is DROPPED
                 source.sums.dropped(step, 0)
+                in_a_row += 1
+                source.check_dropped(in_a_row, step)
                 continue
+            in_a_row = 0
             counters.num_samples += 1
             yield formatted(result) if formatted else result
         position.num_yielded = after
@@ -188,6 +216,7 @@ def _nearest_kept(source: BatchContext) -> Any:
         sample = _alone(source, int(order.ids(before, before + 1)[0]))
         if sample is not DROPPED and sample is not SKIPPED:
             return sample
+        source.check_dropped(step, position.num_yielded)
     if source.quarantine is None:
         msg = f"filter() keeps none of the {position.num_samples} samples of the epoch"
         raise UsageError(msg, hint="try the function on ds[0]")

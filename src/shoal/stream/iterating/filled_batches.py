@@ -65,7 +65,7 @@ class SharedParts:
     def made(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Part]:
         """Yield part after part."""
         made, position, counters = source.made, source.position, source.counters
-        size = position.partition.size_of(source.pipeline.rank)
+        size, in_a_row = position.partition.size_of(source.pipeline.rank), 0
         for span in spans:
             hashes, skipped = self._noted.popleft()
             stored = source.samples(span)
@@ -80,7 +80,10 @@ class SharedParts:
                         raise StoppedError(msg)
                     if result is DROPPED or result is SKIPPED:
                         counters.num_filtered += result is DROPPED
+                        in_a_row += 1
+                        source.check_dropped(in_a_row, step)
                         continue
+                    in_a_row = 0
                     samples.append(result)
                     kept.append(number)
                 before = step * size + skipped + 1 - begin
