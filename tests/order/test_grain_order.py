@@ -14,12 +14,12 @@ from shoal.order.partition import Partition
 from shoal.orders import GrainShuffle, GrainWindowShuffle
 
 ORDERS = st.one_of(
-    st.builds(GrainShuffle, ranks=st.integers(1, 4), parity=st.booleans()),
+    st.builds(GrainShuffle, world_size=st.integers(1, 4), parity=st.booleans()),
     st.builds(
         GrainWindowShuffle,
         window_size=st.integers(1, 40).map(lambda size: 5 * size),
         dataset=st.sampled_from(("map", "iter")),
-        ranks=st.integers(1, 4),
+        world_size=st.integers(1, 4),
         parity=st.booleans(),
     ),
 )
@@ -43,7 +43,7 @@ def test_seek_equals_scan_and_positions_invert(
 
 
 def test_ranks_get_every_fourth_sample_as_in_grain() -> None:
-    order = GrainShuffle(ranks=4).bind([100], seed=7)
+    order = GrainShuffle(world_size=4).bind([100], seed=7)
     ids = order.ids(0, 100)
     for rank in range(4):
         share = Partition(20, world_size=4).share(order, rank, 0, 5)

@@ -16,8 +16,8 @@ from shoal.orders import LitData
 CHUNKS = st.lists(st.integers(0, 30), min_size=1, max_size=6)
 RUNS = st.builds(
     LitData,
-    ranks=st.integers(1, 3),
-    workers=st.integers(0, 3),
+    world_size=st.integers(1, 3),
+    num_workers=st.integers(0, 3),
     batch_size=st.integers(1, 5),
     drop_last=st.sampled_from((None, True, False)),
     item_shuffle_window=st.sampled_from((0, 1, 4, 256)),
@@ -42,7 +42,7 @@ def test_seek_equals_scan_and_positions_invert(
 
 
 def test_every_rank_gets_its_own_stream_and_other_sizes_the_same_batches() -> None:
-    order = LitData(ranks=2, workers=2, batch_size=4)
+    order = LitData(world_size=2, num_workers=2, batch_size=4)
     bound = order.bind([50, 40, 70], seed=42)
     steps = bound.num_samples // 8
     ids = bound.ids(0, 8 * steps).reshape(steps, 2, 4)
@@ -58,8 +58,11 @@ def test_every_rank_gets_its_own_stream_and_other_sizes_the_same_batches() -> No
     ("order", "digest"),
     [
         (LitData(batch_size=16), "fb2abbb7d0472a81"),
-        (LitData(ranks=3, workers=2, batch_size=5), "959e95b941f9feb3"),
-        (LitData(ranks=2, workers=3, batch_size=7, drop_last=False, item_shuffle_window=0), "667e4b7ccad9230e"),
+        (LitData(world_size=3, num_workers=2, batch_size=5), "959e95b941f9feb3"),
+        (
+            LitData(world_size=2, num_workers=3, batch_size=7, drop_last=False, item_shuffle_window=0),
+            "667e4b7ccad9230e",
+        ),
     ],
 )
 def test_ids_are_those_of_litdata(order: LitData, digest: str) -> None:
@@ -73,7 +76,7 @@ def test_a_checkpoint_of_litdata_goes_on() -> None:
     checkpoint = {"dataset": {**told, "num_samples_yielded": 12, "item_shuffle_window": 256}, "current_epoch": 2}
     found = LitData().adopted(checkpoint, np.array([50, 40, 70]), 42)
     assert found is not None
-    assert (found.order, found.epoch, found.position) == (LitData(ranks=2, workers=2, batch_size=4), 1, 24)
+    assert (found.order, found.epoch, found.position) == (LitData(world_size=2, num_workers=2, batch_size=4), 1, 24)
     assert LitData().adopted({"epoch": 1}, np.array([50]), 42) is None
     with pytest.raises(StateError, match=r"seed=42.*this stream has seed=43"):
         LitData().adopted(checkpoint, np.array([50]), 43)

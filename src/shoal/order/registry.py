@@ -83,8 +83,8 @@ def order_of_text(text: str) -> Order:
 
     >>> order_of_text("block"), order_of_text("window(chunks=64, num_canonical_nodes=2)")
     (Block(chunks=256), Window(chunks=64, num_canonical_nodes=2))
-    >>> order_of_text("grain-shuffle(ranks=8)")
-    GrainShuffle(ranks=8, parity=False)
+    >>> order_of_text("grain-shuffle(world_size=8)")
+    GrainShuffle(world_size=8, parity=False)
 
     Raises
     ------

@@ -28,10 +28,10 @@ def ids_of(asked: dict[str, Any]) -> Any:
     intervals = [Interval(first, first, end, end) for first, end in itertools.pairwise(borders)]
     reader = SimpleNamespace(_config=None, _try_load_config=None, _max_cache_size=0)
     cache = SimpleNamespace(get_chunk_intervals=lambda: intervals, _reader=reader)
-    drop_last = asked["ranks"] > 1 if asked["drop_last"] is None else asked["drop_last"]
+    drop_last = asked["world_size"] > 1 if asked["drop_last"] is None else asked["drop_last"]
     shuffle = FullShuffle(cache, asked["seed"], drop_last, asked["item_shuffle_window"])
-    workers, size, epoch = max(1, asked["workers"]), asked["batch_size"], asked["epoch"] + 1
-    environment = _DistributedEnv(asked["ranks"], 0, 1)
+    workers, size, epoch = max(1, asked["num_workers"]), asked["batch_size"], asked["epoch"] + 1
+    environment = _DistributedEnv(asked["world_size"], 0, 1)
     chunks, parts = shuffle.get_chunks_and_intervals_per_workers(environment, workers, size, epoch)
     streams = [
         [
@@ -42,7 +42,7 @@ def ids_of(asked: dict[str, Any]) -> Any:
         for of_worker, its_parts in zip(chunks, parts, strict=True)
     ]
     ranks = []
-    for rank in range(asked["ranks"]):
+    for rank in range(asked["world_size"]):
         batches = [
             [stream[first : first + size] for first in range(0, len(stream), size)]
             for stream in streams[rank * workers : (rank + 1) * workers]
@@ -65,7 +65,7 @@ def loaded_ids(asked: dict[str, Any]) -> Any:
             str(directory), shuffle=True, seed=asked["seed"], drop_last=asked["drop_last"],
             item_shuffle_window=asked["item_shuffle_window"],
         )  # fmt: skip
-        loader = StreamingDataLoader(dataset, batch_size=asked["batch_size"], num_workers=asked["workers"])
+        loader = StreamingDataLoader(dataset, batch_size=asked["batch_size"], num_workers=asked["num_workers"])
         checkpoint: dict[str, Any] | None = None
         rest: list[int] = []
         for number in range(asked["epoch"] + 1):

@@ -21,8 +21,8 @@ def configurations(count: int = 2500) -> list[dict[str, Any]]:
             "chunks": [(each := draw.randint(2, 40))] * draw.randint(0, 5) + [each - 1] if is_loaded else chunks,
             "seed": draw.choice((42, 0, draw.randrange(2**32))),
             "epoch": draw.choice((0, 0, 1, 5)),
-            "ranks": 1 if is_loaded else draw.choice((1, 1, 2, 3, 8)),
-            "workers": draw.choice((0, 2)) if is_loaded else draw.choice((0, 1, 2, 3)),
+            "world_size": 1 if is_loaded else draw.choice((1, 1, 2, 3, 8)),
+            "num_workers": draw.choice((0, 2)) if is_loaded else draw.choice((0, 1, 2, 3)),
             "batch_size": draw.choice((1, 2, 5, 16)),
             "drop_last": draw.choice((None, True, False)),
             "item_shuffle_window": draw.choice((256, 256, 0, 1, 7)),
@@ -43,7 +43,7 @@ def rest_of(asked: dict[str, Any], checkpoint: dict[str, Any]) -> list[int]:
 
 def ids_of(asked: dict[str, Any]) -> list[int]:
     """Ids of an epoch in the order of steps, ranks and workers."""
-    names = ("ranks", "workers", "batch_size", "drop_last", "item_shuffle_window")
+    names = ("world_size", "num_workers", "batch_size", "drop_last", "item_shuffle_window")
     order = LitData(**{name: asked[name] for name in names})
     bound = order.bind(asked["chunks"], seed=asked["seed"], epoch=asked["epoch"])
     ids: list[int] = bound.ids(0, bound.num_samples).tolist()

@@ -41,8 +41,8 @@ class GrainShuffle:
 
     Parameters
     ----------
-    ranks
-        Ranks that each take every ``ranks``-th sample, as ``ds[rank::ranks]`` does; for another number of ranks the
+    world_size
+        Ranks that each take one of ``world_size`` samples, as ``ds[rank::world_size]`` does; at another world size the
         global batches are the same.
     parity
         Repeat what Grain repeats.
@@ -57,16 +57,16 @@ class GrainShuffle:
     version: ClassVar[int] = 1
     moves: ClassVar[Moved] = "samples"
 
-    ranks: int = 1
+    world_size: int = 1
     parity: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ranks", _at_least_one("ranks", self.ranks))
+        object.__setattr__(self, "world_size", _at_least_one("world_size", self.world_size))
 
     @property
     def parameters(self) -> dict[str, int | bool]:
         """Parameters of this order that a state keeps."""
-        return {"ranks": self.ranks, "parity": self.parity}
+        return {"world_size": self.world_size, "parity": self.parity}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> GrainEpoch:
         """Return the order of one epoch; O(num_chunks) time and memory."""
@@ -86,7 +86,7 @@ class GrainWindowShuffle:
         Samples of a window.
     dataset
         "map" or "iter": an iterator of Grain delivers the permuted window from its end.
-    ranks, parity
+    world_size, parity
         As in `GrainShuffle`.
 
     Examples
@@ -101,11 +101,11 @@ class GrainWindowShuffle:
 
     window_size: int = 1000
     dataset: str = "map"
-    ranks: int = 1
+    world_size: int = 1
     parity: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("window_size", "ranks"):
+        for name in ("window_size", "world_size"):
             object.__setattr__(self, name, _at_least_one(name, getattr(self, name)))
         if self.dataset not in ("map", "iter"):
             msg = f"Grain shuffles windows of a dataset of kind 'map' or 'iter'; got {self.dataset!r}"
@@ -115,7 +115,7 @@ class GrainWindowShuffle:
     def parameters(self) -> dict[str, int | str | bool]:
         """Parameters of this order that a state keeps."""
         told: dict[str, int | str | bool] = {"window_size": self.window_size, "dataset": self.dataset}
-        return told | {"ranks": self.ranks, "parity": self.parity}
+        return told | {"world_size": self.world_size, "parity": self.parity}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> GrainEpoch:
         """Return the order of one epoch; O(num_chunks) time and memory."""
@@ -144,7 +144,7 @@ class GrainEpoch:
         self.version, self.parameters = order.version, order.parameters
         self._chunk_first_id = chunk_starts(chunk_samples)
         self.num_samples = int(self._chunk_first_id[-1])
-        self._windows, self._first, self._ranks = windows, first, order.ranks
+        self._windows, self._first, self._world_size = windows, first, order.world_size
         self._end = first + self.num_samples if isinstance(order, GrainShuffle) or not order.parity else None
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -177,7 +177,7 @@ class GrainEpoch:
         batches: NDArray[np.int64],  # noqa: ARG002
     ) -> NDArray[np.uint64]:
         """Return the rank that takes each position in Grain."""
-        return (positions % self._ranks).astype(np.uint64)
+        return (positions % self._world_size).astype(np.uint64)
 
 
 class _Windows:

@@ -45,7 +45,7 @@ class LitData:
 
     Parameters
     ----------
-    ranks, workers, batch_size
+    world_size, num_workers, batch_size
         Those of the run whose order it is; with another world size and the same global batch, batches are the same.
     drop_last
         True to drop what does not fill a batch on every rank; default as in LitData: with several ranks.
@@ -63,26 +63,26 @@ class LitData:
     moves: ClassVar[Moved] = "shards"
     default_seed: ClassVar[int] = 42
 
-    ranks: int = 1
-    workers: int = 0
+    world_size: int = 1
+    num_workers: int = 0
     batch_size: int = 1
     drop_last: bool | None = None
     item_shuffle_window: int = 256
 
     def __post_init__(self) -> None:
-        for name, least in (("ranks", 1), ("workers", 0), ("batch_size", 1), ("item_shuffle_window", 0)):
+        for name, least in (("world_size", 1), ("num_workers", 0), ("batch_size", 1), ("item_shuffle_window", 0)):
             number = as_whole(name, getattr(self, name))
             if number < least:
                 msg = f"{name} must be at least {least}; got {number}"
                 raise UsageError(msg)
             object.__setattr__(self, name, number)
         if self.drop_last is None:
-            object.__setattr__(self, "drop_last", self.ranks > 1)
+            object.__setattr__(self, "drop_last", self.world_size > 1)
 
     @property
     def parameters(self) -> dict[str, int | bool | None]:
         """Parameters of this order that a state keeps."""
-        names = ("ranks", "workers", "batch_size", "drop_last", "item_shuffle_window")
+        names = ("world_size", "num_workers", "batch_size", "drop_last", "item_shuffle_window")
         return {name: getattr(self, name) for name in names}
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
@@ -122,8 +122,8 @@ class LitData:
             )
         order = replace(
             self,
-            ranks=told["world_size"],
-            workers=told["num_workers"],
+            world_size=told["world_size"],
+            num_workers=told["num_workers"],
             batch_size=told["batch_size"],
             drop_last=told["drop_last"],
             item_shuffle_window=told.get("item_shuffle_window", 0),
@@ -134,10 +134,10 @@ class LitData:
         return Adopted(order, seed, epoch, batches.first_of_step(steps))
 
     def quotas(self, num_samples: int) -> NDArray[np.int64]:
-        """Return the samples of each worker of each rank, shape (ranks, max(1, workers))."""
-        workers, size = max(1, self.workers), self.batch_size
-        each, more = divmod(num_samples // size // self.ranks, workers)
-        quotas = np.tile(size * (each + (np.arange(workers) < more)), (self.ranks, 1))
+        """Return the samples of each worker of each rank, shape (world_size, max(1, num_workers))."""
+        workers, size = max(1, self.num_workers), self.batch_size
+        each, more = divmod(num_samples // size // self.world_size, workers)
+        quotas = np.tile(size * (each + (np.arange(workers) < more)), (self.world_size, 1))
         if not self.drop_last:
             quotas[-1, more % workers] += num_samples - quotas.sum()
         return quotas
