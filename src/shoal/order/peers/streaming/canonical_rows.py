@@ -96,18 +96,6 @@ class Rows:
         found = (columns[:, None] + self.starts).reshape(-1)[start - first * num_rows : end - first * num_rows]
         return np.concatenate([found, tail]) if len(tail) else found
 
-    def positions(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first position of each sample number, -1 for those that have none."""
-        num_rows, whole = len(self.starts), len(self.starts) * self.width
-        rows = np.maximum(np.searchsorted(self.starts, numbers, side="right") - 1, 0)
-        columns = numbers - self.starts[rows]
-        by_number = np.argsort(self.tail, kind="stable")
-        at = np.searchsorted(self.tail, numbers, sorter=by_number)
-        there = by_number[np.minimum(at, len(self.tail) - 1)] if len(self.tail) else np.zeros_like(numbers)
-        listed = self.tail[there] == numbers if len(self.tail) else np.zeros(len(numbers), dtype=bool)
-        inside = columns < self.width
-        return np.where(inside, columns * num_rows + rows, np.where(listed, whole + there, -1))
-
     def _numbers_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         columns, rows = np.divmod(positions, len(self.starts))
         found: NDArray[np.int64] = self.starts[rows] + columns
