@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ShardSampling:
-    """How shards are sampled: ``granularity`` samples at a time, by a seed that stays or that changes with epochs."""
+    """A way of sampling shards: ``granularity`` samples at a time, by a seed that stays or that changes with epochs."""
 
     granularity: int
     seed: int

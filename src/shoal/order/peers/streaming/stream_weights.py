@@ -1,4 +1,4 @@
-"""How many samples each stream of Streaming contributes to an epoch.
+"""Samples that each stream of Streaming contributes to an epoch.
 
 References
 ----------
