@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.order.peer_mixtures import WITHOUT, mixed_ids
+from tests.stream.made import write_lines
 from tests.stream.mixed import check, ids_in, mixed, sources_in
 
 import shoal
@@ -201,3 +202,17 @@ def test_a_shuffled_mixture_gives_orders_to_sources_without_one(tmp_path: Path) 
     assert sorted(first) == sorted(second) == list(range(388))
     assert first != second
     assert ds.quality(batch=16).vr[16] > 0
+
+
+@pytest.mark.parametrize("order", ["hf-block", "hf-reservoir"])
+def test_sources_may_have_orders_of_the_library_too(order: str, tmp_path: Path) -> None:
+    choice, sources = Interleave([0.6, 0.4], "all_exhausted"), {}
+    for name, size in (("a", 20), ("b", 7)):
+        write_lines(tmp_path / name, [size, size, size])
+        sources[name] = shoal.open(tmp_path / name).shuffle(order, seed=4, buffer_size=5)
+    ds = shoal.mix(sources, choice=choice, seed=42)
+    for epoch in range(3):
+        ids = mixed_ids(choice, [sources["a"].ids(epoch), 60 + sources["b"].ids(epoch)], 42, epoch).tolist()
+        assert ds.ids(epoch).tolist() == ids
+        own = [("a", number) if number < 60 else ("b", number - 60) for number in ids]
+        assert [(sample["__source__"], sample["id"]) for sample in ds] == own

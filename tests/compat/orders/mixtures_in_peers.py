@@ -1,6 +1,6 @@
 """Compares the choices of `shoal.mixing` that are of other libraries with these, id for id, in random configurations.
 
-``python -m tests.compat.orders.mixtures_in_peers [PEER ...] [--num 2000]`` makes the environments that are missing, has
+``python -m tests.compat.orders.mixtures_in_peers [PEER ...] [--num 1000]`` makes the environments that are missing, has
 each library mix sources of a few samples, and compares; among them those of which the tests have digests. What this
 machine cannot have is skipped by name. Exit code 1 if any id differs.
 """
@@ -167,7 +167,7 @@ def compared(peer: str, num: int) -> tuple[list[Wanted], Counter[str], int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peers", nargs="*", default=list(LIBRARIES))
-    parser.add_argument("--num", type=int, default=2000)
+    parser.add_argument("--num", type=int, default=1000)
     arguments = parser.parse_args()
     num_wrong = 0
     for peer in arguments.peers:
