@@ -59,6 +59,7 @@ OF_ORDERS = {
     "datasets50": Peer(("datasets==5.0.0",), torch=True),
     "datasets52": Peer(("datasets==5.2.0",), torch=True, alone=("torchdata==0.11.0",)),
     "grain": Peer(("grain==0.2.18",)),
+    "webdataset-torch": Peer(("webdataset==1.0.2",), torch=True),
 }
 # mosaicml-streaming imports torchvision for one function, litdata decodes JPEG by it, and PyPI's torchvision does not
 # load next to every torch.
