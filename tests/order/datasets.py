@@ -6,7 +6,17 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from shoal.orders import Block, BoundOrder, Buffer, Full, Order, Sequential, Window
+from shoal.orders import (
+    Block,
+    BoundOrder,
+    Buffer,
+    Full,
+    Order,
+    Sequential,
+    TorchRandom,
+    WebDatasetDetshuffle,
+    Window,
+)
 
 SHAPES = ("equal", "uneven", "sparse", "heavy")
 
@@ -48,6 +58,14 @@ def orders() -> st.SearchStrategy[Order]:
         st.just(Sequential()),
         st.builds(Block, chunks=st.integers(1, 40)),
         st.builds(Buffer, samples=st.integers(1, 3000)),
+        st.builds(TorchRandom, st.sampled_from(("sampler", "epoch"))),
+        st.builds(
+            WebDatasetDetshuffle,
+            bufsize=st.integers(0, 3000),
+            batch_size=st.integers(1, 50),
+            world_size=st.integers(1, 4),
+            num_workers=st.integers(0, 3),
+        ),
     )
 
 

@@ -155,6 +155,8 @@ def test_the_laws_of_orders(samples: NDArray[np.int64], data: st.DataObject) -> 
     assert np.array_equal(chunks, chunk_of(samples, found))
     first = {sample: position for position, sample in reversed(list(enumerate(ids.tolist())))}
     assert again.positions(np.arange(total)).tolist() == [first.get(sample, -1) for sample in range(total)]
+    sample = data.draw(st.integers(0, total - 1))
+    assert again.first_between(sample, start, stop) == next((i for i in range(start, stop) if ids[i] == sample), -1)
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32))

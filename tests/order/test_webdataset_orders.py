@@ -185,6 +185,9 @@ def test_resampled_is_that_of_the_pipeline(
     assert list(zip(ids.tolist(), bound.axis(positions, positions, positions).tolist(), strict=True)) == expected
     found = {sample: position for position, sample in reversed(list(enumerate(ids.tolist())))}
     assert bound.positions(np.arange(first[-1])).tolist() == [found.get(i, -1) for i in range(first[-1])]
+    start, sample = len(ids) // 2, int(ids[0])
+    again = np.flatnonzero(ids[start:] == sample)
+    assert bound.first_between(sample, start, len(ids)) == (start + again[0] if len(again) else -1)
 
 
 @given(datasets(max_samples=3000, max_chunks=40), runs(), st.booleans(), st.data())

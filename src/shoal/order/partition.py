@@ -37,7 +37,7 @@ from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
 from shoal.order.position_subsets import WithoutGaps
-from shoal.order.protocol import AXIS_BITS, LANE_BITS, BoundOrder, Dealing, lanes_of
+from shoal.order.protocol import AXIS_BITS, LANE_BITS, BoundOrder, Dealing, innermost, lanes_of
 
 REMAINDERS = ("keep", "pad", "drop")
 
@@ -241,8 +241,8 @@ def dealing_order(
     """Return the indices that sort samples for dealing: by batch, canonical node, lane of the chunk, position."""
     if isinstance(order, WithoutGaps):
         positions, order = order.untouched_positions(positions), order.untouched
-    if isinstance(order, Dealing):
-        return order_by((batch, batch_bits), (order.axis(positions, chunks, batch), AXIS_BITS))
+    if isinstance(dealt := innermost(order), Dealing):
+        return order_by((batch, batch_bits), (dealt.axis(positions, chunks, batch), AXIS_BITS))
     num_nodes = order.num_canonical_nodes
     nodes = (positions % num_nodes, num_nodes.bit_length())
     return order_by((batch, batch_bits), nodes, (lanes_of(order, chunks), LANE_BITS))

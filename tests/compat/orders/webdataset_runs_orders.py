@@ -1,4 +1,4 @@
-"""Real runs with WebDataset over tars, in torch's loader; shoal gives a part of them and goes on at a count of samples."""
+"""Real runs with WebDataset over tars, in torch's loader; shoal gives their first part and goes on with them."""
 
 from __future__ import annotations
 

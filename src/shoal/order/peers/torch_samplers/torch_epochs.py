@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.peers.mersenne_twister import MersenneWords
+from shoal.order.peers.repeated_ids import first_found
 from shoal.order.peers.torch_samplers.torch_numbers import bounded
 from shoal.order.protocol import as_ids, as_span, chunk_starts
 
@@ -24,6 +25,7 @@ class IndexEpoch:
     num_canonical_nodes: ClassVar[int] = 1
     version: ClassVar[int] = 1
     span: ClassVar[int] = _SPAN
+    _draws: ClassVar[bool] = False
 
     def __init__(
         self, chunk_samples: NDArray[np.int64], num_samples: int, parameters: Mapping[str, Any], *, num_ranks: int = 1
@@ -45,6 +47,11 @@ class IndexEpoch:
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the first position of each id, -1 where it does not come; the first call costs O(num_samples)."""
         return self._positions(as_ids(ids, self._stored))
+
+    def first_between(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        repeats = self._draws or self.num_samples > self._stored
+        return first_found(self, sample_id, start, stop, repeats=repeats)
 
     def axis(
         self,
@@ -112,6 +119,8 @@ class StoredEpoch(IndexEpoch):
 
 class DrawnEpoch(IndexEpoch):
     """Independent draws with replacement."""
+
+    _draws = True
 
     def __init__(self, words: MersenneWords, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.peers.rank_streams import RankStreams
+from shoal.order.peers.repeated_ids import first_found
 from shoal.order.protocol import as_ids
 
 
@@ -28,3 +29,7 @@ class RepeatingStreams(RankStreams):
                 first[found[new]] = start + places[new]
             self._first = first
         return self._first[wanted]
+
+    def first_between(self, sample_id: int, start: int, stop: int) -> int:
+        """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
+        return first_found(self, sample_id, start, stop)
