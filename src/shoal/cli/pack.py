@@ -17,6 +17,7 @@ from shoal.cli.options.source_options import add_json_argument, add_store_argume
 from shoal.errors import UsageError
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.cleaning import GRACE_SECONDS, clean
 from shoal.pack.destination import check_apart
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
@@ -32,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "The same command continues a run that was killed or found the disk full."
     )
     source = "a directory of files, a glob, a manifest (.csv, .tsv, .jsonl, .parquet), or what save_to_disk has written"
-    parser.add_argument("source", metavar="SRC", help=source)
-    parser.add_argument("destination", metavar="DST", help="a directory or URL that holds no shards yet")
+    parser.add_argument("source", metavar="SRC", nargs="?", help=source)
+    parser.add_argument("destination", metavar="DST", nargs="?", help="a directory or URL that holds no shards yet")
     text = f"format of the shards: {format_names()} (default: tar)"
     parser.add_argument("--format", metavar="NAME", default="tar", help=text)
     add_shard_arguments(
@@ -45,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_input_arguments(parser)
     _add_order_arguments(parser)
+    group = parser.add_argument_group("cleaning")
+    text = "pack nothing; remove from DST what an unfinished job has made there, and its records"
+    group.add_argument("--clean", metavar="DST", help=text)
+    text = "a job is dead if it has recorded nothing for so long (default: 86400, a day)"
+    group.add_argument("--grace", metavar="SECONDS", type=float, default=GRACE_SECONDS, help=text)
     add_store_arguments(parser)
     add_json_argument(parser)
 
@@ -81,6 +87,11 @@ def _add_order_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Pack the source, and report."""
+    if arguments.clean is not None:
+        return _clean(arguments)
+    if arguments.destination is None:
+        msg = "SRC and DST are missing: what to pack, and where to"
+        raise UsageError(msg, hint="shoal pack photos/ packed/, for instance")
     began_seconds = time.monotonic()
     check_seed(arguments.seed)
     factors = _factors(arguments.oversample)
@@ -130,6 +141,21 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress.show_bytes,
         )
     _report(packed, sizing, time.monotonic() - began_seconds, as_json=arguments.json)
+    return 0
+
+
+def _clean(arguments: argparse.Namespace) -> int:
+    if arguments.source is not None:
+        msg = "--clean packs nothing, so it takes no SRC"
+        raise UsageError(msg, hint="shoal pack --clean DST")
+    found = clean(arguments.clean, grace_seconds=arguments.grace, storage_options=storage_options_of(arguments))
+    names = {"removed": list(map(printable, found.removed)), "kept": list(map(printable, found.kept))}
+    record = {"output": printable(arguments.clean), "num_removed": len(found.removed), "num_bytes": found.num_bytes}
+    output.emit(record | names if arguments.json else record, as_json=arguments.json)
+    if found.kept:
+        output.complain(
+            f"note: not removed, as their bytes are not those that the job made: {', '.join(names['kept'])}"
+        )
     return 0
 
 

@@ -13,6 +13,7 @@ from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from shoal.formats.column_paths import Column
+    from shoal.pack.cleaning import Cleaned, clean
     from shoal.pack.destination import Output
     from shoal.pack.from_shards.repacking import Repacked, repack
     from shoal.pack.inputs.sample_fields import SampleFields
@@ -25,6 +26,7 @@ if _TYPE_CHECKING:
     from shoal.pack.writer import Writer
 
 __all__ = [
+    "Cleaned",
     "Column",
     "Output",
     "PackJob",
@@ -36,6 +38,7 @@ __all__ = [
     "ShardSummary",
     "Unreadable",
     "Writer",
+    "clean",
     "pack",
     "pack_shard",
     "plan",
@@ -48,6 +51,7 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     {
         "shoal.formats.column_paths": "Column",
+        "shoal.pack.cleaning": "Cleaned clean",
         "shoal.pack.destination": "Output",
         "shoal.pack.from_shards.repacking": "Repacked repack",
         "shoal.pack.inputs.sample_fields": "SampleFields",

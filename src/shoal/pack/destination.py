@@ -38,7 +38,7 @@ from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING, PACKING_PLAN
 from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.store_of_url import open_store
-from shoal.storage.store_protocol import PutIf, Store
+from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note", ".made"
@@ -96,7 +96,7 @@ class Output:
                 # No process is packing here; nothing is written, as the directory may be read-only.
                 self._check_whole(done, may_skip=may_skip)
                 return done
-            self._lock = InheritedLock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
+            self.lock()
         try:
             finished = self._begin(suffix, asked)
             if finished is not None:
@@ -307,6 +307,32 @@ class Output:
             return True
         msg = f"{without_secrets(path)}: another packing has written this while this one was under way"
         raise UsageError(msg, hint="pack again, into another directory: shards of both may have the same names")
+
+    def lock(self) -> None:
+        """On a local file system, keep other processes of this machine from packing here; `StorageError` if one is."""
+        if not scheme_of(self.url):
+            self._lock = InheritedLock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
+
+    def records(self) -> list[ObjectInfo]:
+        """Return all records of a job, of any plan; none if there is no job."""
+        directory = self._journal("").rstrip("/")
+        if not scheme_of(directory) and not Path(directory).is_dir():
+            return []
+        own = (_PART, _NOTE, _MADE, ".tmp", f"/{_PLAN}", f"/{_LOCK}")
+        return [info for info in self.store.list(directory) if info.path.endswith(own)]
+
+    def take_over(self) -> None:
+        """Make this the packing that may write here, so that tasks of another one stop."""
+        if self._read(_PLAN) is not None:
+            self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": {}}).encode())
+
+    def remove_records(self) -> None:
+        """Remove all records; that of the plan, for which readers look, goes last."""
+        for info in self.records():
+            if not info.path.endswith((f"/{_PLAN}", f"/{_LOCK}")):
+                self.store.delete(info.path)
+        self.store.delete(self._journal(_PLAN))
+        self._remove_directory()
 
     def release(self) -> None:
         """Release the lock, so that others can pack here."""

@@ -1,0 +1,132 @@
+"""`shoal.pack.clean`: what an unfinished job left behind is removed, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import IndexFileError, UsageError
+from shoal.index.index_file import decode
+from shoal.indexing.index_files import load_index
+from shoal.pack.destination import Output, digest_of
+from shoal.storage.sources.shard_selection import INDEX_NAME
+from shoal.storage.store_protocol import ObjectInfo
+from shoal.storage.urls import join, relative, without_secrets
+
+GRACE_SECONDS = 86_400.0
+"""Default time for which a job must have written nothing before it counts as dead: a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What `clean` removed: names below the destination, and their bytes; ``kept`` are changed shards, not removed."""
+
+    removed: tuple[str, ...]
+    num_bytes: int
+    kept: tuple[str, ...] = ()
+
+
+def clean(
+    url: str | os.PathLike[str],
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Cleaned:
+    """Remove what a job left in a destination and no index names: its shards, if it was not finished, and its records.
+
+    A shard is removed only if the job recorded that it made these very bytes, which are read and compared. A finished
+    dataset stays as it is; a job that was not finished is gone, and its late tasks end with an error.
+
+    Parameters
+    ----------
+    url
+        The destination of the job.
+    grace_seconds
+        How long ago the job must have written its last record; 0 if it is known to be dead.
+    storage_options
+        Options of the store.
+
+    Returns
+    -------
+    Cleaned
+        What was removed; nothing, if no job left anything.
+
+    Raises
+    ------
+    UsageError
+        The job wrote something within the grace period, or its store tells no times and ``grace_seconds`` is not 0.
+    StorageError
+        A process of this machine is packing here, or something cannot be removed.
+
+    Examples
+    --------
+    >>> import tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     old = shoal.pack.pack(({"text": f"document {i}"} for i in range(200)), f"{directory}/old", format="jsonl")
+    ...     job = shoal.pack.plan_repack(old.url, f"{directory}/new", shard_bytes="2KiB")
+    ...     name = job.run(1).name  # and never another
+    ...     name in shoal.pack.clean(f"{directory}/new", grace_seconds=0).removed
+    True
+    """
+    out = Output(url, plan="cleaned", storage_options=storage_options)
+    records = out.records()
+    if not records:
+        return Cleaned((), 0)
+    out.lock()
+    try:
+        _check_age(out.url, records, grace_seconds)
+        out.take_over()
+        named: set[str] = set()
+        if out.store.find(path := join(out.url, INDEX_NAME)) is not None:
+            named.update(load_index(path, store=out.store).shard_names)
+        removed, kept, num_bytes = [], [], 0
+        for name, digests in sorted(_made(out, records).items()):
+            info = None if name in named else out.store.find(join(out.url, name))
+            if info is None:
+                continue
+            if digest_of(info.path, out.store) not in digests:
+                kept.append(name)
+                continue
+            out.store.delete(info.path)
+            removed.append(name)
+            num_bytes += info.num_bytes
+        removed += [relative(info.path, out.url) for info in records]
+        num_bytes += sum(info.num_bytes for info in records)
+        out.remove_records()
+        return Cleaned(tuple(removed), num_bytes, tuple(kept))
+    finally:
+        out.release()
+
+
+def _check_age(url: str, records: list[ObjectInfo], grace_seconds: float) -> None:
+    if grace_seconds <= 0:
+        return
+    times = [info.modified_ns for info in records]
+    known = [modified_ns for modified_ns in times if modified_ns is not None]
+    if len(known) < len(times):
+        msg = f"{without_secrets(url)}: this store does not tell when the job last wrote something"
+        raise UsageError(msg, hint="a grace period of 0 (--grace 0) removes it, if you know that it is dead")
+    age_seconds = time.time() - max(known) / 1e9
+    if age_seconds < grace_seconds:
+        msg = f"{without_secrets(url)}: a job wrote here {max(0, age_seconds):.0f} s ago, and counts as dead after "
+        msg += f"{grace_seconds:.0f} s"
+        raise UsageError(msg, hint="wait; or give a shorter grace period (--grace 0), if you know that it is dead")
+
+
+def _made(out: Output, records: list[ObjectInfo]) -> dict[str, set[str]]:
+    """Return the digests of all bytes that the job made for each name."""
+    made: dict[str, set[str]] = {}
+    for info in records:
+        name = info.path.rpartition("/")[2]
+        if name.endswith(".made"):
+            shard, _, digest = name.removesuffix(".made").rpartition(".")
+            made.setdefault(shard, set()).add(digest)
+        elif name.endswith(".part"):
+            with suppress(IndexFileError):
+                part = decode(bytes(out.store.read_range(info.path, 0, info.num_bytes)))
+                made.setdefault(part.shard_names[0], set()).add(str(part.metadata["digest"]))
+    return made
