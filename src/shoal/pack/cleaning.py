@@ -23,7 +23,7 @@ GRACE_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What `clean` removed: names below the destination, and their bytes; ``kept`` are changed shards, not removed."""
+    """Result of `clean`: names of what was removed, and their bytes; ``kept`` are changed shards, not removed."""
 
     removed: tuple[str, ...]
     num_bytes: int
