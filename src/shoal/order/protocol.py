@@ -6,9 +6,11 @@ chunk; the bound order is a pure function between positions and sample ids, whos
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,6 +21,7 @@ from shoal.order.seeds import draws, key
 
 LANE_BITS = 16
 AXIS_BITS = 24
+_MOST_STREAMS = 1 << 20  # of other libraries: less than 2^AXIS_BITS, and each is an object
 
 Moved = Literal["chunks", "shards", "samples", "nothing"]
 """What an order moves as one: it decides what its chunks are, and how they are read."""
@@ -237,12 +240,39 @@ def chunk_starts(chunk_samples: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def as_whole(name: str, value: object) -> int:
-    """Convert an integer of Python or numpy to an int, which fits JSON and cannot overflow, or raise an error."""
+    """Convert an integer of Python or numpy to an int, which fits JSON and 64 bits, or raise an error."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
+        number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
         msg = f"{name} must be an integer; got {value!r} of type {type(value).__name__}"
         raise UsageError(msg) from None
+    if not -(2**63) <= number < 2**63:
+        msg = f"{name} must be an integer below 2**63; got one of {number.bit_length()} bits"
+        raise UsageError(msg)
+    return number
+
+
+def as_flag(name: str, value: object) -> bool:
+    """Convert a truth value of Python or numpy to a bool, or raise an error: a text like "no" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        msg = f"{name} must be True or False; got {value!r} of type {type(value).__name__}"
+        raise UsageError(msg)
+    return bool(value)
+
+
+def check_flags(order: Any) -> None:
+    """Convert the arguments of a dataclass that are True or False by default, or raise an error."""
+    for each in fields(order):
+        if isinstance(each.default, bool):
+            object.__setattr__(order, each.name, as_flag(each.name, getattr(order, each.name)))
+
+
+def check_streams(**counts: int) -> None:
+    """Raise an error if a run of so many ranks, with so many workers each, has more streams than can be made."""
+    product = math.prod(max(1, count) for count in counts.values())
+    if product > _MOST_STREAMS:
+        msg = f"{' * '.join(counts)} must be at most 2**20; got {product}"
+        raise UsageError(msg, hint="they are those of the run whose order it is")
 
 
 def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:

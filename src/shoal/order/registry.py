@@ -94,9 +94,9 @@ def order_of_text(text: str) -> Order:
     found = _DESCRIPTION.fullmatch(text)
     try:
         call = ast.parse(f"order{found['arguments'] or '()'}", mode="eval").body if found else None
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
-    if found and isinstance(call, ast.Call) and not call.args:
+    if found and isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
         try:
             arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords if each.arg}
         except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -325,8 +325,10 @@ class ResolvedOrder(ResolvedEpochs):
 
     def __repr__(self) -> str:
         """Return the order as a call that can be pasted at a prompt and gives the same integers if defaults change."""
-        order = self.order
-        arguments = ", ".join(f"{name}={value!r}" for name, value in order.parameters.items())
+        order: Any = self.order
+        # What an order's name in a state says already is an argument of its class all the same.
+        told = {each.name: getattr(order, each.name) for each in fields(order)} if is_dataclass(order) else {}
+        arguments = ", ".join(f"{name}={value!r}" for name, value in {**told, **order.parameters}.items())
         call = f"shuffle(shoal.orders.{type(order).__name__}({arguments}), seed={self.request.seed}"
         if not self.moves_chunks:
             return call + ")"

@@ -105,7 +105,11 @@ class DatasetSpec:
         if self.sampling is not None and request.has_own_length:
             msg = f"{request.order!r} decides itself how often samples come, and was asked for after sample()"
             raise UsageError(msg, hint="an order of shoal itself, such as shuffle(), takes sampled datasets")
-        return replace(self, request=request)
+        shuffled = replace(self, request=request)
+        if request.has_own_length and self.num_samples and not shuffled.num_samples:
+            msg = f"{request.order!r} drops all of {self.num_samples:,} samples: they do not fill what it deals out"
+            raise UsageError(msg, hint="smaller batches, fewer ranks or workers, or an order that drops no samples")
+        return shuffled
 
     def selected(self, samples: Any, columns: Mapping[str, Any]) -> DatasetSpec:
         """Keep only these samples (numbers or a mask), or those that match columns of the index."""

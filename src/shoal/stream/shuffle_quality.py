@@ -107,7 +107,7 @@ def _measured(
         raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures them")
     bound = resolved.order.bind(chunk_samples, seed=resolved.request.seed, epoch=0)
     # Without a key: the storage position of a sample, by which sorted data are sorted.
-    values = np.arange(num_samples, dtype=np.float64) if keys is None else keys
+    values = np.arange(int(chunk_samples.sum()), dtype=np.float64) if keys is None else keys
     emitted = values[bound.ids(0, num_samples)]
     return [variance_ratio(emitted, size) for size in sizes]
 
@@ -132,6 +132,9 @@ def _different(
     counts = resolved.stored_between(borders)
     if turns is not None:
         counts = turns.copies.count_between(chunk_starts(counts))
+    if resolved.request.has_own_length:  # how often each part comes, its repeats included
+        ids = resolved.untouched(0).ids(0, order.num_samples)
+        counts = np.bincount(np.searchsorted(borders, ids, side="right") - 1, minlength=len(counts))
     return float(np.mean(found)), expected_distinct_of(counts[counts > 0], batch)
 
 

@@ -24,7 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.protocol import Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.protocol import (
+    Moved,
+    as_ids,
+    as_span,
+    as_whole,
+    check_chunk_samples,
+    check_flags,
+    check_streams,
+    chunk_starts,
+)
 from shoal.order.seeds import check_epoch, check_seed
 
 _SPAN = 1 << 16
@@ -62,6 +71,8 @@ class GrainShuffle:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "world_size", _at_least_one("world_size", self.world_size))
+        check_flags(self)
+        check_streams(world_size=self.world_size)
 
     @property
     def parameters(self) -> dict[str, int | bool]:
@@ -107,6 +118,8 @@ class GrainWindowShuffle:
     def __post_init__(self) -> None:
         for name in ("window_size", "world_size"):
             object.__setattr__(self, name, _at_least_one(name, getattr(self, name)))
+        check_flags(self)
+        check_streams(world_size=self.world_size)
         if self.dataset not in ("map", "iter"):
             msg = f"Grain shuffles windows of a dataset of kind 'map' or 'iter'; got {self.dataset!r}"
             raise UsageError(msg)

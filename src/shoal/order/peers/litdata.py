@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from shoal.errors import StateError, UsageError
 from shoal.order.peers.loader_batches import LoaderBatches
 from shoal.order.peers.rank_streams import RankStreams
-from shoal.order.protocol import Adopted, Moved, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.protocol import Adopted, Moved, as_flag, as_whole, check_chunk_samples, check_streams, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed
 
 _MOST_SEED = 2**32 - 1  # of numpy's RandomState
@@ -76,8 +76,9 @@ class LitData:
                 msg = f"{name} must be at least {least}; got {number}"
                 raise UsageError(msg)
             object.__setattr__(self, name, number)
-        if self.drop_last is None:
-            object.__setattr__(self, "drop_last", self.world_size > 1)
+        drops = self.world_size > 1 if self.drop_last is None else as_flag("drop_last", self.drop_last)
+        object.__setattr__(self, "drop_last", drops)
+        check_streams(world_size=self.world_size, num_workers=self.num_workers)
 
     @property
     def parameters(self) -> dict[str, int | bool | None]:
@@ -93,8 +94,8 @@ class LitData:
         """Return the order of one epoch, which LitData counts from 1; O(num_chunks) time and memory."""
         samples = check_chunk_samples(chunk_samples)
         number, litdata_epoch = check_seed(seed), check_epoch(epoch) + 1
-        if number > _MOST_SEED:
-            msg = f"LitData's seeds go up to {_MOST_SEED}; got {number}"
+        if max(number, litdata_epoch) > _MOST_SEED:
+            msg = f"LitData's seeds and epochs go up to {_MOST_SEED}; got seed {number} and epoch {litdata_epoch}"
             raise UsageError(msg)
         line = _ChunkLine(samples, number, litdata_epoch, self.item_shuffle_window)
         quotas = self.quotas(int(samples.sum()))

@@ -52,7 +52,7 @@ def release_of(version: str) -> tuple[int, int]:
     """
     try:
         major, minor = (int(part) for part in version.split(".")[:2])
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):
         major, minor = 0, 0
     if major < 3:
         msg = f"release is a release of datasets from 3.0 on, as text; got {version!r}"

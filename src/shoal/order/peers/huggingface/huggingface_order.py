@@ -32,7 +32,17 @@ from shoal.order.peers.huggingface.streams import ShuffledStream, Strided
 from shoal.order.peers.huggingface.turns import ShardTurns
 from shoal.order.peers.loader_batches import LoaderBatches
 from shoal.order.peers.rank_streams import RankStreams
-from shoal.order.protocol import Adopted, Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.protocol import (
+    Adopted,
+    Moved,
+    as_ids,
+    as_span,
+    as_whole,
+    check_chunk_samples,
+    check_flags,
+    check_streams,
+    chunk_starts,
+)
 from shoal.order.seeds import check_epoch, check_seed
 
 Kind = Literal["block", "reservoir"]
@@ -124,8 +134,9 @@ class HuggingFace:
                 msg = f"{name} must be from {minimum} to 2**32 - 1; got {value}"
                 raise UsageError(msg)
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "tables", bool(self.tables))
-        object.__setattr__(self, "release", self.release or RELEASES[self.kind])
+        check_flags(self)
+        check_streams(ranks=self.ranks, workers=self.workers)
+        object.__setattr__(self, "release", RELEASES[self.kind] if self.release is None else self.release)
         release = self._run.release
         if shuffled_in_blocks(release) != (self.kind == "block"):
             other = next(kind for kind in RELEASES if kind != self.kind)

@@ -23,7 +23,17 @@ from shoal.order.peers.streaming.stream_batches import BATCHINGS, BatchShape
 from shoal.order.peers.streaming.stream_epochs import StreamEpochs
 from shoal.order.peers.streaming.stream_weights import StreamShare, stream_shares, whole_epoch
 from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS, Ids, shuffled_ids
-from shoal.order.protocol import Adopted, Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.protocol import (
+    Adopted,
+    Moved,
+    as_ids,
+    as_span,
+    as_whole,
+    check_chunk_samples,
+    check_flags,
+    check_streams,
+    chunk_starts,
+)
 from shoal.order.seeds import check_epoch, check_seed
 
 PARTITIONS = ("orig", "relaxed")
@@ -112,6 +122,7 @@ class Streaming:
     shuffle_seed: int = 9176
 
     def __post_init__(self) -> None:
+        check_flags(self)
         _check_choice("algorithm", self.algorithm, ALGORITHMS)
         _check_choice("partition", self.partition, PARTITIONS)
         _check_choice("sampling_method", self.sampling_method, SAMPLINGS)
@@ -125,6 +136,9 @@ class Streaming:
         for name in ("num_canonical_nodes", "shuffle_block_size", "initial_physical_nodes", "batch_size", "epoch_size"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        check_streams(physical_nodes=self.physical_nodes, ranks_per_node=self.ranks_per_node)
+        check_streams(num_canonical_nodes=self.canonical_nodes)
+        check_streams(initial_physical_nodes=self.initial_physical_nodes or 1)
         nodes = self.dealing_nodes
         if nodes % self.canonical_nodes and self.canonical_nodes % nodes:
             msg = f"{nodes} physical nodes and {self.canonical_nodes} canonical nodes do not divide each other"

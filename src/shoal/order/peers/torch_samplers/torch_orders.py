@@ -22,7 +22,7 @@ from shoal.order.peers.mersenne_twister import MersenneWords, words_after, words
 from shoal.order.peers.torch_samplers.torch_epochs import DrawnEpoch, IndexEpoch, PermutedEpoch, StoredEpoch
 from shoal.order.peers.torch_samplers.torch_numbers import permutation, words_of_integer, words_of_permutation
 from shoal.order.peers.torch_samplers.torch_states import saved_sampler
-from shoal.order.protocol import AXIS_BITS, Adopted, Moved, as_whole, check_chunk_samples
+from shoal.order.protocol import AXIS_BITS, Adopted, Moved, as_whole, check_chunk_samples, check_flags
 from shoal.order.seeds import check_epoch, check_seed
 
 Generator = Literal["sampler", "loader", "global", "epoch"]
@@ -74,6 +74,7 @@ class TorchRandom:
     drawn: int = 0
 
     def __post_init__(self) -> None:
+        check_flags(self)
         if self.generator not in get_args(Generator):
             msg = f"generator must be one of {', '.join(map(repr, get_args(Generator)))}; got {self.generator!r}"
             raise UsageError(msg)
@@ -200,6 +201,7 @@ class TorchDistributed:
     drop_last: bool = False
 
     def __post_init__(self) -> None:
+        check_flags(self)
         object.__setattr__(self, "num_replicas", _at_least(1, "num_replicas", self.num_replicas))
         if self.num_replicas > 1 << AXIS_BITS:
             msg = f"num_replicas is at most 2**{AXIS_BITS}; got {self.num_replicas}"

@@ -20,11 +20,11 @@ from shoal.order.peers.rank_streams import RankStreams
 from shoal.order.peers.webdataset.python_integers import PythonIntegers, python_random, words_of
 from shoal.order.peers.webdataset.repeating_streams import RepeatingStreams
 from shoal.order.peers.webdataset.worker_streams import Shuffle, WorkerStream, shuffle_of, shuffled
-from shoal.order.protocol import AXIS_BITS, Moved, as_whole, check_chunk_samples
+from shoal.order.protocol import Moved, as_whole, check_chunk_samples, check_flags, check_streams
 from shoal.order.seeds import check_epoch, check_seed
 
 _LEAST = {"batch_size": 1, "world_size": 1, "samples_per_worker": 1}
-_MOST = {"world_size": 1 << AXIS_BITS, "bufsize": 2**32 - 1, "shardshuffle": 2**32 - 1}
+_MOST = {"bufsize": 2**32 - 1, "shardshuffle": 2**32 - 1}
 _HASHED = 2**61 - 1  # Python's hash of an integer is the rest to this
 
 
@@ -251,6 +251,7 @@ def mixed_seed(*words: int) -> int:
 
 def _check(order: WebDatasetShuffle | WebDatasetResampled) -> None:
     """Raise `UsageError` for arguments that the library cannot have."""
+    check_flags(order)
     for field in fields(order):
         value, name = getattr(order, field.name), field.name
         if isinstance(field.default, bool) or (value is None and field.default is None):
@@ -259,12 +260,15 @@ def _check(order: WebDatasetShuffle | WebDatasetResampled) -> None:
             if not isinstance(value, (int, str)):
                 msg = f"{name} must be an integer, a text or None; got {value!r}"
                 raise UsageError(msg)
+            if not isinstance(value, str):
+                object.__setattr__(order, name, as_whole(name, value))
             continue
         object.__setattr__(order, name, number := as_whole(name, value))
         if not _LEAST.get(name, 0) <= number <= _MOST.get(name, number):
             most = f" and at most {_MOST[name]}" if name in _MOST else ""
             msg = f"{name} must be at least {_LEAST.get(name, 0)}{most}; got {number}"
             raise UsageError(msg)
+    check_streams(world_size=order.world_size, num_workers=order.num_workers)
     samples_count = getattr(order, "counts_epochs", order.detshuffle)
     for name, counts in (("sample_seed", samples_count), ("shard_seed", order.detshuffle)):
         if counts and isinstance(getattr(order, name), str):
