@@ -213,8 +213,9 @@ def test_a_wrong_argument_is_refused_or_is_one(name: str, one: Dataset) -> None:
         for value in WRONG:
             if argument in ("bufsize", "samples_per_worker", "drawn", "num_samples", "shardshuffle") and value == 2**31:
                 continue  # a large one, which takes long
+            asked: dict[str, Any] = {argument: value}
             try:
-                ds = one.shuffle(name, **{argument: value})
+                ds = one.shuffle(name, **asked)
             except UsageError:
                 continue
             told = ds.resolved.order.parameters[argument]
@@ -228,3 +229,21 @@ def test_a_text_may_have_anything_in_it() -> None:
     for text in [*texts, "block(chunks=" + "-" * 5000 + "1)", "block(chunks=" + "[" * 300 + "]" * 300 + ")"]:
         with pytest.raises(UsageError, match="does not describe an order"):
             order_of_text(text)
+
+
+LITDATA = {"num_samples_yielded": 8, "seed": 42, "world_size": 2, "num_workers": 1, "batch_size": 4, "drop_last": True}
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, -1, 2**70])
+@pytest.mark.parametrize("name", sorted(LITDATA))
+def test_a_damaged_checkpoint_of_another_library_is_a_state_that_is_refused(
+    name: str, value: object, few: Dataset
+) -> None:
+    ds = few.shuffle("litdata", world_size=2, batch_size=4)
+    before = ds.state_dict()
+    try:
+        ds.load_state_dict({"dataset": {**LITDATA, name: value}, "current_epoch": 1})
+    except StateError:
+        assert ds.state_dict() == before
+    else:
+        assert 0 <= ds.state_dict()["position"] <= ds.num_samples

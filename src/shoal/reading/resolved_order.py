@@ -230,7 +230,13 @@ class ResolvedOrder(ResolvedEpochs):
         """
         if not isinstance(self.order, Adopting):
             return None
-        found = self.order.adopted(checkpoint, self.stored_between(self.order_borders), self.seed)
+        try:
+            found = self.order.adopted(checkpoint, self.stored_between(self.order_borders), self.seed)
+        except StateError:
+            raise
+        except (UsageError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            msg = f"the checkpoint does not say where a run in the order {self.order.name!r} is: {error!r:.200}"
+            raise StateError(msg, hint="give it as the library saved it") from None
         if found is None:
             return None
         return replace(self, request=replace(self.request, order=found.order, seed=found.seed)), *found[2:]
