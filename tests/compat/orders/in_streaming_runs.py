@@ -27,7 +27,7 @@ def ids_of(asked: dict[str, Any]) -> Any:
         batches.append(batch["id"].tolist())
         if len(batches) == asked["seen"]:
             state = loader.state_dict()
-    return {"batches": batches, "state": state}
+    return {"checkpoint": {"state": state, "before": batches[: asked["seen"]]}, "rest": batches[asked["seen"] :]}
 
 
 os.chdir(Path(__file__).parents[3])

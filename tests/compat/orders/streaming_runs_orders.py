@@ -34,8 +34,8 @@ def _configuration(rng: random.Random, algorithm: str) -> dict[str, Any]:
     }
 
 
-def ids_of(asked: dict[str, Any]) -> Any:
-    """What the runs should give, and the checkpoint that they should have."""
+def rest_of(asked: dict[str, Any], checkpoint: dict[str, Any]) -> Any:
+    """The rest of the epoch, by Streaming's own checkpoint; what came before it is compared, too."""
     given = {name: asked[name] for name in ("shuffle_block_size", "num_canonical_nodes") if asked[name] is not None}
     before, after = (
         shoal.open(ROOT / asked["directory"])
@@ -44,13 +44,8 @@ def ids_of(asked: dict[str, Any]) -> Any:
         for seed in (asked["shuffle_seed"], None)  # the second has the seed from the checkpoint
     )
     before.set_epoch(asked["epoch"])
-    batches = [batch["id"].tolist() for batch, _ in zip(before, range(asked["seen"]), strict=False)]
-    state = {
-        "epoch": asked["epoch"],
-        "sample_in_epoch": asked["seen"] * asked["batch_size"],
-        "num_canonical_nodes": given.get("num_canonical_nodes", 64 if asked["shuffle_algo"] in ("py1s", "py2s") else 1),
-        "shuffle_seed": asked["shuffle_seed"],
-        "initial_physical_nodes": 1,
-    }
-    after.load_state_dict(state)
-    return {"batches": batches + [batch["id"].tolist() for batch in after], "state": state}
+    first = [batch["id"].tolist() for batch, _ in zip(before, range(asked["seen"]), strict=False)]
+    if first != checkpoint["before"]:
+        return first
+    after.load_state_dict(checkpoint["state"])
+    return [batch["id"].tolist() for batch in after]
