@@ -33,7 +33,7 @@ def orders() -> Iterator[HuggingFace]:
     for name in ("reservoir", "block"):
         for ranks, workers in ((8, 4), (50, 8)):
             kind: Any = name
-            yield HuggingFace(kind, buffer_size=1000, ranks=ranks, workers=workers, batch_size=32)
+            yield HuggingFace(kind, buffer_size=1000, world_size=ranks, num_workers=workers, batch_size=32)
 
 
 def cost(order: HuggingFace) -> tuple[float, float, float]:
@@ -95,7 +95,7 @@ def main() -> None:
     for number, order in enumerate(measured):
         scans, first, second = zip(*(each[number] for each in times), strict=True)
         spread = f"{min(scans):.0f} to {max(scans):.0f}"
-        run = f"{order.ranks:>3} x {order.workers}{'' if order.tables else ' one by one':<12}"
+        run = f"{order.world_size:>3} x {order.num_workers}{'' if order.tables else ' one by one':<12}"
         print(
             f"{order.name:<13} {order.release:<5} {order.buffer_size:>9,}  {run}"
             f" {statistics.median(scans):>8.0f} ({spread:>10})   {statistics.median(first):>8.2f} s"

@@ -41,8 +41,8 @@ def orders(draw: st.DrawFn) -> HuggingFace:
         draw(st.sampled_from(list(RELEASES.values()))),
         buffer_size=draw(st.integers(1, 300)),
         max_buffer_input_shards=draw(st.integers(1, 12)),
-        ranks=draw(st.integers(1, 5)),
-        workers=draw(st.integers(0, 3)),
+        world_size=draw(st.integers(1, 5)),
+        num_workers=draw(st.integers(0, 3)),
         batch_size=draw(st.integers(1, 9)),
         tables=draw(st.booleans()),
     )
@@ -102,7 +102,7 @@ def test_large_buffers_are_those_that_hold_samples(size: int) -> None:
 
 @given(order=orders(), samples=shards, seed=st.integers(0, 2**63), epoch=st.integers(0, 5))
 @example(order=order_of("5.2"), samples=np.array([0]), seed=0, epoch=0)
-@example(order=order_of("4.8", ranks=3, workers=2), samples=np.array([0, 0]), seed=0, epoch=1)
+@example(order=order_of("4.8", world_size=3, num_workers=2), samples=np.array([0, 0]), seed=0, epoch=1)
 def test_every_sample_comes_once_and_positions_are_the_inverse(
     order: HuggingFace, samples: NDArray[np.int64], seed: int, epoch: int
 ) -> None:
@@ -132,7 +132,7 @@ def test_ranks_that_share_samples_have_one_order_at_every_world_size(release: st
     samples = [9] * 7  # 7 shards: neither 2 nor 3 ranks can share them
     alone = order_of(release, buffer_size=20).bind(samples, seed=1)
     for ranks in (2, 3, 4):
-        together: Any = order_of(release, buffer_size=20, ranks=ranks).bind(samples, seed=1)
+        together: Any = order_of(release, buffer_size=20, world_size=ranks).bind(samples, seed=1)
         assert np.array_equal(together.ids(0, 63), alone.ids(0, 63))
         positions = np.arange(63)
         assert together.axis(positions, positions, positions).tolist() == (positions % ranks).tolist()
@@ -144,7 +144,7 @@ def test_ranks_that_share_samples_have_one_order_at_every_world_size(release: st
         ({"kind": "blocks"}, "kind is one of block, reservoir"),
         ({"kind": "block", "strategy": "fair"}, "strategy one of auto"),
         ({"kind": "block", "buffer_size": 0}, "buffer_size must be from 1"),
-        ({"kind": "block", "workers": -1}, "workers must be from 0"),
+        ({"kind": "block", "num_workers": -1}, "num_workers must be from 0"),
         ({"kind": "block", "release": "5.0"}, "5.0 has no block buffer.*hf-reservoir"),
         ({"kind": "reservoir", "release": "5.2.0"}, "5.2.0 has no reservoir buffer.*hf-block"),
         ({"kind": "reservoir", "release": "new"}, "release of datasets from 3.0 on.*'new'"),
@@ -159,4 +159,4 @@ def test_arguments_that_it_cannot_have(arguments: dict[str, Any], message: str) 
 
 def test_fewer_shards_than_ranks_that_get_shards() -> None:
     with pytest.raises(UsageError, match="needs a shard for each rank; there are 2 for 3 ranks"):
-        HuggingFace("block", ranks=3, strategy="shards").bind([4, 4])
+        HuggingFace("block", world_size=3, strategy="shards").bind([4, 4])

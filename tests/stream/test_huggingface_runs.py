@@ -35,15 +35,15 @@ def ids_of(ds: Any) -> list[int]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"ranks": 3, "batch_size": 4},
-        {"ranks": 4, "batch_size": 4},  # all ranks read all shards
-        {"ranks": 2, "batch_size": 5, "workers": 2, "strategy": "shards"},
+        {"world_size": 3, "batch_size": 4},
+        {"world_size": 4, "batch_size": 4},  # all ranks read all shards
+        {"world_size": 2, "batch_size": 5, "num_workers": 2, "strategy": "shards"},
     ],
 )
 def test_each_rank_gets_what_was_its_own(parts: Path, arguments: dict[str, Any]) -> None:
     order = HuggingFace("block", buffer_size=20, **arguments)
     bound: Any = order.bind(SIZES, seed=3)
-    ranks, size = arguments["ranks"], arguments["batch_size"]
+    ranks, size = arguments["world_size"], arguments["batch_size"]
     # As long as all ranks have whole batches.
     whole = len(bound.ids(0, 60)) // (ranks * size) * ranks * size
     positions = np.arange(whole)
@@ -56,7 +56,7 @@ def test_each_rank_gets_what_was_its_own(parts: Path, arguments: dict[str, Any])
 
 
 def test_another_world_size_has_the_same_global_batches(parts: Path) -> None:
-    ds = shoal.open(parts).shuffle("hf-reservoir", seed=3, buffer_size=20, ranks=3, batch_size=4)
+    ds = shoal.open(parts).shuffle("hf-reservoir", seed=3, buffer_size=20, world_size=3, batch_size=4)
     ds = ds.batch(global_batch_size=12)
     of_ranks = {}
     for ranks in (2, 3, 4):
@@ -81,7 +81,7 @@ def taken(name: str, state: Mapping[str, Any], parts: Path, **arguments: Any) ->
 def test_a_state_that_counts_samples(parts: Path) -> None:
     state = {"examples_iterable": {}, "batch_idx": 41, "type": "RebatchedArrowExamplesIterable"}
     assert taken("hf-block", state, parts) == (2, 41)
-    assert taken("hf-block", state, parts, ranks=2) == (2, 82)
+    assert taken("hf-block", state, parts, world_size=2) == (2, 82)
 
 
 def test_a_reservoir_has_let_go_what_arrived_after_it_was_full(parts: Path) -> None:
@@ -114,8 +114,8 @@ LOADER = {
 
 
 def test_the_state_of_a_loader_counts_batches(parts: Path) -> None:
-    assert taken("hf-reservoir", LOADER, parts, workers=2, batch_size=4) == (1, 20)
-    assert taken("hf-block", LOADER, parts, workers=2, batch_size=4, ranks=2) == (1, 40)
+    assert taken("hf-reservoir", LOADER, parts, num_workers=2, batch_size=4) == (1, 20)
+    assert taken("hf-block", LOADER, parts, num_workers=2, batch_size=4, world_size=2) == (1, 40)
     alone = {"_num_yielded": 5, "dataset_state": {"examples_iterable": reader(0, 9), "epoch": 1}}
     assert taken("hf-block", alone, parts, batch_size=4) == (1, 20)
 
@@ -128,14 +128,14 @@ def test_the_state_of_a_loader_counts_batches(parts: Path) -> None:
         ("hf-reservoir", reader(0, 50), {}, "in shard 0 of a list at sample 50"),
         ("hf-reservoir", reader(9, 0), {}, "in shard 9 of a list"),
         ("hf-reservoir", {"previous_states": [None] * 2}, {}, "of 2 lists of shards that take turns; here are 1"),
-        ("hf-reservoir", reader(1, 0), {"ranks": 2}, "of one process"),
-        ("hf-block", reader(1, 0), {"workers": 1}, "of one process"),
-        ("hf-block", LOADER, {"workers": 2, "batch_size": 8}, "num_workers=2, batch_size=4"),
+        ("hf-reservoir", reader(1, 0), {"world_size": 2}, "of one process"),
+        ("hf-block", reader(1, 0), {"num_workers": 1}, "of one process"),
+        ("hf-block", LOADER, {"num_workers": 2, "batch_size": 8}, "num_workers=2, batch_size=4"),
         ("hf-block", LOADER, {"batch_size": 4}, "num_workers=2, batch_size=4"),
         (
             "hf-block",
             {"examples_iterable": {}, "batch_idx": 7, "type": "RebatchedArrowExamplesIterable"},
-            {"ranks": 2, "batch_size": 4},
+            {"world_size": 2, "batch_size": 4},
             "had 7 samples, which are no whole batches of 4",
         ),
     ],

@@ -28,7 +28,10 @@ SEVERAL: list[dict[str, Any]] = [
     {"parity": True, "physical_nodes": 2, "ranks_per_node": 3},
     {"partition": "orig", "parity": True, "num_canonical_nodes": 2, "physical_nodes": 4},
 ]
-HUGGING_FACE = [{"buffer_size": 10, "ranks": 3}, {"buffer_size": 10, "ranks": 2, "workers": 2, "batch_size": 4}]
+HUGGING_FACE = [
+    {"buffer_size": 10, "world_size": 3},
+    {"buffer_size": 10, "world_size": 2, "num_workers": 2, "batch_size": 4},
+]
 WEBDATASET = [{"bufsize": 10, "initial": 3}, {"bufsize": 10, "world_size": 2, "num_workers": 2, "batch_size": 4}]
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "window": [{"chunks": 4}],

@@ -73,8 +73,8 @@ def _run(draw: random.Random, release: str, possible: list[tuple[str, list[int]]
         "epoch": draw.choice((0, 0, 1, 2, draw.randint(3, 1000))),
         "buffer_size": draw.choice((1, 2, 3, draw.randint(4, 120), draw.randint(4, 120), 1000, draw.randint(1, 2500))),
         "max_buffer_input_shards": draw.choice((1, 2, 3, 10, 10, draw.randint(4, 40))),
-        "ranks": ranks,
-        "workers": draw.choice((1, 2, 3)) if is_loaded else draw.choice((0, 0, 0, 1, 2, 3, 7)),
+        "world_size": ranks,
+        "num_workers": draw.choice((1, 2, 3)) if is_loaded else draw.choice((0, 0, 0, 1, 2, 3, 7)),
         "batch_size": draw.choice((1, 2, draw.randint(3, 40))),
         "strategy": draw.choice(strategies),
         "loader": is_loaded,
@@ -86,7 +86,7 @@ def ids_of(wanted: Wanted) -> list[int]:
     """All ids of the same run by shoal."""
     bound = order_of(wanted).bind(wanted["shards"], seed=wanted["seed"], epoch=wanted["epoch"])
     ids: list[int] = bound.ids(0, bound.num_samples).tolist()
-    if bound.num_samples and wanted["ranks"] > 1 and not wanted["workers"]:
+    if bound.num_samples and wanted["world_size"] > 1 and not wanted["num_workers"]:
         ids = _as_dealt(bound, ids, wanted)
     return ids
 
@@ -95,7 +95,7 @@ def _as_dealt(bound: Any, ids: list[int], wanted: Wanted) -> list[int]:
     """The ids step by step, in a step the batches of all ranks: samples that ranks share come in the order of all."""
     ranks = bound.axis(np.arange(len(ids)), np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=np.int64))
     size = wanted["batch_size"]
-    own = [[ids[at] for at in np.flatnonzero(ranks == rank)] for rank in range(wanted["ranks"])]
+    own = [[ids[at] for at in np.flatnonzero(ranks == rank)] for rank in range(wanted["world_size"])]
     steps = -(-max(len(each) for each in own) // size)
     return [each for step in range(steps) for rank in own for each in rank[step * size : (step + 1) * size]]
 
@@ -108,7 +108,7 @@ def digest(ids: list[int]) -> str:
 def order_of(wanted: Wanted) -> HuggingFace:
     """The order of a run."""
     kind: Any = "block" if wanted["release"] >= "5.1" else "reservoir"
-    names = ("release", "buffer_size", "max_buffer_input_shards", "ranks", "workers", "batch_size", "strategy")
+    names = ("release", "buffer_size", "max_buffer_input_shards", "world_size", "num_workers", "batch_size", "strategy")
     return HuggingFace(kind, **{name: wanted[name] for name in names}, tables=wanted["source"] != "examples")
 
 

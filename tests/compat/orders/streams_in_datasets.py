@@ -78,7 +78,7 @@ def batches_in_turn(streams: list[list[int]], size: int) -> Iterator[list[int]]:
 
 def batches(stream: Any, wanted: dict[str, Any]) -> list[list[int]]:
     """The batches of one rank."""
-    size, workers = wanted["batch_size"], wanted["workers"]
+    size, workers = wanted["batch_size"], wanted["num_workers"]
     if wanted["loader"]:
         loader = torch.utils.data.DataLoader(stream, batch_size=size, num_workers=workers)
         return [batch["id"].tolist() for batch in loader]
@@ -94,11 +94,11 @@ def shuffled(wanted: dict[str, Any]) -> Iterator[Any]:
     arguments = {"seed": wanted["seed"], "buffer_size": wanted["buffer_size"]}
     if wanted["release"] >= "5.0":
         arguments["max_buffer_input_shards"] = wanted["max_buffer_input_shards"]
-    for rank in range(wanted["ranks"]):
+    for rank in range(wanted["world_size"]):
         stream = SOURCES[key].shuffle(**arguments)
-        if wanted["ranks"] > 1:
+        if wanted["world_size"] > 1:
             strategy = {"strategy": wanted["strategy"]} if wanted["release"] >= "5.1" else {}
-            stream = split_dataset_by_node(stream, rank, wanted["ranks"], **strategy)
+            stream = split_dataset_by_node(stream, rank, wanted["world_size"], **strategy)
         stream.set_epoch(wanted["epoch"])
         yield stream
 
@@ -107,9 +107,9 @@ def state(wanted: dict[str, Any]) -> Any:
     """What rank 0, or its loader, saves after some batches; None if it does not get so far or cannot save."""
     stream, size, count = next(shuffled(wanted)), wanted["batch_size"], wanted["saved_after"]
     if wanted["loader"] and StatefulDataLoader is not None:
-        loader = StatefulDataLoader(stream, batch_size=size, num_workers=wanted["workers"])
+        loader = StatefulDataLoader(stream, batch_size=size, num_workers=wanted["num_workers"])
         return loader.state_dict() if len(list(islice(loader, count))) == count else None
-    if wanted["workers"]:
+    if wanted["num_workers"]:
         return None
     return stream.state_dict() if len(list(islice(stream, count * size))) == count * size else None
 

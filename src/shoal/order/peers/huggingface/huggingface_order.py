@@ -73,9 +73,9 @@ class HuggingFace:
         with 4.4, 4.6, 5.0 and 5.1.
     buffer_size, max_buffer_input_shards
         As in ``shuffle``. The latter counts from 5.0 on.
-    ranks, strategy
+    world_size, strategy
         As in ``split_dataset_by_node``: its ``world_size``, and how nodes share.
-    workers, batch_size
+    num_workers, batch_size
         As in ``DataLoader``: its ``num_workers``, and the batch of one rank.
     tables
         Whether the dataset comes in Arrow tables (files of Parquet, JSON, CSV, ...) rather than example by example
@@ -116,8 +116,8 @@ class HuggingFace:
     release: str | None = None
     buffer_size: int = 1000
     max_buffer_input_shards: int = 10
-    ranks: int = 1
-    workers: int = 0
+    world_size: int = 1
+    num_workers: int = 0
     batch_size: int = 1
     strategy: Literal["auto", "shards", "examples"] = "auto"
     tables: bool = True
@@ -127,7 +127,7 @@ class HuggingFace:
             valid = f"kind is one of {', '.join(RELEASES)}, strategy one of {', '.join(_STRATEGIES)}"
             msg = f"{valid}; got {self.kind!r} and {self.strategy!r}"
             raise UsageError(msg)
-        least = {"buffer_size": 1, "max_buffer_input_shards": 1, "ranks": 1, "workers": 0, "batch_size": 1}
+        least = {"buffer_size": 1, "max_buffer_input_shards": 1, "world_size": 1, "num_workers": 0, "batch_size": 1}
         for name, minimum in least.items():
             value = as_whole(name, getattr(self, name))
             if not minimum <= value <= _MOST:
@@ -135,7 +135,7 @@ class HuggingFace:
                 raise UsageError(msg)
             object.__setattr__(self, name, value)
         check_flags(self)
-        check_streams(ranks=self.ranks, workers=self.workers)
+        check_streams(world_size=self.world_size, num_workers=self.num_workers)
         object.__setattr__(self, "release", RELEASES[self.kind] if self.release is None else self.release)
         release = self._run.release
         if shuffled_in_blocks(release) != (self.kind == "block"):
@@ -159,7 +159,7 @@ class HuggingFace:
     @property
     def _run(self) -> Run:
         shards, strategy = self.max_buffer_input_shards, self.strategy
-        return Run(release_of(self.release or ""), shards, self.ranks, self.workers, strategy)
+        return Run(release_of(self.release or ""), shards, self.world_size, self.num_workers, strategy)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
         """Return where the run goes on that saved the state of an ``IterableDataset`` or a ``StatefulDataLoader``.
@@ -173,11 +173,11 @@ class HuggingFace:
         bound = self.bind(chunk_samples, seed=seed, epoch=saved.epoch)
         seen = delivered(saved.stream)
         if saved.loader is not None:
-            check_loader(saved.loader, self.workers, self.batch_size)
+            check_loader(saved.loader, self.num_workers, self.batch_size)
             position = bound.first_of_step(saved.loader.batches)
-        elif isinstance(bound, OneStream) and self.ranks == 1:
+        elif isinstance(bound, OneStream) and self.world_size == 1:
             position = seen or bound.delivered_of(saved.stream)
-        elif seen and not self.workers:
+        elif seen and not self.num_workers:
             position = bound.first_of_step(in_batches(seen, self.batch_size))
         else:
             raise of_one_process()
@@ -187,13 +187,13 @@ class HuggingFace:
         """Return the order of one epoch; O(num_shards) time and memory, and the buffers of all workers."""
         samples = check_chunk_samples(chunk_samples)
         num_shards = len(samples)
-        if self.strategy == "shards" and num_shards < self.ranks:
-            msg = f"strategy='shards' needs a shard for each rank; there are {num_shards} for {self.ranks} ranks"
+        if self.strategy == "shards" and num_shards < self.world_size:
+            msg = f"strategy='shards' needs a shard for each rank; there are {num_shards} for {self.world_size} ranks"
             raise UsageError(msg, hint="datasets refuses that, too")
         made = shards_of_workers(num_shards, self._run, check_seed(seed), check_epoch(epoch))
         streams = [[self._stream(worker, samples) for worker in rank] for rank in made]
         shared = nodes_share_samples(num_shards, self._run)
-        if not self.workers and len(streams) == 1:
+        if not self.num_workers and len(streams) == 1:
             return OneStream(self, streams[0][0], made[0][0].parts, samples)
         return self._of_streams(streams, samples, shared=shared)
 
@@ -212,7 +212,7 @@ class HuggingFace:
         """Return the order of ranks and workers; ``made`` has the workers of one rank alone where ranks share them."""
         streams: list[list[ShuffledStream | Strided]] = [list(rank) for rank in made]
         if shared:
-            streams = [[Strided(each, self.ranks, rank) for each in made[0]] for rank in range(self.ranks)]
+            streams = [[Strided(each, self.world_size, rank) for each in made[0]] for rank in range(self.world_size)]
         width = len(streams[0])
         numbers = np.array([[each.num_samples for each in rank] for rank in streams], dtype=np.int64)
         of_shard = np.zeros(len(shard_samples), dtype=np.int64)
@@ -224,7 +224,7 @@ class HuggingFace:
             own = of_shard[np.searchsorted(first_id, ids, side="right") - 1]
             for worker in np.unique(own).tolist() if shared else ():
                 mine = own == worker
-                own[mine] = worker + made[0][worker].numbers(ids[mine]) % self.ranks * width
+                own[mine] = worker + made[0][worker].numbers(ids[mine]) % self.world_size * width
             return own
 
         flat = [stream for rank in streams for stream in rank]
@@ -247,7 +247,7 @@ class OneStream:
         shard_samples: NDArray[np.int64],
     ) -> None:
         self._stream, self._parts, self._shard_samples = stream, parts, shard_samples
-        self._ranks, self._batch = order.ranks, order.ranks * order.batch_size
+        self._ranks, self._batch = order.world_size, order.world_size * order.batch_size
         self.parameters, self.num_samples = order.parameters, stream.num_samples
         self._first_id = chunk_starts(shard_samples)
 

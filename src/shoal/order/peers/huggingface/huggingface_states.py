@@ -132,5 +132,5 @@ def check_loader(saved: SavedLoader, workers: int, batch_size: int) -> None:
     """Verify that a loader is the one of the order, or raise an error that says what differs."""
     if saved.workers != workers or saved.batch_size not in {0, batch_size}:
         msg = f"the loader that saved this had num_workers={saved.workers}, batch_size={saved.batch_size or 'unknown'}"
-        hint = f"this order has workers={workers}, batch_size={batch_size}: give it those of the loader"
+        hint = f"this order has num_workers={workers}, batch_size={batch_size}: give it those of the loader"
         raise StateError(msg, hint=hint)
