@@ -129,7 +129,9 @@ def test_certificates_know_the_length_of_each_epoch(tmp_path: Path) -> None:
     ds.check_certificate(certificate)
 
 
-@pytest.mark.parametrize("choice", [Interleave(SHARES, ranks=3), Interleave(ranks=3), Concatenate(ranks=3)], ids=str)
+@pytest.mark.parametrize(
+    "choice", [Interleave(SHARES, world_size=3), Interleave(world_size=3), Concatenate(world_size=3)], ids=str
+)
 def test_ranks_have_the_examples_that_they_were_split_by(choice: Any, tmp_path: Path) -> None:
     ids = expected_ids(tmp_path, choice, 0)
     for rank in range(3):
@@ -193,7 +195,7 @@ def test_a_state_belongs_to_its_choice(tmp_path: Path) -> None:
         made(tmp_path, Interleave(SHARES), seed=6).load_state_dict(state)
     with pytest.raises(StateError):
         mixed(tmp_path).load_state_dict(state)
-    made(tmp_path, Interleave(SHARES, ranks=4)).load_state_dict(state)
+    made(tmp_path, Interleave(SHARES, world_size=4)).load_state_dict(state)
 
 
 def test_a_shuffled_mixture_gives_orders_to_sources_without_one(tmp_path: Path) -> None:

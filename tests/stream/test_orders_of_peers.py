@@ -250,3 +250,20 @@ def test_a_damaged_checkpoint_of_another_library_is_a_state_that_is_refused(
         assert ds.state_dict() == before
     else:
         assert 0 <= ds.state_dict()["position"] <= ds.num_samples
+
+
+@pytest.mark.parametrize(("name", "value"), [("epoch", -1), ("epoch", 2**64), ("sample_in_epoch", -16)])
+def test_a_checkpoint_of_no_position_is_refused_and_changes_nothing(name: str, value: int, one: Dataset) -> None:
+    ds = one.shuffle("py1e")
+    before, state = ds.ids(), ds.state_dict()
+    told = {
+        "epoch": 0,
+        "sample_in_epoch": 0,
+        "num_canonical_nodes": 4,
+        "shuffle_seed": 9176,
+        "initial_physical_nodes": 1,
+    }
+    with pytest.raises(StateError):
+        ds.load_state_dict(told | {name: value})
+    assert np.array_equal(ds.ids(), before)
+    assert ds.state_dict() == state

@@ -74,7 +74,7 @@ class PackJob:
     def run(self, number: int) -> ShardSummary:
         """Make one shard, unless it is there, and return its digest, count and size.
 
-        Memory is that of `pack_shard`. Beyond it, a unit makes about seven requests to an object store.
+        Memory is that of `pack_shard`. Beyond it, a unit makes a few small requests to an object store.
 
         Raises
         ------

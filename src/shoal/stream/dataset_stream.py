@@ -17,6 +17,7 @@ from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
+from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import State
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
@@ -242,7 +243,11 @@ class Stream:
         found = resolved.adopted(checkpoint)
         if found is None:
             return checkpoint
-        self.resolved, epoch, position = found
+        order, epoch, position = found
+        if not (0 <= epoch <= MAX_SEED and 0 <= position <= order.num_samples):
+            msg = f"the checkpoint is at position {position} of epoch {epoch}; an epoch has {order.num_samples} samples"
+            raise StateError(msg, hint="the checkpoint was changed, or it is of another dataset")
+        self.resolved = order
         return self.state_at(position, epoch)
 
     def certificate(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class EpochsRequest(MixRequest):
         """Return the source of every position of one epoch."""
         of_sources = self.peer.source_epoch(epoch)
         lengths = tuple(source.num_samples_of(of_sources) for source in self.sources)
-        return OneEpoch(_epoch(self.peer, lengths, self.seed, epoch), self.changes[0].weights, self.peer.ranks)
+        return OneEpoch(_epoch(self.peer, lengths, self.seed, epoch), self.changes[0].weights, self.peer.world_size)
 
     def num_samples_of(self, epoch: int) -> int:
         """Return the samples of one epoch; where they depend on draws, these are made."""

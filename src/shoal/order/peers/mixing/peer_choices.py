@@ -57,7 +57,7 @@ class Interleave:
     whole_turns
         True as with map-style datasets: without probabilities, the epoch ends after whole turns, not within the last
         one.
-    ranks
+    world_size
         World size of a run that ``split_dataset_by_node`` splits by examples, which is so if the least number of shards
         of a source is no multiple of it: rank ``r`` has every so many positions, from position ``r`` on.
 
@@ -85,13 +85,13 @@ class Interleave:
     stopping: str = "first_exhausted"
     epochs: str = "new"
     whole_turns: bool = False
-    ranks: int = 1
+    world_size: int = 1
 
     def __post_init__(self) -> None:
         _one_of("Interleave(stopping)", self.stopping, STOPPING)
         _one_of("Interleave(epochs)", self.epochs, EPOCHS)
         object.__setattr__(self, "probabilities", _listed("Interleave", self.probabilities))
-        object.__setattr__(self, "ranks", _ranks(self.ranks))
+        object.__setattr__(self, "world_size", _world_size(self.world_size))
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -167,7 +167,7 @@ class Concatenate:
     ----------
     epochs
         "new" if sources have the order of each epoch, "same" if every epoch is like epoch 0.
-    ranks
+    world_size
         See `Interleave`.
 
     References
@@ -179,11 +179,11 @@ class Concatenate:
     run: ClassVar[int] = 1
     varies: ClassVar[bool] = False
     epochs: str = "new"
-    ranks: int = 1
+    world_size: int = 1
 
     def __post_init__(self) -> None:
         _one_of("Concatenate(epochs)", self.epochs, EPOCHS)
-        object.__setattr__(self, "ranks", _ranks(self.ranks))
+        object.__setattr__(self, "world_size", _world_size(self.world_size))
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -235,7 +235,7 @@ class RandomMix:
 
     name: ClassVar[str] = "random_mix"
     run: ClassVar[int] = 1
-    ranks: ClassVar[int] = 1
+    world_size: ClassVar[int] = 1
     probs: Probabilities = None
     longest: bool = False
 
@@ -299,7 +299,7 @@ class RoundRobin:
 
     name: ClassVar[str] = "round_robin"
     run: ClassVar[int] = 1
-    ranks: ClassVar[int] = 1
+    world_size: ClassVar[int] = 1
     varies: ClassVar[bool] = False
     longest: bool = False
 
@@ -359,10 +359,10 @@ def _one_of(what: str, value: object, valid: tuple[str, ...]) -> None:
         raise UsageError(msg, hint=did_you_mean(str(value), valid).rstrip())
 
 
-def _ranks(ranks: object) -> int:
-    number = as_whole("ranks", ranks)
+def _world_size(given: object) -> int:
+    number = as_whole("world_size", given)
     if not 1 <= number < 1 << 24:
-        msg = f"ranks is the world size of a run, from 1 on; got {number}"
+        msg = f"world_size is that of a run, from 1 on; got {number}"
         raise UsageError(msg)
     return number
 
