@@ -225,6 +225,15 @@ def test_a_job_over_a_mixture_whose_weights_change_that_is_killed(
     check_history([Leg(2, 1, "rank", "json"), Leg(3, 2, "end", "json")], tmp_path / "out", data, seed=2)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("order", ["py1s", "hf-block"])
+def test_a_job_in_the_order_of_another_library_that_is_killed(
+    order: str, data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_TEST_ORDER", order)
+    check_history([Leg(2, 1, "rank", "json"), Leg(3, 2, "end", "json")], tmp_path / "out", data, seed=3)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(4))

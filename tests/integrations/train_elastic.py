@@ -37,7 +37,10 @@ def dataset(data: str, index: str) -> shoal.Dataset:
         ds = ds.reweight(at=200, weights={"even": 1, "odd": 3}, ramp=100).reweight(
             at=600, weights={"even": 1, "odd": 1}
         )
-    ds = ds.shuffle(seed=SEED, window=100_000, num_canonical_nodes=2)
+    if order := os.environ.get("SHOAL_TEST_ORDER"):
+        ds = ds.shuffle(order, seed=SEED)
+    else:
+        ds = ds.shuffle(seed=SEED, window=100_000, num_canonical_nodes=2)
     return ds.with_ids().batch(global_batch_size=GLOBAL_BATCH)
 
 
