@@ -85,5 +85,5 @@ def test_a_checkpoint_of_litdata_goes_on() -> None:
 def test_what_litdata_does_not_take() -> None:
     with pytest.raises(UsageError, match="batch_size must be at least 1"):
         LitData(batch_size=0)
-    with pytest.raises(UsageError, match="seeds go up to"):
+    with pytest.raises(UsageError, match="seeds and epochs go up to"):
         LitData().bind([4], seed=2**32)

@@ -146,7 +146,7 @@ def test_names_of_sources(home: Path) -> None:
     [
         ({"at": 0}, "does not come after the change at 0"),
         ({"at": -1}, "from 0 to 2"),
-        ({"at": 2**70}, "from 0 to 2"),
+        ({"at": 2**70}, "below 2"),
         ({"at": 1.5}, "must be an integer"),
         ({"at": 9, "ramp": -1}, "from 0 to 2"),
         ({"at": 9, "weights": [1]}, "takes weights by the name of the source"),

@@ -196,14 +196,17 @@ class Output:
             It was never begun here, or is no longer the one that may write here.
         """
         self.store.close()  # drops cached facts about what other machines have written since
+        is_under_way = False
         with suppress(ValueError, AttributeError):
-            if json.loads(self._read(_PLAN) or b"{}").get("plan") == self.plan:
-                return None
+            is_under_way = json.loads(self._read(_PLAN) or b"{}").get("plan") == self.plan
+        # The index alone decides: whoever has written it removes the plan last.
         path = join(self.url, INDEX_NAME)
         if self.store.find(path) is not None:
             index = load_index(path, store=self.store)
             if index.metadata.get("plan") == self.plan:
                 return index
+        if is_under_way:
+            return None
         msg = f"{without_secrets(self.url)}: another job has taken this destination, or this one was removed from it"
         raise UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
 
@@ -227,7 +230,7 @@ class Output:
     def forget(self, name: str) -> None:
         """Remove the record of a shard that was finished only after the index was written."""
         self.store.delete(self._journal(name + _PART))
-        for path in self._listed(self._journal("").rstrip("/")):
+        for path in self._recorded():
             if path.startswith(self._journal(f"{name}.")) and path.endswith(_MADE):
                 self.store.delete(path)
         self._remove_directory()
@@ -409,14 +412,30 @@ class Output:
 
     def _remove(self, suffix: str) -> None:
         kept = (self._journal(_PLAN), self._journal(_LOCK))
-        for path in self._listed(self._journal("").rstrip("/")):
+        for path in self._recorded():
             if path.endswith(suffix) and path not in kept:
                 self.store.delete(path)
 
+    def _recorded(self) -> list[str]:
+        """Return the paths in the working directory, which other machines may be removing."""
+        directory = self._journal("").rstrip("/")
+        if scheme_of(directory):
+            return [info.path for info in self.store.list(directory)]
+        try:
+            return [str(path) for path in Path(directory).iterdir()]
+        except FileNotFoundError:
+            return []
+
     def _read(self, name: str) -> bytes | None:
         path = self._journal(name)
-        info = self.store.find(path)
-        return None if info is None else bytes(self.store.read_range(path, 0, info.num_bytes))
+        try:
+            info = self.store.find(path)
+            return None if info is None else bytes(self.store.read_range(path, 0, info.num_bytes))
+        except StorageError:
+            self.store.close()  # drops what is known of a file that another machine may have removed meanwhile
+            if self.store.find(path) is None:
+                return None
+            raise
 
     def _journal(self, name: str) -> str:
         return join(self.url, f"{PACKING}/{name}")

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
+import numpy as np
+
 from shoal.errors import StorageError, UsageError
 from shoal.figures import counted
 from shoal.index.table import Index
 from shoal.pack.destination import Output
 from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
 from shoal.pack.packed_dataset import PackSummary, summary_of_finished
+from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_writer import ShardSummary
 
 _MOST_NAMED = 10
@@ -29,12 +32,8 @@ class Units(Protocol):
         """Names of the shards, one a unit."""
 
     @property
-    def num_bytes(self) -> Sequence[int]:
-        """Approximate bytes of each shard."""
-
-    @property
-    def num_inputs(self) -> Sequence[int]:
-        """Number of inputs of each shard."""
+    def plan(self) -> PackPlan:
+        """The inputs of each shard, and its approximate bytes."""
 
     def unit(self, number: int) -> ShardJob:
         """Return a unit, which can be pickled and holds no more than it needs."""
@@ -131,7 +130,8 @@ def run_here(job: PackJob, *, num_workers: int, progress: Progress | PackProgres
     units = job.units
     if isinstance(units, Index):
         return Ran(units, summary_of_finished(job.out.url, units), 0, peak_bytes())
-    tally = progress if isinstance(progress, PackProgress) else PackProgress(list(units.num_bytes), progress)
+    num_bytes = units.plan.shard_record_bytes.tolist()
+    tally = progress if isinstance(progress, PackProgress) else PackProgress(num_bytes, progress)
     workers = min(num_workers, job.num_units)
     made, peak = run_jobs(map(units.unit, range(len(units))), job.out, num_workers=workers, report=tally.report)
     index, summary = _committed(job)
@@ -162,7 +162,7 @@ def _commit(out: Output, units: Units) -> tuple[Index, PackSummary]:
         missing = [number for number, part in enumerate(found) if part is None]
         msg = f"{len(missing)} of {counted(len(found), 'unit')} are missing: {_spans(missing)}"
         raise UsageError(msg, hint="run them, then finish again; nothing was committed")
-    for part, planned in zip(parts, units.num_inputs, strict=True):
+    for part, planned in zip(parts, np.diff(units.plan.cuts).tolist(), strict=True):
         num_found = part.num_samples + len(part.metadata["skipped"])
         if num_found != planned:
             msg = f"{part.shard_names[0]}: {planned} inputs were planned, and {num_found} are accounted for"

@@ -314,18 +314,6 @@ class InputUnits:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def num_bytes(self) -> Sequence[int]:
-        """Approximate bytes of each shard."""
-        found: list[int] = self.plan.shard_record_bytes.tolist()
-        return found
-
-    @property
-    def num_inputs(self) -> Sequence[int]:
-        """Number of inputs of each shard."""
-        found: list[int] = np.diff(self.plan.cuts).tolist()
-        return found
-
     def unit(self, number: int) -> ShardJob:
         """Return a unit with its own inputs alone."""
         chosen, copies = self.plan.inputs(number)

@@ -298,18 +298,6 @@ class SpanUnits:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def num_bytes(self) -> Sequence[int]:
-        """Approximate bytes of each shard."""
-        found: list[int] = self.plan.shard_record_bytes.tolist()
-        return found
-
-    @property
-    def num_inputs(self) -> Sequence[int]:
-        """Number of samples of each shard."""
-        found: list[int] = np.diff(self.plan.cuts).tolist()
-        return found
-
     def unit(self, number: int) -> ShardJob:
         """Return a unit that reads its own span."""
         first, stop = self.plan.cuts[number : number + 2].tolist()

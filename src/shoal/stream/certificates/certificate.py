@@ -164,7 +164,8 @@ def differences(certificate: Certificate, resolved: ResolvedOrder | ResolvedMixt
         raise StateError(msg, hint="compare with the index that the run used")
     found = []
     for epoch, part in sorted(certificate.epochs.items()):
-        if not 0 <= part.start < part.end <= (size := resolved.num_positions(epoch)):
+        size = resolved.num_positions(epoch)
+        if not 0 <= part.start < part.end <= size:
             text = f"positions [{part.start}, {part.end}), but an epoch has {size}"
             found.append(f"epoch {epoch}: {text}")
         elif text := _difference(part, resolved, hashes, epoch):

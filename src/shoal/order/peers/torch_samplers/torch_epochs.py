@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from shoal.order.protocol import as_ids, as_span, chunk_starts
 _SPAN = 1 << 17
 
 
-class IndexEpoch:
+class IndexEpoch(ABC):
     """An epoch of indices: common to all are the chunk of each sample, and the rank it goes to.
 
     ``num_ranks`` is the number of ranks that take samples in turn; 1 if ranks have consecutive samples of a batch.
@@ -62,11 +63,13 @@ class IndexEpoch:
         """Return the rank whose sample each was."""
         return (positions % self._num_ranks).astype(np.uint64)
 
+    @abstractmethod
     def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        raise NotImplementedError
+        """Return the ids at positions that exist."""
 
+    @abstractmethod
     def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        raise NotImplementedError
+        """Return the first position of ids that exist."""
 
 
 class PermutedEpoch(IndexEpoch):
