@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.compat.peers.environments import python_of, run_in, title_of
+from tests.compat.peers.environments import in_own_cache, python_of, run_in, title_of
 from tests.environments import CannotHaveError
 
 from shoal.errors import StateError
@@ -170,4 +170,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_own_cache(main))

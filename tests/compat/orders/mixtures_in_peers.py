@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tests.compat.peers.environments import python_of, run_in, title_of
+from tests.compat.peers.environments import in_own_cache, python_of, run_in, title_of
 from tests.environments import CannotHaveError
 from tests.order.peer_mixtures import DIGESTS, in_storage_order, mixed_ids
 
@@ -189,4 +189,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_own_cache(main))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.compat.peers.environments import python_of, run_in, title_of
+from tests.compat.peers.environments import in_own_cache, python_of, run_in, title_of
 from tests.environments import CannotHaveError
 
 HERE = Path(__file__).parent
@@ -65,4 +65,4 @@ def main(libraries: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or LIBRARIES))
+    sys.exit(in_own_cache(lambda: main(sys.argv[1:] or LIBRARIES)))

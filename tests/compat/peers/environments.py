@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,3 +124,10 @@ def run_in(python: Path, script: Path, *arguments: str | Path) -> None:
         run(python, script, *arguments, env=inherited | offline)
     except CannotHaveError as error:  # here the peer is, and its script fails
         raise RuntimeError(*error.args) from error
+
+
+def in_own_cache(main: Callable[[], int]) -> int:
+    """Run a comparison with a cache of its own, so that nothing of it stays in that of who runs it."""
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["SHOAL_CACHE_DIR"] = cache
+        return main()

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.compat.peers.environments import python_of, run_in
+from tests.compat.peers.environments import in_own_cache, python_of, run_in
 from tests.environments import CannotHaveError
 
 from shoal.pack import pack
@@ -99,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_own_cache(main))

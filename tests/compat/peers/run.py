@@ -9,7 +9,6 @@ stands the table of docs/formats.md.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import numpy as np
-from tests.compat.peers.environments import PEERS, python_of, run_in, title_of
+from tests.compat.peers.environments import PEERS, in_own_cache, python_of, run_in, title_of
 from tests.compat.peers.plainly import plain
 from tests.environments import CannotHaveError
 
@@ -167,7 +166,6 @@ def main() -> int:
     rows = []
     for name in names:
         directory = Path(tempfile.mkdtemp(prefix=f"shoal-{name}-"))
-        os.environ["SHOAL_CACHE_DIR"] = str(directory / "cache")  # not in that of who runs this
         try:
             run_in(python_of(name), HERE / "writes.py", name, directory / "theirs")
             theirs = differences(name, directory / "theirs")
@@ -185,4 +183,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(in_own_cache(main))
