@@ -88,6 +88,20 @@ def test_a_job_planned_again_makes_only_what_is_missing(tmp_path: Path, source: 
     assert done.finish().fingerprint == first.fingerprint
 
 
+def test_tasks_are_units_that_carry_no_more_than_they_need(tmp_path: Path, source: Path) -> None:
+    expected = pack(source, tmp_path / "calm", num_workers=1, **OPTIONS)
+    job = plan(source, tmp_path / "out", **OPTIONS)
+    shipped = [pickle.dumps(job.task(number)) for number in job.missing()]
+    assert max(map(len, shipped)) < len(pickle.dumps(job))
+    digests = [pickle.loads(task)().digest for task in shipped]
+    assert digests == [shard.digest for shard in expected.shards]
+    with pytest.raises(UsageError, match="there is no unit"):
+        job.task(job.num_units)
+    job.finish()
+    with pytest.raises(UsageError, match="finished"):
+        plan(source, tmp_path / "out", **OPTIONS).task(0)
+
+
 def test_two_machines_at_once(tmp_path: Path, source: Path) -> None:
     """Both run all units at the same time, and both finish."""
     expected = pack(source, tmp_path / "calm", num_workers=1, **OPTIONS)

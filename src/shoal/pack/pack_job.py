@@ -18,6 +18,7 @@ from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jo
 from shoal.pack.packed_dataset import PackSummary, summary_of_finished
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_writer import ShardSummary
+from shoal.storage.urls import without_secrets
 
 _MOST_NAMED = 10
 
@@ -40,6 +41,18 @@ class Units(Protocol):
 
     def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
         """Join the parts of all units, and write the index."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackTask:
+    """One unit of a job as a callable, for engines. Can be pickled."""
+
+    out: Output
+    unit: ShardJob
+
+    def __call__(self) -> ShardSummary:
+        """Make the shard, as `PackJob.run` does."""
+        return self.unit.run(self.out, lambda _, __: None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,12 +96,31 @@ class PackJob:
         StorageError
             An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
         """
+        if isinstance(self.units, Index):
+            self._check_number(number)
+            return summary_of_finished(self.out.url, self.units).shards[number]
+        return self.task(number)()
+
+    def task(self, number: int) -> PackTask:
+        """Return a unit that is still to be run as a callable that does what `run` does, for engines.
+
+        Pickled, it has the names of its own inputs alone, where the job has those of all.
+
+        Raises
+        ------
+        UsageError
+            There is no such unit, or the job is finished.
+        """
+        self._check_number(number)
+        if isinstance(self.units, Index):
+            msg = f"{without_secrets(self.out.url)}: this job is finished, and has no unit that is still to be run"
+            raise UsageError(msg, hint="make tasks of the units that missing() lists")
+        return PackTask(self.out, self.units.unit(number))
+
+    def _check_number(self, number: int) -> None:
         if not 0 <= number < self.num_units:
             msg = f"there is no unit {number}: this job has {self.num_units}, numbered from 0"
             raise UsageError(msg)
-        if isinstance(self.units, Index):
-            return summary_of_finished(self.out.url, self.units).shards[number]
-        return self.units.unit(number).run(self.out, lambda _, __: None)
 
     def missing(self) -> list[int]:
         """Return the numbers of units that are still to be run; two requests each."""
