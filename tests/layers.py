@@ -72,8 +72,8 @@ LIBRARIES = {
     "zstandard": ("shoal.formats",),
     "google_crc32c": ("shoal.formats",),
     "backports": ("shoal.formats",),
-    "ray": ("shoal.pack",),
-    "pyspark": ("shoal.pack",),
+    "ray": ("shoal.pack", "shoal.cli.options.engine_options"),
+    "pyspark": ("shoal.pack", "shoal.cli.options.engine_options"),
 }
 
 # The rooms in which threads run; a retry waits, and many objects are looked at side by side.
@@ -111,6 +111,7 @@ RESERVED_MODULES = {
     "importlib.import_module": (
         "shoal.lazy_names",
         "shoal.cli.main",
+        "shoal.cli.options.engine_options",
         "shoal.cli.options.source_options",
         "shoal.formats.compressed.codecs",
         "shoal.stream.dataset",

@@ -20,6 +20,8 @@ LIBRARY_OF_EXTRA: Mapping[str, str] = {
     "cbor": "cbor2",
     "xxhash": "xxhash",
     "energon": "pyyaml",
+    "spark": "pyspark",
+    "ray": "ray",
 }
 """Library that each extra of shoal installs."""
 

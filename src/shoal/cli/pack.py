@@ -12,6 +12,7 @@ from shoal.cli import output
 from shoal.cli.display.preview import field_counts_text, printable, without_usual_text
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import names
+from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.pack_options import add_shard_arguments, emit_packed, format_names, packed_record
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, storage_options_of
 from shoal.errors import UsageError
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_input_arguments(parser)
     _add_order_arguments(parser)
+    add_engine_arguments(parser, planned="inputs are listed, and the index is written, by this one")
     group = parser.add_argument_group("cleaning")
     text = "pack nothing; remove from DST what an unfinished job has made there, and its records"
     group.add_argument("--clean", metavar="DST", help=text)
@@ -94,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(msg, hint="shoal pack photos/ packed/, for instance")
     began_seconds = time.monotonic()
     check_seed(arguments.seed)
+    engine = engine_of(arguments, label="packing", unit="shards")
     factors = _factors(arguments.oversample)
     check_apart(arguments.source, arguments.destination)
     with Progress(label="looking at inputs", unit="inputs") as progress:
@@ -139,8 +142,9 @@ def run(arguments: argparse.Namespace) -> int:
             repeats=repeats,
             storage_options=storage_options_of(arguments),
             progress=progress.show_bytes,
+            engine=None if engine is None else engine.run,
         )
-    _report(packed, sizing, time.monotonic() - began_seconds, as_json=arguments.json)
+    _report(packed, sizing, engine, time.monotonic() - began_seconds, as_json=arguments.json)
     return 0
 
 
@@ -170,7 +174,9 @@ def _factors(texts: list[str]) -> dict[str, Fraction]:
     return factors
 
 
-def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_json: bool) -> None:
+def _report(
+    packed: Packed, sizing: ShardSizing, engine: Engine | None, elapsed_seconds: float, *, as_json: bool
+) -> None:
     summary, fields = packed.summary, packed.summary.fields
     record = packed_record(
         summary,
@@ -179,6 +185,7 @@ def _report(packed: Packed, sizing: ShardSizing, elapsed_seconds: float, *, as_j
         num_workers=packed.num_workers,
         peak_bytes=packed.peak_bytes,
         elapsed_seconds=elapsed_seconds,
+        engine=engine,
     )
     if fields is not None and as_json:
         record |= {

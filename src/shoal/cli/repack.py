@@ -9,6 +9,7 @@ from dataclasses import asdict
 from shoal.cli import output
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import at_least_one
+from shoal.cli.options.engine_options import add_engine_arguments, engine_of
 from shoal.cli.options.pack_options import add_shard_arguments, emit_packed, format_names, packed_record
 from shoal.cli.options.source_options import (
     add_json_argument,
@@ -58,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mix.add_argument("--global-batch", type=at_least_one, metavar="N", default=256, help=text)
     text = "window of the shuffle to come, for the predicted VR (default: 512MiB)"
     mix.add_argument("--window", metavar="BYTES", help=text)
+    planned = "the index is written by this one; with --mix, every shard reads a window of its own"
+    add_engine_arguments(parser, planned=planned)
     add_json_argument(parser)
 
 
@@ -65,20 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Repack, and report what it gained."""
     refuse_mixture(arguments)
     began_seconds = time.monotonic()
-    request = RepackRequest(
-        format=arguments.to,
-        shard_bytes=None if arguments.shard_bytes is None else parse_bytes(arguments.shard_bytes, "--shard-bytes"),
-        num_readers=arguments.readers,
-        mix=arguments.mix,
-        seed=check_seed(arguments.seed),
-        memory_bytes=parse_bytes(arguments.memory, "--memory"),
-        decode=arguments.decode,
-        columns=arguments.columns,
-        prefix=arguments.prefix,
-        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
-        on_error=arguments.on_error,
-        num_workers=arguments.workers,
-    )
+    engine = engine_of(arguments, label="repacking", unit="shards")
+    request = _request(arguments)
     if arguments.window is not None:
         parse_bytes(arguments.window, "--window")
     check_apart(source_of(arguments), arguments.destination)
@@ -89,7 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
     opened = _opened(arguments)
     with Progress(label="repacking", unit="bytes") as progress:
         made = repack_opened(
-            opened, arguments.destination, request, storage_options=there, progress=progress.show_bytes
+            opened,
+            arguments.destination,
+            request,
+            storage_options=there,
+            progress=progress.show_bytes,
+            engine=None if engine is None else engine.run,
         )
     summary, found = made.summary, []
     try:
@@ -104,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         num_workers=made.num_workers,
         peak_bytes=made.peak_bytes,
         elapsed_seconds=time.monotonic() - began_seconds,
+        engine=engine,
     )
     if summary.num_renamed:
         words = "came right behind another of the same key, which a tar would join: ~2 is added to its key"
@@ -119,6 +116,23 @@ def run(arguments: argparse.Namespace) -> int:
             output.complain(f"note: rho compares chunks with each other, and says nothing of so few: {chunks}")
     emit_packed(record, summary.skipped, as_json=arguments.json)
     return 0
+
+
+def _request(arguments: argparse.Namespace) -> RepackRequest:
+    return RepackRequest(
+        format=arguments.to,
+        shard_bytes=None if arguments.shard_bytes is None else parse_bytes(arguments.shard_bytes, "--shard-bytes"),
+        num_readers=arguments.readers,
+        mix=arguments.mix,
+        seed=check_seed(arguments.seed),
+        memory_bytes=parse_bytes(arguments.memory, "--memory"),
+        decode=arguments.decode,
+        columns=arguments.columns,
+        prefix=arguments.prefix,
+        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        on_error=arguments.on_error,
+        num_workers=arguments.workers,
+    )
 
 
 def _opened(arguments: argparse.Namespace) -> Opened:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -144,9 +144,13 @@ class PackJob:
         return _committed(self)[1]
 
 
+JobEngine = Callable[[PackJob], PackSummary]
+"""Engine of a cluster: runs the units of a job that are missing, and finishes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Result of a job in processes of this machine; ``num_workers`` is 0 if there was nothing to do."""
+    """Result of a job; ``num_workers``, the processes of this machine, is 0 if there was nothing to do here."""
 
     index: Index
     summary: PackSummary
@@ -168,6 +172,20 @@ def run_here(job: PackJob, *, num_workers: int, progress: Progress | PackProgres
     made, peak = run_jobs(map(units.unit, range(len(units))), job.out, num_workers=workers, report=tally.report)
     index, summary = _committed(job)
     return Ran(index, replace(summary, shards=tuple(made)), workers, peak)
+
+
+def run_on(engine: JobEngine, job: PackJob) -> Ran:
+    """Run the units of a job that are missing on a cluster, and finish it.
+
+    Raises what `PackJob.run` and `PackJob.finish` raise, and what the engine does.
+    """
+    units = job.units
+    if isinstance(units, Index):
+        return Ran(units, summary_of_finished(job.out.url, units), 0, peak_bytes())
+    missing = {units.names[number] for number in job.missing()}
+    summary = engine(job)
+    shards = tuple(replace(shard, done_before=shard.name not in missing) for shard in summary.shards)
+    return Ran(_committed(job)[0], replace(summary, shards=shards), 0, peak_bytes())
 
 
 def _committed(job: PackJob) -> tuple[Index, PackSummary]:

@@ -26,7 +26,7 @@ from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
 from shoal.pack.jobs import Progress, ShardJob
-from shoal.pack.pack_job import PackJob, run_here
+from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
 from shoal.pack.packed_dataset import PackSummary, finish
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import shard_sizing
@@ -250,8 +250,11 @@ def pack_inputs(
     repeats: Repeats | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    engine: JobEngine | None = None,
 ) -> Packed:
     """Pack inputs into shards with an index; shards that an earlier run of the same packing finished are kept.
+
+    Without an ``engine``, processes of this machine make them, and report their ``progress``.
 
     Memory: the table of inputs, the order of one shard, and the needs of `pack_shard` in each process. Raises
     `UsageError` if the output already holds something else, or an input cannot be packed as requested, and
@@ -261,7 +264,7 @@ def pack_inputs(
     try:
         units = job.units
         several = request.num_workers or (_worth_workers(units.plan) if isinstance(units, InputUnits) else 1)
-        ran = run_here(job, num_workers=several, progress=progress)
+        ran = run_here(job, num_workers=several, progress=progress) if engine is None else run_on(engine, job)
     finally:
         job.out.release()
     classes = _counted(repeats, ran.index.metadata.get(_LEFT_OUT))

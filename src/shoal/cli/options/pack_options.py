@@ -9,6 +9,7 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, names
+from shoal.cli.options.engine_options import Engine
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.pack.packed_dataset import PackSummary
@@ -50,9 +51,19 @@ def packed_record(
     num_workers: int,
     peak_bytes: int,
     elapsed_seconds: float,
+    engine: Engine | None = None,
 ) -> dict[str, Any]:
-    """Return what was packed, with ``more`` of it behind the format."""
+    """Return what was packed, with ``more`` of it behind the format.
+
+    A cluster ``engine`` does not know its processes and their memory: ``driver_peak_memory_bytes`` is that of this one.
+    """
     made_now = sum(shard.num_samples for shard in summary.shards if not shard.done_before)
+    num_done_before = sum(shard.done_before for shard in summary.shards)
+    if engine is None:
+        ran: dict[str, Any] = {"num_workers": num_workers, "peak_memory_bytes": peak_bytes}
+    else:
+        num_units = {"num_units_done_before": num_done_before, "num_units_run": len(summary.shards) - num_done_before}
+        ran = {**engine.record(), **num_units, "driver_peak_memory_bytes": peak_bytes}
     return {
         "output": printable(summary.url),
         "format": summary.format,
@@ -60,12 +71,11 @@ def packed_record(
         "num_samples": summary.num_samples,
         "num_bytes": summary.num_bytes,
         "num_shards": len(summary.shards),
-        "num_shards_of_earlier_runs": sum(shard.done_before for shard in summary.shards),
+        "num_shards_of_earlier_runs": num_done_before,
         "shard_bytes": sizing.shard_bytes,
         "shard_bytes_because": sizing.reason,
         "num_skipped": len(summary.skipped),
-        "num_workers": num_workers,
-        "peak_memory_bytes": peak_bytes,
+        **ran,
         "fingerprint": summary.fingerprint,
         "digest": summary.digest,
         "elapsed_seconds": elapsed_seconds,
@@ -75,8 +85,10 @@ def packed_record(
 
 def emit_packed(record: dict[str, Any], skipped: Sequence[tuple[str, str]], *, as_json: bool) -> None:
     """Print the record with the inputs that were skipped; people see only the first of them."""
-    if not record["num_workers"] and not as_json:
-        del record["num_workers"]  # nothing was left to do
+    if not as_json:
+        for name in ("num_workers", "address"):  # nothing was left to do; the engine's own choice
+            if name in record and not record[name]:
+                del record[name]
     if skipped:
         listed = skipped if as_json else skipped[:_MOST_LISTED]
         record["skipped"] = [{"name": printable(name), "reason": printable(reason)} for name, reason in listed]

@@ -49,7 +49,7 @@ from shoal.pack.from_shards.new_schemas import (
 )
 from shoal.pack.from_shards.span_reader import SAMPLE, Numbered, SpanReader, SpanSamples
 from shoal.pack.jobs import PackProgress, Progress, ShardJob
-from shoal.pack.pack_job import PackJob, run_here
+from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
 from shoal.pack.packed_dataset import PackSummary, finish
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
@@ -204,8 +204,9 @@ def repack_opened(
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    engine: JobEngine | None = None,
 ) -> Repacked:
-    """Repack a dataset that is already open, as `repack` does."""
+    """Repack a dataset that is already open, as `repack` does; an ``engine`` runs the units on a cluster."""
     if type(opened.format).__module__ == "__main__" and request.num_workers != 1:
         text = "shards are made in one process: the script itself defines %s; from a module of its own, several can "
         _log.warning(text + "import it", type(opened.format).__qualname__)
@@ -214,7 +215,7 @@ def repack_opened(
     job, units, source = planned.job, planned.job.units, planned.source
     try:
         workers = request.num_workers or (1 if request.mix else planned.num_workers)
-        ran = run_here(job, num_workers=workers, progress=planned.tally)
+        ran = run_here(job, num_workers=workers, progress=planned.tally) if engine is None else run_on(engine, job)
     finally:
         if isinstance(units, SpanUnits):
             units.reader.close()

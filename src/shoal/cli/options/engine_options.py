@@ -1,0 +1,132 @@
+"""Options of the engine that runs the units of a job: processes of this machine, or a cluster of Ray or Spark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+from shoal.cli.display.preview import printable
+from shoal.cli.display.progress_bar import Progress
+from shoal.errors import ShoalError, UsageError
+from shoal.hints import LIBRARY_OF_EXTRA, pip_install
+from shoal.pack.unit_job import UnitJob, UnitProgress
+from shoal.storage.urls import without_secrets
+
+_Result = TypeVar("_Result")
+
+_LOCAL = "local"
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser, *, planned: str) -> None:
+    """Declare the engine and its cluster; ``planned`` says what this machine does itself, whatever the engine."""
+    group = parser.add_argument_group("engine")
+    text = f"what runs the work: processes of this machine (local, the default), or a cluster; {planned}"
+    group.add_argument("--engine", choices=(_LOCAL, *_SESSIONS), default=_LOCAL, help=text)
+    text = (
+        "the cluster: master URL of Spark (default: that of spark-submit or its configuration, or else local[*]), or "
+        "address of Ray (default: RAY_ADDRESS, one that runs on this machine, or one that is started for this run)"
+    )
+    group.add_argument("--address", metavar="ADDRESS", help=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A cluster engine; ``label`` and ``unit`` are words for its progress bar, such as "packing" and "shards"."""
+
+    name: str
+    address: str | None
+    label: str
+    unit: str
+
+    def run(self, job: UnitJob[_Result]) -> _Result:
+        """Run the units of a job that are missing, and finish it; without any, the engine is not started.
+
+        Sessions that are started here are closed here. Raises what the job does, and `UsageError` if the engine cannot
+        be started.
+        """
+        if not job.missing():
+            return job.finish()
+        run: Callable[..., _Result] = import_module(f"shoal.pack.{self.name}").run
+        with _SESSIONS[self.name](self.address) as before, Progress(label=self.label, unit=self.unit) as bar:
+            bar.update(0)
+            progress: UnitProgress = bar.show_bytes
+            return run(*before, job, progress=progress)
+
+    def record(self) -> dict[str, Any]:
+        """Return the name and address for a report."""
+        return {"engine": self.name, "address": None if self.address is None else _shown(self.address)}
+
+
+def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine | None:
+    """Return the engine that was asked for; None for processes of this machine.
+
+    Raises `UsageError` if the library of the engine is not installed, or an address is given for this machine.
+    """
+    name, address = arguments.engine, arguments.address
+    if name == _LOCAL:
+        if address is not None:
+            msg = f"--address {_shown(address)} names a cluster, and --engine local runs on this machine"
+            raise UsageError(msg, hint="--engine spark or --engine ray")
+        return None
+    try:
+        import_module(LIBRARY_OF_EXTRA[name])
+    except ImportError as error:
+        msg = f"--engine {name} needs {LIBRARY_OF_EXTRA[name]}, which cannot be imported: {error}"
+        raise UsageError(msg, hint=pip_install(name)) from None
+    return Engine(name, address, label, unit)
+
+
+@contextmanager
+def _spark(address: str | None) -> Iterator[tuple[Any, ...]]:
+    """Yield a Spark session, which is stopped at the end unless it was there before."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # optional, and slow to import
+
+    was_there = SparkSession.getActiveSession() is not None
+    builder = SparkSession.builder.appName("shoal").config("spark.ui.showConsoleProgress", "false")
+    with _starting("Spark", address, hint="Spark needs Java 17 or later; --address takes its master URL"):
+        session = (builder if address is None else builder.master(address)).getOrCreate()
+    try:
+        yield (session,)
+    finally:
+        if not was_there:
+            session.stop()
+
+
+@contextmanager
+def _ray(address: str | None) -> Iterator[tuple[Any, ...]]:
+    """Connect to Ray, or start it here, and leave it at the end unless it was there before."""
+    import ray  # noqa: PLC0415  # optional, and slow to import
+
+    was_there = ray.is_initialized()
+    if not was_there:
+        with _starting("Ray", address, hint="`ray status` on the head node shows the address"):
+            ray.init(address=address, log_to_driver=False, logging_level="WARNING")
+    try:
+        yield ()
+    finally:
+        if not was_there:
+            ray.shutdown()
+
+
+_SESSIONS: Mapping[str, Callable[[str | None], Any]] = {"ray": _ray, "spark": _spark}
+
+
+@contextmanager
+def _starting(name: str, address: str | None, *, hint: str) -> Iterator[None]:
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:
+        where = "here" if address is None else f"at {_shown(address)}"
+        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        msg = f"{name} cannot be reached or started {where}: {printable(first)}"
+        raise UsageError(msg, hint=hint) from error
+
+
+def _shown(address: str) -> str:
+    return printable(without_secrets(address))
