@@ -27,7 +27,7 @@ ENVIRONMENTS = {
     "frameworks": ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"),
     "jax": ("jax==0.10.2", *TESTING),
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
-    "ray": ("ray[train]==2.60.0",),
+    "ray": ("ray[data,train]==2.60.0", *TESTING),
     "peers": NEEDED_BESIDE_TORCH,
 }
 # Installed without what they ask for: a torchvision, and with it another torch, of 5 GB.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -83,23 +83,29 @@ def clean(
         named: set[str] = set()
         if out.store.find(path := join(out.url, INDEX_NAME)) is not None:
             named.update(load_index(path, store=out.store).shard_names)
-        removed, kept, num_bytes = [], [], 0
-        for name, digests in sorted(_made(out, records).items()):
-            info = None if name in named else out.store.find(join(out.url, name))
-            if info is None:
-                continue
-            if digest_of(info.path, out.store) not in digests:
-                kept.append(name)
-                continue
-            out.store.delete(info.path)
-            removed.append(name)
-            num_bytes += info.num_bytes
-        removed += [relative(info.path, out.url) for info in records]
-        num_bytes += sum(info.num_bytes for info in records)
+        found = remove_made(out, records, named=named)
+        removed = (*found.removed, *(relative(info.path, out.url) for info in records))
+        num_bytes = found.num_bytes + sum(info.num_bytes for info in records)
         out.remove_records()
-        return Cleaned(tuple(removed), num_bytes, tuple(kept))
+        return Cleaned(removed, num_bytes, found.kept)
     finally:
         out.release()
+
+
+def remove_made(out: Output, records: Iterable[ObjectInfo], *, named: Collection[str]) -> Cleaned:
+    """Remove the shards that a job has made by its records, except those ``named``; the records stay."""
+    removed, kept, num_bytes = [], [], 0
+    for name, digests in sorted(_made(out, records, named).items()):
+        info = out.store.find(join(out.url, name))
+        if info is None:
+            continue
+        if digest_of(info.path, out.store) not in digests:
+            kept.append(name)
+            continue
+        out.store.delete(info.path)
+        removed.append(name)
+        num_bytes += info.num_bytes
+    return Cleaned(tuple(removed), num_bytes, tuple(kept))
 
 
 def _check_age(url: str, records: list[ObjectInfo], grace_seconds: float) -> None:
@@ -117,15 +123,16 @@ def _check_age(url: str, records: list[ObjectInfo], grace_seconds: float) -> Non
         raise UsageError(msg, hint="wait; or give a shorter grace period (--grace 0), if you know that it is dead")
 
 
-def _made(out: Output, records: list[ObjectInfo]) -> dict[str, set[str]]:
-    """Return the digests of all bytes that the job made for each name."""
+def _made(out: Output, records: Iterable[ObjectInfo], named: Collection[str]) -> dict[str, set[str]]:
+    """Return the digests of all bytes that the job made for each name, except those ``named``."""
     made: dict[str, set[str]] = {}
     for info in records:
         name = info.path.rpartition("/")[2]
         if name.endswith(".made"):
             shard, _, digest = name.removesuffix(".made").rpartition(".")
-            made.setdefault(shard, set()).add(digest)
-        elif name.endswith(".part"):
+            if shard not in named:
+                made.setdefault(shard, set()).add(digest)
+        elif name.endswith(".part") and name.removesuffix(".part") not in named:
             with suppress(IndexFileError):
                 part = decode(bytes(out.store.read_range(info.path, 0, info.num_bytes)))
                 made.setdefault(part.shard_names[0], set()).add(str(part.metadata["digest"]))

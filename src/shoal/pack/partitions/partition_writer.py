@@ -1,0 +1,235 @@
+"""Writer for engines that hand out rows in partitions: a task writes the shards of one, and the driver commits all.
+
+Names and contents of shards follow from the number of the partition, its rows and the settings, so an attempt that is
+repeated makes the same. How rows come into partitions is up to the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.column_paths import Column, as_columns
+from shoal.formats.shard_format import Sample
+from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named, options_of_shard
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.table import Index
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.cleaning import clean, remove_made
+from shoal.pack.destination import Output, check_prefix, plan_of
+from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
+from shoal.pack.partitions.cut_rows import CutRows
+from shoal.pack.shard_sizes import shard_sizing
+from shoal.pack.shard_writer import Shard, ShardSummary, summary_of
+from shoal.storage.urls import join, without_secrets
+
+_RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPartition:
+    """Result of writing a partition, which the driver commits: its number, and its shards in order."""
+
+    partition: int
+    shards: tuple[ShardSummary, ...]
+
+
+class PartitionWriter:
+    """Writer of the partitions of one dataset; the driver calls `begin`, tasks `write`, the driver `commit` or `abort`.
+
+    Can be pickled. The order of samples is that of partitions by number, and of rows in each. A shard ends before it
+    would exceed ``shard_bytes``; less than a quarter of a shard that is left of a partition goes into its last shard.
+
+    Whoever begins last with the same settings may write, and the tasks of earlier drivers end with an error. Nothing is
+    replaced: where another run, or another attempt, has made a shard of the same name, the bytes must be the same. Once
+    the dataset is finished, writing it again only compares.
+
+    Parameters
+    ----------
+    url, format, columns, prefix, extent_bytes, options, storage_options
+        As for `shoal.pack.Writer`. Shards are named ``PREFIX-PARTITION-NUMBER``, with six digits each.
+    shard_bytes
+        A number, or a string like ``"256MiB"``; None for the recommended size. For compressed shards the uncompressed
+        bytes count.
+
+    Raises
+    ------
+    UsageError
+        An argument cannot be carried out.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     writer = PartitionWriter(directory, format="jsonl")
+    ...     writer.begin()
+    ...     done = [writer.write(number, [{"text": f"row {number}"}]) for number in (1, 0)]
+    ...     [shard.name for shard in writer.commit(done).shards]
+    ['shard-000000-000000.jsonl', 'shard-000001-000000.jsonl']
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        format: str,  # noqa: A002  # the word of the public interface
+        shard_bytes: int | str | None = None,
+        columns: Sequence[str | Column] = (),
+        prefix: str = "shard",
+        extent_bytes: int | str = EXTENT_BYTES,
+        options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.shard_bytes = (
+            shard_sizing().shard_bytes if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes")
+        )
+        self._format, self._options = format, dict(options or {})
+        self._suffix = encoder_named(format, **self._options).suffix
+        self._columns = as_columns(columns)
+        self._prefix, self._extent_bytes = check_prefix(prefix), parse_bytes(extent_bytes, "extent_bytes")
+        self._asked = {
+            "partitions": 1,
+            "format": format,
+            "shard_bytes": self.shard_bytes,
+            "columns": [[column.name, column.path] for column in self._columns],
+            "prefix": prefix,
+            "extent_bytes": self._extent_bytes,
+            "options": {name: repr(value) for name, value in self._options.items()},
+        }
+        self._storage_options = dict(storage_options or {})
+        self._out = Output(url, plan=plan_of(self._asked), storage_options=storage_options)
+        self._run = b""
+        self._schema: Any = None
+
+    @property
+    def url(self) -> str:
+        """The directory or URL of the shards."""
+        return self._out.url
+
+    def begin(self, schema: Any = None) -> None:
+        """Check that this may write here, and make it the run that does; tasks of earlier runs then end with an error.
+
+        To be called before the writer is pickled for tasks. ``schema``, of pyarrow, is that of the rows, if it is
+        known: without it, and without the option of this name, the first rows of each shard of a table format decide.
+
+        Raises
+        ------
+        UsageError
+            There are shards already, or a packing with other settings is unfinished.
+        StorageError
+            The destination cannot be written.
+        """
+        self._run = os.urandom(16).hex().encode()
+        self._schema = schema if self._format in TABLE_FORMATS and "schema" not in self._options else None
+        try:
+            if self._out.begin(suffix=self._suffix, asked=self._asked) is None:
+                self._out.note(_RUN, self._run)
+        finally:
+            self._out.release()
+
+    def write(self, partition: int, rows: Iterable[Sample]) -> WrittenPartition:
+        """Write the rows of a partition, numbered from 0, as shards; none if there are no rows.
+
+        In tar shards a row without ``__key__`` gets the numbers of its partition and of itself as key. Memory: a
+        quarter of ``shard_bytes``, and that of `shoal.pack.pack_shard`.
+
+        Raises
+        ------
+        UsageError
+            The format cannot hold a row; there is a shard of this name with other bytes, so the rows are not the same
+            each time; or another run has begun here.
+        StorageError
+            A shard cannot be written; then nothing of it is left behind.
+        """
+        done = self._finished()
+        options = self._options if self._schema is None else {**self._options, "schema": self._schema}
+        shard = Shard("", self._format, options, self._columns, self._extent_bytes)
+        cut = CutRows(shard, f"{self._prefix}-{partition:06d}", self._out, shard_bytes=self.shard_bytes, done=done)
+        if self._format.partition(".")[0] == "tar":
+            rows = _with_keys(partition, rows)
+        parts = cut.written(rows)
+        if done is None and (done := self._finished()) is not None:
+            # All is committed: another attempt was faster than this one.
+            for part in parts:
+                if part.shard_names[0] not in done.shard_names:
+                    self._out.withdraw(part)
+                self._out.forget(part.shard_names[0])
+        return WrittenPartition(partition, tuple(map(summary_of, parts)))
+
+    def commit(self, written: Iterable[WrittenPartition]) -> PackSummary:
+        """Write the index over the shards of all partitions: from then on the dataset exists.
+
+        What earlier attempts made and none of these results has is removed. O(samples) time, and memory of the index.
+
+        Raises
+        ------
+        UsageError
+            A shard is missing; attempts of a partition have given different shards; shards have different columns;
+            there is no row; or another run has begun here.
+        StorageError
+            The index cannot be written.
+        """
+        shards = _in_order(written)
+        done = self._finished()
+        if done is not None:
+            there = list(zip(done.shard_names, done.metadata["digests"], strict=True))
+            if there != [(shard.name, shard.digest) for shard in shards]:
+                msg = f"{without_secrets(self.url)}: there is a dataset already, and these rows are others"
+                raise UsageError(msg, hint="write into another directory, or remove what is there")
+            return summary_of_finished(self.url, done)
+        parts = []
+        for shard in shards:
+            part = self._out.kept(shard.name)
+            if part is None or part.metadata["digest"] != shard.digest:
+                msg = f"{without_secrets(join(self.url, shard.name))}: this was written, and is missing now, or another"
+                raise UsageError(msg, hint="nothing was committed; does something else write here?")
+            parts.append(part)
+        _check_columns(parts)
+        remove_made(self._out, self._out.records(), named={shard.name for shard in shards})
+        index = finish(self._out, parts, about={})
+        return PackSummary(self.url, index.format, tuple(shards), index.fingerprint)
+
+    def abort(self) -> None:
+        """Remove what this run and earlier ones have made, unless it is committed or another run has begun here."""
+        with suppress(UsageError):
+            if self._finished() is None:
+                clean(self.url, grace_seconds=0, storage_options=self._storage_options)
+
+    def _finished(self) -> Index | None:
+        done = self._out.committed()
+        if done is None and self._out.noted(_RUN) != self._run:
+            msg = f"{without_secrets(self.url)}: another run with the same settings has begun here since"
+            raise UsageError(msg, hint="of two runs the later one may write; this one changes nothing any more")
+        return done
+
+
+def _with_keys(partition: int, rows: Iterable[Sample]) -> Iterator[Sample]:
+    for number, row in enumerate(rows):
+        yield row if "__key__" in row else {"__key__": f"{partition:06d}-{number:09d}", **row}
+
+
+def _in_order(written: Iterable[WrittenPartition]) -> list[ShardSummary]:
+    """Return the shards of all partitions in order; an engine may report a partition twice."""
+    by_number: dict[int, WrittenPartition] = {}
+    for one in written:
+        other = by_number.setdefault(one.partition, one)
+        if [shard.digest for shard in other.shards] != [shard.digest for shard in one.shards]:
+            msg = f"two attempts of partition {one.partition} have given different shards"
+            raise UsageError(msg, hint="its rows are not the same each time; nothing was committed")
+    return [shard for number in sorted(by_number) for shard in by_number[number].shards]
+
+
+def _check_columns(parts: Sequence[Index]) -> None:
+    """Raise `UsageError` if MDS shards describe their columns differently: they share one description."""
+    known: dict[str, Any] = {}
+    for part in parts:
+        found = options_of_shard(part.format, part.shard_heads.get(0, {}))
+        known = known or found
+        if found != known:
+            msg = f"{part.shard_names[0]} has the columns {found['columns']}, and shards before it {known['columns']}"
+            hint = "options={'columns': {...}} gives all shards the same; nothing was committed"
+            raise UsageError(msg, hint=hint)
