@@ -47,12 +47,12 @@ def test_what_is_finished_stays(tmp_path: Path, source: Path) -> None:
     part = None
     for number in range(job.num_units):
         job.run(number)
-        part = job.out.kept("shard-000000.tar")
+        part = job.out.journal.kept("shard-000000.tar")
     job.finish()
     before = contents_of(out)
     assert clean(out, grace_seconds=0).removed == ()
     assert part is not None
-    job.out.keep(part)  # by a task that came late and was killed
+    job.out.journal.keep(part)  # by a task that came late and was killed
     assert clean(out, grace_seconds=0).removed == (".shoal-pack/shard-000000.tar.part",)
     assert contents_of(out) == before
 

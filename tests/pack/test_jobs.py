@@ -24,7 +24,7 @@ from tests.storage.servers import moto, s3_client, s3_options
 import shoal
 from shoal.errors import SourceError, UsageError
 from shoal.pack import PackJob, pack, plan, plan_repack, repack
-from shoal.pack.destination import Output
+from shoal.pack.records.journal import Journal
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 30_000, "shuffle": True, "seed": 3, "columns": ["length"]}
 
@@ -137,15 +137,15 @@ def test_a_task_that_was_writing_when_the_job_was_committed(
     job = plan(source, tmp_path / "out", **OPTIONS)
     for number in range(1, job.num_units):
         job.run(number)
-    keep = Output.keep
+    keep = Journal.keep
 
-    def committed_first(self: Output, part: Any) -> None:
-        monkeypatch.setattr(Output, "keep", keep)
+    def committed_first(self: Journal, part: Any) -> None:
+        monkeypatch.setattr(Journal, "keep", keep)
         job.run(0)
         job.finish()
         keep(self, part)
 
-    monkeypatch.setattr(Output, "keep", committed_first)
+    monkeypatch.setattr(Journal, "keep", committed_first)
     pickle.loads(pickle.dumps(job)).run(0)
     assert sorted(contents_of(tmp_path / "out")) == [
         *(f"shard-{number:06d}.tar" for number in range(job.num_units)),
@@ -193,9 +193,9 @@ def test_counts_must_add_up(tmp_path: Path, source: Path) -> None:
     job = plan(source, tmp_path / "out", **OPTIONS)
     for number in range(job.num_units):
         job.run(number)
-    part = job.out.kept("shard-000001.tar")
+    part = job.out.journal.kept("shard-000001.tar")
     assert part is not None
-    job.out.keep(replace(part, metadata={**part.metadata, "skipped": [["one", "too many"]]}))
+    job.out.journal.keep(replace(part, metadata={**part.metadata, "skipped": [["one", "too many"]]}))
     with pytest.raises(UsageError, match=r"shard-000001\.tar: \d+ inputs were planned, and \d+ are accounted for"):
         job.finish()
     assert not (tmp_path / "out" / "shoal.index").exists()

@@ -15,8 +15,8 @@ from tests.pack.contents import contents_of
 import shoal
 from shoal.errors import SourceError, UsageError
 from shoal.pack import clean
-from shoal.pack.destination import Output
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
+from shoal.pack.records.journal import Journal
 
 Rows = list[dict[str, Any]]
 OPTIONS: dict[str, Any] = {"format": "jsonl", "shard_bytes": 1000, "columns": ["number"]}
@@ -143,14 +143,14 @@ def test_a_late_attempt_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     writer = begun(tmp_path / "out")
     done = written(writer)
     late = pickle.loads(pickle.dumps(writer))
-    keep = Output.keep
+    keep = Journal.keep
 
-    def committed_first(self: Output, part: Any) -> None:
-        monkeypatch.setattr(Output, "keep", keep)
+    def committed_first(self: Journal, part: Any) -> None:
+        monkeypatch.setattr(Journal, "keep", keep)
         writer.commit(done)
         keep(self, part)
 
-    monkeypatch.setattr(Output, "keep", committed_first)
+    monkeypatch.setattr(Journal, "keep", committed_first)
     late.write(0, PARTITIONS[0])
     before = contents_of(tmp_path / "out")
     assert not (tmp_path / "out" / ".shoal-pack").exists()

@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal.orders import Full, Sequential
 from shoal.pack import Writer
-from shoal.pack.from_shards.repacking import RepackRequest, _spec
+from shoal.pack.from_shards.repack_settings import RepackRequest, reading_spec
 from shoal.pack.from_shards.span_reader import SpanReader
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.dataset import Dataset
@@ -79,7 +79,7 @@ def test_spans_read_each_for_itself_read_the_whole_about_once(data: Dataset, mon
     """As processes that repack do."""
     opened = data.stream.opened
     source = ResolvedOrder(opened.index, OrderRequest(order=Sequential()))
-    reader = SpanReader(_spec(opened, source, RepackRequest()), needs_keys=False, continues=False)
+    reader = SpanReader(reading_spec(opened, source, RepackRequest()), needs_keys=False, continues=False)
 
     def numbers(first: int, stop: int) -> list[int]:
         return [sample["number"] for sample in reader.samples(first, stop) if isinstance(sample, dict)]

@@ -26,7 +26,8 @@ from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import check_apart
 from shoal.pack.from_shards.mixing_gain import mixedness
-from shoal.pack.from_shards.repacking import MIX_MEMORY_BYTES, RepackRequest, repack_opened
+from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
+from shoal.pack.from_shards.repacking import repack_opened
 from shoal.storage.store_of_url import options_of_sides
 
 

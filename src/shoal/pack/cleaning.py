@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.errors import IndexFileError, UsageError
-from shoal.index.index_file import decode
+from shoal.errors import UsageError
 from shoal.indexing.index_files import load_index
 from shoal.pack.destination import Output, digest_of
 from shoal.storage.sources.shard_selection import INDEX_NAME
@@ -73,30 +71,30 @@ def clean(
     True
     """
     out = Output(url, plan="cleaned", storage_options=storage_options)
-    records = out.records()
+    records = out.journal.records()
     if not records:
         return Cleaned((), 0)
     out.lock()
     try:
         _check_age(out.url, records, grace_seconds)
-        out.take_over()
+        out.journal.take_over()
         named: set[str] = set()
         if out.store.find(path := join(out.url, INDEX_NAME)) is not None:
             named.update(load_index(path, store=out.store).shard_names)
         found = remove_made(out, records, named=named)
         removed = (*found.removed, *(relative(info.path, out.url) for info in records))
         num_bytes = found.num_bytes + sum(info.num_bytes for info in records)
-        out.remove_records()
+        out.journal.remove_records()
         return Cleaned(removed, num_bytes, found.kept)
     finally:
         out.release()
 
 
-def remove_made(out: Output, records: Iterable[ObjectInfo], *, named: Collection[str]) -> Cleaned:
+def remove_made(out: Output, records: Sequence[ObjectInfo], *, named: Collection[str]) -> Cleaned:
     """Remove the shards that a job has made by its records, except those ``named``; the records stay."""
     removed, kept, num_bytes = [], [], 0
-    for name, digests in sorted(_made(out, records, named).items()):
-        info = out.store.find(join(out.url, name))
+    for name, digests in sorted(out.journal.made_by_name(records).items()):
+        info = None if name in named else out.store.find(join(out.url, name))
         if info is None:
             continue
         if digest_of(info.path, out.store) not in digests:
@@ -121,19 +119,3 @@ def _check_age(url: str, records: list[ObjectInfo], grace_seconds: float) -> Non
         msg = f"{without_secrets(url)}: a job wrote here {max(0, age_seconds):.0f} s ago, and counts as dead after "
         msg += f"{grace_seconds:.0f} s"
         raise UsageError(msg, hint="wait; or give a shorter grace period (--grace 0), if you know that it is dead")
-
-
-def _made(out: Output, records: Iterable[ObjectInfo], named: Collection[str]) -> dict[str, set[str]]:
-    """Return the digests of all bytes that the job made for each name, except those ``named``."""
-    made: dict[str, set[str]] = {}
-    for info in records:
-        name = info.path.rpartition("/")[2]
-        if name.endswith(".made"):
-            shard, _, digest = name.removesuffix(".made").rpartition(".")
-            if shard not in named:
-                made.setdefault(shard, set()).add(digest)
-        elif name.endswith(".part") and name.removesuffix(".part") not in named:
-            with suppress(IndexFileError):
-                part = decode(bytes(out.store.read_range(info.path, 0, info.num_bytes)))
-                made.setdefault(part.shard_names[0], set()).add(str(part.metadata["digest"]))
-    return made

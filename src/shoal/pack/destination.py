@@ -1,11 +1,8 @@
-"""Output of a packing: its shards, the records of finished ones, and finally the index.
+"""Output of a packing: its shards, and finally the index, which is the one commit: readers trust nothing else.
 
-During a packing, a hidden directory ``.shoal-pack`` beside the shards holds the requested settings and, for each
-finished shard, its part of the index. So the same command continues a killed packing, any machine can make any shard,
-and an output without an index is unfinished. Once the index is written, the directory is removed.
-
-The index is the one commit: readers trust nothing else. Nothing that a packing publishes replaces anything, so whoever
-comes late, of this packing or an older one, cannot change what is committed.
+Nothing that a packing publishes replaces anything, so whoever comes late, of this packing or an older one, cannot
+change what is committed. Until then its `Journal` lies beside the shards: so the same command continues a killed
+packing, any machine can make any shard, and an output without an index is unfinished.
 """
 
 from __future__ import annotations
@@ -26,22 +23,22 @@ from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.figures import counted
 from shoal.formats.format_registry import suffixes_in_directories
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.index.index_file import decode, encode
+from shoal.index.index_file import encode
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
-from shoal.storage.atomic_writes import UnfinishedObject, begin_object, remove_abandoned
+from shoal.pack.records.journal import Journal
+from shoal.storage.atomic_writes import UnfinishedObject, begin_object
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.machine_locks import InheritedLock
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
-from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING, PACKING_PLAN
+from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING
 from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.store_of_url import open_store
-from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
+from shoal.storage.store_protocol import PutIf, Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
-_PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note", ".made"
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
 _WAIT_SECONDS = 20.0
 _READ_BYTES = 8 << 20
@@ -68,6 +65,7 @@ class Output:
         self.plan = plan
         self._options = dict(storage_options or {})
         self.store: Store = with_retries(open_store(text, self._options or None), self._options)
+        self.journal = Journal(self.url, plan=plan, store=self.store)
         self._lock: InheritedLock | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -92,7 +90,7 @@ class Output:
             The output cannot be written, or another process is writing to it.
         """
         if not scheme_of(self.url):
-            if not Path(self._journal("")).exists() and (done := self._finished_index()) is not None:
+            if not self.journal.exists() and (done := self._finished_index()) is not None:
                 # No process is packing here; nothing is written, as the directory may be read-only.
                 self._check_whole(done, may_skip=may_skip)
                 return done
@@ -125,40 +123,29 @@ class Output:
     def _begin(self, suffix: str, asked: Mapping[str, Any]) -> Index | None:
         finished = self._finished_index()
         if finished is not None:
-            self._clear()
+            self.journal.clear()
             return finished
-        found = self._read(_PLAN)
-        if found is None:
+        known = self.journal.planned()
+        if known is None:
             try:
                 self._refuse_shards(suffix)
             except UsageError:
-                self._clear()
+                self.journal.clear()
                 raise
         else:
-            try:
-                known = json.loads(found)
-            except ValueError:
-                known = None
-            known = known if isinstance(known, dict) else {}
             if known.get("plan") == self.plan:
-                self._remove_abandoned()
+                self.journal.remove_abandoned()
                 return None
             # What merely beginning a packing leaves is no reason to keep the plan of a process that is gone.
-            kept = (self._journal(_PLAN), self._journal(_LOCK))
-            made = (
-                path
-                for path in self._listed(self.url)
-                if path not in kept and not path.endswith((".tmp", _NOTE, _MADE))
-            )
-            if scheme_of(self.url) or next(made, None) is not None:
+            if scheme_of(self.url) or self.journal.has_progress([*self._listed(self.url)]):
                 raise self._other_plan(known.get("asked"), asked)
-            self._remove_abandoned()
-        self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": dict(asked)}).encode())
+            self.journal.remove_abandoned()
+        self.journal.begin(asked)
         return None
 
     def begin_shard(self, name: str) -> UnfinishedObject:
         """Begin a new shard, which appears when it is finished."""
-        return begin_object(join(self.url, name), store=self.store, scratch=self._journal(""))
+        return begin_object(join(self.url, name), store=self.store, scratch=self.journal.directory)
 
     def publish(self, unfinished: UnfinishedObject, part: Index) -> None:
         """Make a complete shard visible; one of the same name and bytes that is there already stays.
@@ -170,7 +157,7 @@ class Output:
         """
         name, digest = part.shard_names[0], str(part.metadata["digest"])
         path = join(self.url, name)
-        self.store.put(self._journal(f"{name}.{digest}{_MADE}"), b"")  # tells `clean` whose it is
+        self.journal.made(name, digest)
         if unfinished.finish_new():
             return
         self.store.close()  # drops cached facts about what was not there before
@@ -184,7 +171,7 @@ class Output:
     def withdraw(self, part: Index) -> None:
         """Remove a shard of an unfinished packing, since it is to be made in another way."""
         name = part.shard_names[0]
-        self.store.delete(self._journal(name + _PART))
+        self.journal.withdraw(name)
         self.store.delete(join(self.url, name))
 
     def committed(self) -> Index | None:
@@ -196,9 +183,7 @@ class Output:
             It was never begun here, or is no longer the one that may write here.
         """
         self.store.close()  # drops cached facts about what other machines have written since
-        is_under_way = False
-        with suppress(ValueError, AttributeError):
-            is_under_way = json.loads(self._read(_PLAN) or b"{}").get("plan") == self.plan
+        is_under_way = self.journal.is_own()
         # The index alone decides: whoever has written it removes the plan last.
         path = join(self.url, INDEX_NAME)
         if self.store.find(path) is not None:
@@ -209,39 +194,6 @@ class Output:
             return None
         msg = f"{without_secrets(self.url)}: another job has taken this destination, or this one was removed from it"
         raise UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
-
-    def keep(self, part: Index) -> None:
-        """Record that the one shard of this index is finished."""
-        self.store.put(self._journal(part.shard_names[0] + _PART), encode(part))
-
-    def kept(self, name: str) -> Index | None:
-        """Return the index of a finished shard; None if it is unfinished or has changed since."""
-        data = self._read(name + _PART)
-        if data is None:
-            return None
-        try:
-            part = decode(data)
-        except IndexFileError:
-            return None
-        info = self.store.find(join(self.url, name))
-        is_same = info is not None and info.num_bytes == int(part.shard_bytes[0])
-        return part if is_same and part.metadata.get("plan") == self.plan else None
-
-    def forget(self, name: str) -> None:
-        """Remove the record of a shard that was finished only after the index was written."""
-        self.store.delete(self._journal(name + _PART))
-        for path in self._recorded():
-            if path.startswith(self._journal(f"{name}.")) and path.endswith(_MADE):
-                self.store.delete(path)
-        self._remove_directory()
-
-    def note(self, name: str, data: bytes) -> None:
-        """Store data that this packing has computed, until it is finished."""
-        self.store.put(self._journal(f"{name}-{self.plan}{_NOTE}"), data)
-
-    def noted(self, name: str) -> bytes | None:
-        """Return the data that an earlier run of this packing stored under a name; None if there is none."""
-        return self._read(f"{name}-{self.plan}{_NOTE}")
 
     def versioned(self, index: Index) -> Index:
         """Return the index with the versions that the store reports for its shards."""
@@ -269,13 +221,13 @@ class Output:
         """
         if not self._put_on_condition(index):
             self.put(INDEX_NAME, encode(index))
-        self._clear()
+        self.journal.clear()
 
     def discard(self, names: Sequence[str]) -> None:
         """Remove these empty shards and all records of the packing, as if it had not begun."""
         for name in names:
             self.store.delete(join(self.url, name))
-        self._clear()
+        self.journal.clear()
 
     def _put_new(self, index: Index) -> bool:
         """Write the index; on a local file system that takes no lock, as a file's name is given once.
@@ -314,28 +266,7 @@ class Output:
     def lock(self) -> None:
         """On a local file system, keep other processes of this machine from packing here; `StorageError` if one is."""
         if not scheme_of(self.url):
-            self._lock = InheritedLock(self._journal(_LOCK), wait_seconds=_WAIT_SECONDS)
-
-    def records(self) -> list[ObjectInfo]:
-        """Return all records of a job, of any plan; none if there is no job."""
-        directory = self._journal("").rstrip("/")
-        if not scheme_of(directory) and not Path(directory).is_dir():
-            return []
-        own = (_PART, _NOTE, _MADE, ".tmp", f"/{_PLAN}", f"/{_LOCK}")
-        return [info for info in self.store.list(directory) if info.path.endswith(own)]
-
-    def take_over(self) -> None:
-        """Make this the packing that may write here, so that tasks of another one stop."""
-        if self._read(_PLAN) is not None:
-            self.store.put(self._journal(_PLAN), json.dumps({"plan": self.plan, "asked": {}}).encode())
-
-    def remove_records(self) -> None:
-        """Remove all records; that of the plan, for which readers look, goes last."""
-        for info in self.records():
-            if not info.path.endswith((f"/{_PLAN}", f"/{_LOCK}")):
-                self.store.delete(info.path)
-        self.store.delete(self._journal(_PLAN))
-        self._remove_directory()
+            self._lock = InheritedLock(self.journal.lock_path, wait_seconds=_WAIT_SECONDS)
 
     def release(self) -> None:
         """Release the lock, so that others can pack here."""
@@ -352,11 +283,11 @@ class Output:
             index = load_index(path, store=self.store)
             if index.metadata.get("plan") == self.plan:
                 return index
-            if was_left_by_opening(index) and self._read(_PLAN) is not None:
+            if was_left_by_opening(index) and self.journal.planned() is not None:
                 return None  # the unfinished output was opened as a dataset
-        if self._read(_PLAN) is None:
+        if self.journal.planned() is None:
             with suppress(StorageError):
-                self._clear()
+                self.journal.clear()
         msg = f"{without_secrets(self.url)}: there is a dataset already, and this would make another one"
         raise UsageError(msg, hint="pack into another directory, or remove what is there")
 
@@ -391,54 +322,6 @@ class Output:
         if not scheme_of(directory) and not Path(directory).is_dir():
             return {}
         return {info.path: info.num_bytes for info in self.store.list(directory)}
-
-    def _clear(self) -> None:
-        """Remove the working directory; the file that marks it as one goes last."""
-        self._remove("")
-        self.store.delete(self._journal(_PLAN))
-        self._remove_directory()
-
-    def _remove_directory(self) -> None:
-        if not scheme_of(self.url):
-            self.store.delete(self._journal(_LOCK))
-            with suppress(OSError):
-                Path(self._journal("")).rmdir()
-
-    def _remove_abandoned(self) -> None:
-        """Remove what processes of this machine have left unfinished when they died."""
-        if not scheme_of(self.url):
-            for path in Path(self._journal("")).glob("*.tmp"):
-                remove_abandoned(str(path))
-
-    def _remove(self, suffix: str) -> None:
-        kept = (self._journal(_PLAN), self._journal(_LOCK))
-        for path in self._recorded():
-            if path.endswith(suffix) and path not in kept:
-                self.store.delete(path)
-
-    def _recorded(self) -> list[str]:
-        """Return the paths in the working directory, which other machines may be removing."""
-        directory = self._journal("").rstrip("/")
-        if scheme_of(directory):
-            return [info.path for info in self.store.list(directory)]
-        try:
-            return [str(path) for path in Path(directory).iterdir()]
-        except FileNotFoundError:
-            return []
-
-    def _read(self, name: str) -> bytes | None:
-        path = self._journal(name)
-        try:
-            info = self.store.find(path)
-            return None if info is None else bytes(self.store.read_range(path, 0, info.num_bytes))
-        except StorageError:
-            self.store.close()  # drops what is known of a file that another machine may have removed meanwhile
-            if self.store.find(path) is None:
-                return None
-            raise
-
-    def _journal(self, name: str) -> str:
-        return join(self.url, f"{PACKING}/{name}")
 
 
 def digest_of(path: str, store: Store) -> str:

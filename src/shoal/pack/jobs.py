@@ -75,7 +75,7 @@ class ShardJob:
             # Another machine made all shards and committed meanwhile, and removed what this one was working on.
             summary = summary_of_finished(out.url, done).shards[self.number]
         if out.committed() is not None:
-            out.forget(self.shard.name)
+            out.journal.forget(self.shard.name)
         return summary
 
 

@@ -221,7 +221,7 @@ def _commit(out: Output, units: Units) -> tuple[Index, PackSummary]:
 
 
 def _parts(out: Output, units: Units) -> list[Index | None]:
-    return [out.kept(name) for name in units.names]
+    return [out.journal.kept(name) for name in units.names]
 
 
 def _spans(numbers: Sequence[int]) -> str:

@@ -109,7 +109,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
     StorageError
         An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
     """
-    part = out.kept(shard.name)
+    part = out.journal.kept(shard.name)
     if part is not None and (shard.on_error == "skip" or not part.metadata["skipped"]):
         return replace(summary_of(part), done_before=True)
     if part is not None:
@@ -127,7 +127,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
     except BaseException:
         writer.abandon()
         raise
-    out.keep(part)
+    out.journal.keep(part)
     return replace(summary_of(part), elapsed_seconds=time.monotonic() - began_seconds)
 
 

@@ -100,7 +100,7 @@ class Writer:
         self._done = self._out.begin(suffix=self._encoder.suffix, asked=asked)
         try:
             self._finished: list[Index] = []  # shards up to the first unfinished one
-            while self._done is None and (part := self._out.kept(self._name(len(self._finished)))) is not None:
+            while self._done is None and (part := self._out.journal.kept(self._name(len(self._finished)))) is not None:
                 self._finished.append(part)
             if (known := self._done or next(iter(self._finished), None)) is not None:
                 # What the first sample of all decided is not left to the first that comes now.
@@ -252,7 +252,7 @@ class Writer:
             except BaseException:
                 shard.abandon()
                 raise
-            self._out.keep(part)
+            self._out.journal.keep(part)
             self._parts.append(part)
 
     def _pass_over(self, sample: Sample) -> None:

@@ -219,7 +219,7 @@ def schema_of_all(
     earlier ones, and `ShardError` if a sample is damaged.
     """
     pa = arrow_library(format_name)
-    known = out.noted(_NOTE)
+    known = out.journal.noted(_NOTE)
     if known is not None:
         return Schema(pa.ipc.read_schema(pa.py_buffer(known)), 0, 0)
     jobs = (
@@ -228,7 +228,7 @@ def schema_of_all(
     )
     found, peak = run_jobs(jobs, out, num_workers=workers, report=report)
     schema = schema_of_kinds(reduce(partial(joined_kinds, skips=skips), found, {}))
-    out.note(_NOTE, schema.serialize().to_pybytes())
+    out.journal.note(_NOTE, schema.serialize().to_pybytes())
     return Schema(schema, cuts[-1], peak)
 
 

@@ -13,28 +13,20 @@ arXiv:2309.01640.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shoal.errors import ShardError, UsageError
-from shoal.figures import counted
+from shoal.errors import ShardError
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Format
-from shoal.formats.writing.written_formats import TABLE_FORMATS, WRITTEN_FORMATS, encoder_named
+from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.open_source import Opened, open_source
-from shoal.order.partition import Partition
-from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.from_shards.new_schemas import (
@@ -47,50 +39,33 @@ from shoal.pack.from_shards.new_schemas import (
     suffixed_images,
     with_files,
 )
-from shoal.pack.from_shards.span_reader import SAMPLE, Numbered, SpanReader, SpanSamples
-from shoal.pack.jobs import PackProgress, Progress, ShardJob
+from shoal.pack.from_shards.repack_settings import (
+    MIX_MEMORY_BYTES,
+    RepackRequest,
+    asked_of,
+    format_like,
+    order_of_source,
+    reading_spec,
+    record_bytes_of,
+    refuse_partial,
+    sizing_of,
+)
+from shoal.pack.from_shards.span_reader import SpanReader
+from shoal.pack.from_shards.span_units import SpanUnits
+from shoal.pack.jobs import PackProgress, Progress
 from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
-from shoal.pack.packed_dataset import PackSummary, finish
+from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.shard_plan import PackPlan, plan_shards
-from shoal.pack.shard_sizes import ShardSizing, shard_sizing
-from shoal.pack.shard_writer import Shard, summary_of
-from shoal.pipeline.stages import Decode, Stage
+from shoal.pack.shard_sizes import ShardSizing
+from shoal.pack.shard_writer import Shard
 from shoal.processes.interpreters import usable_processors
-from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides
-from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
 
 _log = logging.getLogger("shoal")
 
-MIX_MEMORY_BYTES = 1 << 30
-"""Default window of a mixing pass."""
-
 _SMALL_BYTES = 256 << 20  # below this, starting processes costs more than they save
-
-
-@dataclass(frozen=True, slots=True)
-class RepackRequest:
-    """Settings of a repacking, as the arguments of `repack`; all but ``num_workers`` affect the bytes that are written.
-
-    ``num_readers`` is the number of readers for the rule of `shard_sizing`.
-    """
-
-    format: str | None = None
-    shard_bytes: int | None = None
-    num_readers: int = 1
-    mix: bool = False
-    seed: int = 0
-    memory_bytes: int = MIX_MEMORY_BYTES
-    decode: bool = False
-    columns: Sequence[str | Column] = ()
-    prefix: str = "shard"
-    extent_bytes: int = EXTENT_BYTES
-    on_error: Literal["raise", "skip"] = "raise"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    num_workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +222,8 @@ def plan_repacking(
 ) -> PlannedRepacking:
     """Return the job that repacks; on a local file system its ``out`` is locked, until it is released."""
     index = opened.index
-    _refuse_partial(opened)
-    format_name = request.format or _format_like(index)
+    refuse_partial(opened)
+    format_name = request.format or format_like(index)
     check_prefix(request.prefix)
     like = {} if request.decode else options_like(opened, format_name)
     opened = with_files(opened, kept=None if "columns" in request.options else like.get("columns"))
@@ -256,17 +231,17 @@ def plan_repacking(
     options = {**like, **request.options}
     encoder = encoder_named(format_name, **options)
     columns = as_columns(request.columns)
-    sizes = _record_bytes(index)
-    sizing = _sizing(request, int(sizes.sum()))
-    asked = _asked(index, request, format_name, columns, sizing)
-    source = _order(index, request)
+    sizes = record_bytes_of(index)
+    sizing = sizing_of(request, int(sizes.sum()))
+    asked = asked_of(index, request, format_name, columns, sizing)
+    source = order_of_source(index, request)
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
         return PlannedRepacking(PackJob(out, finished), source, sizing)
     try:
         plan = plan_shards(sizes[source.epoch(0).ids(0, index.num_samples)], shard_bytes=sizing.shard_bytes)
-        spec, to_tar = _spec(opened, source, request), format_name.partition(".")[0] == "tar"
+        spec, to_tar = reading_spec(opened, source, request), format_name.partition(".")[0] == "tar"
         needs_schema = format_name in TABLE_FORMATS and "schema" not in options
         tally = PackProgress(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_schema else 1)
         several = request.num_workers or (1 if int(sizes.sum()) < _SMALL_BYTES else usable_processors())
@@ -284,60 +259,6 @@ def plan_repacking(
     except BaseException:
         out.release()
         raise
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SpanUnits:
-    """Units of a repacking: each new shard has a span of the samples of ``source``."""
-
-    reader: SpanReader
-    plan: PackPlan
-    common: Shard
-    names: Sequence[str]
-    source: ResolvedOrder
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def unit(self, number: int) -> ShardJob:
-        """Return a unit that reads its own span."""
-        first, stop = self.plan.cuts[number : number + 2].tolist()
-        shard = replace(self.common, name=self.names[number])
-        return ShardJob(number, shard, SpanSamples(self.reader, first, stop), stop - first)
-
-    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
-        """Join the parts with the columns of the source, and write the index."""
-        index = self.source.index
-        ids = self.source.epoch(0).ids(0, index.num_samples)
-        shards = tuple(map(summary_of, parts))
-        spans = pairwise(self.plan.cuts.tolist())
-        parts = [_with_columns(part, index, ids[slice(*span)]) for part, span in zip(parts, spans, strict=True)]
-        joined = finish(out, parts, about=_classes(index, [column.name for column in self.common.columns]))
-        return joined, PackSummary(out.url, joined.format, shards, joined.fingerprint)
-
-
-def _refuse_partial(opened: Opened) -> None:
-    index = opened.index
-    if not index.num_samples:
-        msg = f"{counted(index.num_shards, 'shard')} without a single sample"
-        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
-    if opened.stored is not None:
-        excluded = index.num_samples - len(opened.stored)
-        msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
-        raise UsageError(msg, hint="remove these samples from the exclude list of the splits, or from the shards")
-
-
-def _format_like(index: Index) -> str:
-    """Return the format of the source if it can be written; single files go into tar, as in `shoal.pack.pack`."""
-    if index.format == "folder":
-        return "tar"
-    if index.format not in WRITTEN_FORMATS:
-        plain = [name for name in WRITTEN_FORMATS if "." not in name]
-        msg = f"shards of {index.format} are read, and not written"
-        raise UsageError(
-            msg, hint=f"name a format that can be written (--to, or format= in Python): {', '.join(plain)}"
-        )
-    return index.format
 
 
 def _schema(
@@ -358,7 +279,7 @@ def _schema(
     is_read = found is None
     if found is None:
         as_stored = replace(request, mix=False)
-        spec = _spec(opened, _order(opened.index, as_stored), as_stored)
+        spec = reading_spec(opened, order_of_source(opened.index, as_stored), as_stored)
         with closing(SpanReader(spec, needs_keys=False)) as reader:
             found = schema_of_all(
                 reader,
@@ -372,86 +293,3 @@ def _schema(
     if not (is_read and found.num_looked_at):
         tally.skip_pass()
     return found
-
-
-def _spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
-    stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
-    pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
-    # Damaged data must not get a new checksum that would hide the damage.
-    return WorkerSpec(opened, source, pipeline, ReadingOptions(on_error=request.on_error, verify="always"))
-
-
-def _order(index: Index, request: RepackRequest) -> ResolvedOrder:
-    """Return the order in which samples are written; the memory of a mixing pass is its window."""
-    if not request.mix:
-        return ResolvedOrder(index, OrderRequest(order=Sequential()))
-    mixed = ResolvedOrder(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
-    try:
-        mixed.epoch(0)
-    except UsageError as error:
-        msg = f"memory={request.memory_bytes} is too little to mix these shards: {error.message}"
-        enough = error.hint.partition(";")[0].replace("window=", "memory=")
-        raise UsageError(msg, hint=f"{enough}; on the command line --memory") from None
-    return mixed
-
-
-def _record_bytes(index: Index) -> NDArray[np.int64]:
-    """Return the bytes of each sample, or its share of an extent if samples have no sizes of their own."""
-    if index.sample_bytes is not None:
-        return index.sample_bytes.astype(np.int64)
-    each = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
-    return np.repeat(each, index.extent_num_samples)
-
-
-def _sizing(request: RepackRequest, num_bytes: int) -> ShardSizing:
-    if request.shard_bytes is None:
-        return shard_sizing(num_bytes, num_readers=request.num_readers)
-    if request.shard_bytes < 1:
-        msg = f"shard_bytes={request.shard_bytes} is not positive"
-        raise UsageError(msg, hint="256MiB, for instance")
-    return ShardSizing(request.shard_bytes, None, 0.0, "as asked for")
-
-
-def _asked(
-    index: Index, request: RepackRequest, format_name: str, columns: Sequence[Column], sizing: ShardSizing
-) -> dict[str, Any]:
-    """Return every setting that affects the output, so that an unfinished repacking can be recognised."""
-    versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
-    return {
-        "repack": 3,
-        "source": index.fingerprint,
-        "source (times)": versions,
-        "format": format_name,
-        "shard_bytes": sizing.shard_bytes,
-        "mix": request.mix,
-        **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
-        "decode": request.decode,
-        "columns": [[column.name, column.path] for column in columns],
-        "prefix": request.prefix,
-        "extent_bytes": request.extent_bytes,
-        "options": {name: repr(value) for name, value in request.options.items()},
-    }
-
-
-def _classes(source: Index, asked: Sequence[str]) -> dict[str, Any]:
-    """Return the class names of those source columns that are carried over."""
-    found = source.metadata.get("classes")
-    if not isinstance(found, Mapping):
-        return {"classes": found} if found and "label" in source.columns and "label" not in asked else {}
-    kept = {name: names for name, names in found.items() if name not in asked}
-    return {"classes": kept} if kept else {}
-
-
-def _with_columns(part: Index, source: Index, ids: NDArray[np.int64]) -> Index:
-    """Return one shard's part of the index with the columns of the source; requested columns take precedence.
-
-    Record checksums are not carried over: they belong to other bytes.
-    """
-    if not (names := [name for name in source.columns if name != RECORD_CRCS and name not in part.columns]):
-        return part
-    skipped = [int(str(name).removeprefix(SAMPLE)) for name, _ in part.metadata["skipped"]]
-    kept = ids[~np.isin(ids, skipped)]
-    words = source.metadata.get("texts", {})
-    texts = {name: words[name] for name in names if name in words} | dict(part.metadata["texts"])
-    carried = {name: source.columns[name][kept] for name in names}
-    return replace(part, columns={**carried, **part.columns}, metadata={**part.metadata, "texts": texts})

@@ -94,7 +94,7 @@ class CutRows:
             part = self._writer.finish(plan=self._out.plan, publish=self._publish)
             self._writer = None
             if self._keeps:
-                self._out.keep(part)
+                self._out.journal.keep(part)
             self._parts.append(part)
 
 

@@ -127,7 +127,7 @@ class PartitionWriter:
         self._schema = schema if self._format in TABLE_FORMATS and "schema" not in self._options else None
         try:
             if self._out.begin(suffix=self._suffix, asked=self._asked) is None:
-                self._out.note(_RUN, self._run)
+                self._out.journal.note(_RUN, self._run)
         finally:
             self._out.release()
 
@@ -157,7 +157,7 @@ class PartitionWriter:
             for part in parts:
                 if part.shard_names[0] not in done.shard_names:
                     self._out.withdraw(part)
-                self._out.forget(part.shard_names[0])
+                self._out.journal.forget(part.shard_names[0])
         return WrittenPartition(partition, tuple(map(summary_of, parts)))
 
     def commit(self, written: Iterable[WrittenPartition]) -> PackSummary:
@@ -183,13 +183,13 @@ class PartitionWriter:
             return summary_of_finished(self.url, done)
         parts = []
         for shard in shards:
-            part = self._out.kept(shard.name)
+            part = self._out.journal.kept(shard.name)
             if part is None or part.metadata["digest"] != shard.digest:
                 msg = f"{without_secrets(join(self.url, shard.name))}: this was written, and is missing now, or another"
                 raise UsageError(msg, hint="nothing was committed; does something else write here?")
             parts.append(part)
         _check_columns(parts)
-        remove_made(self._out, self._out.records(), named={shard.name for shard in shards})
+        remove_made(self._out, self._out.journal.records(), named={shard.name for shard in shards})
         index = finish(self._out, parts, about={})
         return PackSummary(self.url, index.format, tuple(shards), index.fingerprint)
 
@@ -201,7 +201,7 @@ class PartitionWriter:
 
     def _finished(self) -> Index | None:
         done = self._out.committed()
-        if done is None and self._out.noted(_RUN) != self._run:
+        if done is None and self._out.journal.noted(_RUN) != self._run:
             msg = f"{without_secrets(self.url)}: another run with the same settings has begun here since"
             raise UsageError(msg, hint="of two runs the later one may write; this one changes nothing any more")
         return done

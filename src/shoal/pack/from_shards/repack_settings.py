@@ -1,0 +1,138 @@
+"""Settings of a repacking, and what follows from them and the index of the source: order, sizes, identity."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.figures import counted
+from shoal.formats.column_paths import Column
+from shoal.formats.writing.written_formats import WRITTEN_FORMATS
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.table import Index
+from shoal.indexing.open_source import Opened
+from shoal.order.partition import Partition
+from shoal.order.sequential_and_full import Sequential
+from shoal.pack.from_shards.span_reader import Numbered
+from shoal.pack.shard_sizes import ShardSizing, shard_sizing
+from shoal.pipeline.stages import Decode, Stage
+from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
+
+MIX_MEMORY_BYTES = 1 << 30
+"""Default window of a mixing pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepackRequest:
+    """Settings of a repacking, as the arguments of `repack`; all but ``num_workers`` affect the bytes that are written.
+
+    ``num_readers`` is the number of readers for the rule of `shard_sizing`.
+    """
+
+    format: str | None = None
+    shard_bytes: int | None = None
+    num_readers: int = 1
+    mix: bool = False
+    seed: int = 0
+    memory_bytes: int = MIX_MEMORY_BYTES
+    decode: bool = False
+    columns: Sequence[str | Column] = ()
+    prefix: str = "shard"
+    extent_bytes: int = EXTENT_BYTES
+    on_error: Literal["raise", "skip"] = "raise"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    num_workers: int | None = None
+
+
+def refuse_partial(opened: Opened) -> None:
+    """Raise `UsageError` if the source has no samples, or its splits exclude some."""
+    index = opened.index
+    if not index.num_samples:
+        msg = f"{counted(index.num_shards, 'shard')} without a single sample"
+        raise UsageError(msg, hint="`shoal info` shows what was met and is no sample")
+    if opened.stored is not None:
+        excluded = index.num_samples - len(opened.stored)
+        msg = f"the splits of the source exclude {counted(excluded, 'sample')}, and shards are repacked whole"
+        raise UsageError(msg, hint="remove these samples from the exclude list of the splits, or from the shards")
+
+
+def format_like(index: Index) -> str:
+    """Return the format of the source if it can be written; single files go into tar, as in `shoal.pack.pack`."""
+    if index.format == "folder":
+        return "tar"
+    if index.format not in WRITTEN_FORMATS:
+        plain = [name for name in WRITTEN_FORMATS if "." not in name]
+        msg = f"shards of {index.format} are read, and not written"
+        raise UsageError(
+            msg, hint=f"name a format that can be written (--to, or format= in Python): {', '.join(plain)}"
+        )
+    return index.format
+
+
+def reading_spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
+    """Return how the source is read: with all checksums compared, and each sample with its id."""
+    stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
+    pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
+    # Damaged data must not get a new checksum that would hide the damage.
+    return WorkerSpec(opened, source, pipeline, ReadingOptions(on_error=request.on_error, verify="always"))
+
+
+def order_of_source(index: Index, request: RepackRequest) -> ResolvedOrder:
+    """Return the order in which samples are written; the memory of a mixing pass is its window."""
+    if not request.mix:
+        return ResolvedOrder(index, OrderRequest(order=Sequential()))
+    mixed = ResolvedOrder(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
+    try:
+        mixed.epoch(0)
+    except UsageError as error:
+        msg = f"memory={request.memory_bytes} is too little to mix these shards: {error.message}"
+        enough = error.hint.partition(";")[0].replace("window=", "memory=")
+        raise UsageError(msg, hint=f"{enough}; on the command line --memory") from None
+    return mixed
+
+
+def record_bytes_of(index: Index) -> NDArray[np.int64]:
+    """Return the bytes of each sample, or its share of an extent if samples have no sizes of their own."""
+    if index.sample_bytes is not None:
+        return index.sample_bytes.astype(np.int64)
+    each = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
+    return np.repeat(each, index.extent_num_samples)
+
+
+def sizing_of(request: RepackRequest, num_bytes: int) -> ShardSizing:
+    """Return the bytes of a shard: those that were requested, or what the rule of `shard_sizing` says."""
+    if request.shard_bytes is None:
+        return shard_sizing(num_bytes, num_readers=request.num_readers)
+    if request.shard_bytes < 1:
+        msg = f"shard_bytes={request.shard_bytes} is not positive"
+        raise UsageError(msg, hint="256MiB, for instance")
+    return ShardSizing(request.shard_bytes, None, 0.0, "as asked for")
+
+
+def asked_of(
+    index: Index, request: RepackRequest, format_name: str, columns: Sequence[Column], sizing: ShardSizing
+) -> dict[str, Any]:
+    """Return every setting that affects the output, so that an unfinished repacking can be recognised."""
+    versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
+    return {
+        "repack": 3,
+        "source": index.fingerprint,
+        "source (times)": versions,
+        "format": format_name,
+        "shard_bytes": sizing.shard_bytes,
+        "mix": request.mix,
+        **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
+        "decode": request.decode,
+        "columns": [[column.name, column.path] for column in columns],
+        "prefix": request.prefix,
+        "extent_bytes": request.extent_bytes,
+        "options": {name: repr(value) for name, value in request.options.items()},
+    }
