@@ -20,6 +20,7 @@ import shoal
 import shoal.pack
 import shoal.prometheus
 from shoal.cli.main import VERBS, main
+from shoal.indexing.jobs.index_job import IndexJob
 from shoal.stats.counters import Counters
 from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.iterating.iterator import Iteration
@@ -43,6 +44,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Formats](#formats): `shoal.formats`
 - [Measuring](#measuring): `shoal.measure`
 - [Packing](#packing): `shoal.pack`
+- [Jobs on shards](#jobs-on-shards): an index made on many machines
 - [Prometheus](#prometheus): `shoal.prometheus`
 - [Torch](#torch): `shoal.torch`
 - [JAX](#jax): `shoal.jax`
@@ -64,6 +66,8 @@ def page() -> str:
     parts += ["## Formats\n", text_of(shoal.formats), *formats()]
     parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]
     parts += ["## Packing\n", text_of(shoal.pack), *door(shoal.pack)]
+    parts += ["## Jobs on shards\n", *member("shoal.plan_index", shoal.plan_index)]
+    parts += [text_of(IndexJob), *members(IndexJob, "job")]
     parts += ["## Prometheus\n", text_of(shoal.prometheus)]
     parts += [*member("shoal.prometheus.text", shoal.prometheus.text)]
     parts += [*member("shoal.prometheus.write", shoal.prometheus.write)]

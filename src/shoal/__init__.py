@@ -33,6 +33,7 @@ if _TYPE_CHECKING:
     from shoal import huggingface as huggingface
     from shoal import jax as jax
     from shoal import torch as torch
+    from shoal.indexing.jobs.index_job import plan_index
     from shoal.order.merged_states import merge_states
     from shoal.stream.certificates.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
@@ -51,6 +52,7 @@ __all__ = [
     "open",
     "orders",
     "pack",
+    "plan_index",
 ]  # and torch, jax and huggingface, which a star import must not load
 
 
@@ -61,6 +63,7 @@ __getattr__, __dir__ = _lazy_names(
             f"shoal.{door}": ""
             for door in ("formats", "huggingface", "jax", "measure", "mixing", "orders", "pack", "torch")
         },
+        "shoal.indexing.jobs.index_job": "plan_index",
         "shoal.order.merged_states": "merge_states",
         "shoal.stream.certificates.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",

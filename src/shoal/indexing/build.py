@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,7 +51,7 @@ SMALL_BYTES = 256 << 20
 # From here on the scans of remote shards are kept: starting over costs more there.
 SMALL_REMOTE_BYTES = 16 << 20
 # From here on the index leaves out the size of each sample, which takes 4 bytes per sample.
-_MANY_SAMPLES = 10**8
+MANY_SAMPLES = 10**8
 
 _SCAN_SUFFIX = ".scan"
 # Incremented when the scans of formats find other samples than before; a format may also have its own rule.
@@ -99,40 +99,122 @@ def build_index(
     Raises `ShardError`: a shard cannot be parsed; the error names the shard and the byte; `StorageError`: bytes could
     not be read; `ShoalError`: a worker was killed; the error names the shard and the signal.
     """
+    return index_of_tasks(
+        scan_tasks(source, store=store, format=format, expected=expected),
+        store=store,
+        format=format,
+        asked=source.asked,
+        extent_bytes=extent_bytes,
+        workers=workers,
+        progress=progress,
+        cache_dir=cache_dir,
+        traffic=traffic,
+        rows=rows,
+    )
+
+
+def scan_tasks(
+    source: Source,
+    *,
+    store: IndexStore,
+    format: Format,  # noqa: A002
+    expected: Mapping[str, Expected] | None = None,
+) -> list[ScanTask]:
+    """Return the shards of ``source`` as tasks, with sizes, versions, and what is known of each beforehand.
+
+    Raises `StorageError`: a shard is missing.
+    """
     infos = stat_all(source.paths, store)
-    options = options_of(format)
-    metadata = {OPTIONS: options} if options else {}
-    if isinstance(format, Folder):
-        num_bytes = np.array([info.num_bytes for info in infos], dtype=np.int64)
-        versions = [info.version for info in infos]
-        return index_of_files(format.name, source.names, num_bytes, versions, rows=rows or {}, metadata=metadata)
-    expected, indexes = expected or {}, third_party_indexes(source.paths, format, store)
-    tasks = [
-        ScanTask(number, name, info.path, info.num_bytes, info.version, expected.get(info.path), indexes.get(info.path))
+    known = expected or {}
+    indexes = {} if isinstance(format, Folder) else third_party_indexes(source.paths, format, store)
+    return [
+        ScanTask(number, name, info.path, info.num_bytes, info.version, known.get(info.path), indexes.get(info.path))
         for number, (name, info) in enumerate(zip(source.names, infos, strict=True))
     ]
+
+
+def index_of_tasks(
+    tasks: Sequence[ScanTask],
+    *,
+    store: IndexStore,
+    format: Format,  # noqa: A002
+    asked: str,
+    extent_bytes: int = EXTENT_BYTES,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    keeps_scans: bool = True,
+    traffic: ScanTraffic | None = None,
+    rows: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Index:
+    """Build the index of some shards (see `build_index`); ``keeps_scans`` allows keeping scans for a later call."""
+    if isinstance(format, Folder):
+        num_bytes = np.array([task.num_bytes for task in tasks], dtype=np.int64)
+        names, versions = [task.name for task in tasks], [task.version for task in tasks]
+        metadata = _metadata(format)
+        return index_of_files(format.name, names, num_bytes, versions, rows=rows or {}, metadata=metadata)
     total_bytes = sum(task.num_bytes for task in tasks)
     workers = _num_workers(workers, total_bytes)
     traffic = ScanTraffic() if traffic is None else traffic
     scratch = None
-    if workers or total_bytes >= (SMALL_BYTES if store.reads_ahead else SMALL_REMOTE_BYTES):
+    if keeps_scans and (workers or total_bytes >= small_bytes(store)):
         # By the paths but not by sizes or versions, so that a shard that changed since the kill costs one scan.
         key = _digest([*scan_rules(format), format.name, options_of(format), *(task.path for task in tasks)])
         scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", key)), suffix=_SCAN_SUFFIX)
     scanning = _Scanning(store, format, workers, _Report(progress, total_bytes), traffic)
     with closing(_scan_all(tasks, scanning, scratch)) as results:
         scans = {task.number: scan for task, scan in results}
-    if num_stale := sum(scan.notes.get(STALE_INDEXES, 0) for scan in scans.values()):
-        text = "%s: %d of %d indexes of other tools do not fit their shards, and were not used"
-        _log.warning(text, source.asked, num_stale, len(indexes))
+    _warn_of_stale(tasks, scans.values(), asked)
     if traffic.num_requests:
-        _log.info("%s: %s", source.asked, traffic)
-    shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
-    keep = sum(scan.num_samples for scan in scans.values()) < _MANY_SAMPLES
-    index = assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep, metadata=metadata)
+        _log.info("%s: %s", asked, traffic)
+    index = index_of_scans(tasks, scans, format=format, extent_bytes=extent_bytes)
     if scratch is not None:
         scratch.clear()
     return index
+
+
+def scans_of_tasks(
+    tasks: Sequence[ScanTask],
+    *,
+    store: IndexStore,
+    format: Format,  # noqa: A002
+    workers: int,
+    progress: Progress | None = None,
+    traffic: ScanTraffic | None = None,
+) -> Generator[tuple[ScanTask, ShardScan]]:
+    """Yield the scans of some shards in the order in which they finish; close it if it is not read to its end."""
+    report = _Report(progress, sum(task.num_bytes for task in tasks))
+    scanning = _Scanning(store, format, workers, report, ScanTraffic() if traffic is None else traffic)
+    yield from _scan_all(tasks, scanning, None)
+
+
+def index_of_scans(
+    tasks: Sequence[ScanTask],
+    scans: Mapping[int, ShardScan],
+    *,
+    format: Format,  # noqa: A002
+    extent_bytes: int,
+) -> Index:
+    """Assemble the index of some shards from their scans by number."""
+    shards = [ScannedShard(task.name, task.num_bytes, task.version, scans[task.number]) for task in tasks]
+    keep = sum(shard.scan.num_samples for shard in shards) < MANY_SAMPLES
+    metadata = _metadata(format)
+    return assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep, metadata=metadata)
+
+
+def small_bytes(store: IndexStore) -> int:
+    """Return the number of bytes below which indexing takes no time to speak of."""
+    return SMALL_BYTES if store.reads_ahead else SMALL_REMOTE_BYTES
+
+
+def _metadata(format: Format) -> dict[str, Any]:  # noqa: A002
+    return {OPTIONS: options} if (options := options_of(format)) else {}
+
+
+def _warn_of_stale(tasks: Sequence[ScanTask], scans: Iterable[ShardScan], asked: str) -> None:
+    if num_stale := sum(scan.notes.get(STALE_INDEXES, 0) for scan in scans):
+        text = "%s: %d of %d indexes of other tools do not fit their shards, and were not used"
+        _log.warning(text, asked, num_stale, sum(task.index is not None for task in tasks))
 
 
 def scan_rules(format: Format) -> list[int]:  # noqa: A002
@@ -197,7 +279,9 @@ class _Scanning:
     traffic: ScanTraffic
 
 
-def _scan_all(tasks: list[ScanTask], how: _Scanning, scratch: Scratch | None) -> Generator[tuple[ScanTask, ShardScan]]:
+def _scan_all(
+    tasks: Sequence[ScanTask], how: _Scanning, scratch: Scratch | None
+) -> Generator[tuple[ScanTask, ShardScan]]:
     """Yield the scans kept by an earlier build, then the others in the order in which they finish."""
 
     def entry(task: ScanTask) -> str:
@@ -220,7 +304,7 @@ def _scan_all(tasks: list[ScanTask], how: _Scanning, scratch: Scratch | None) ->
             yield task, scan
 
 
-def _scan_missing(tasks: list[ScanTask], how: _Scanning) -> Generator[tuple[ScanTask, ShardScan]]:
+def _scan_missing(tasks: Sequence[ScanTask], how: _Scanning) -> Generator[tuple[ScanTask, ShardScan]]:
     store, on_progress = how.store, how.report.on_progress
     # Worker processes open files themselves, so they suit only a plain local store and a format known by name.
     if how.workers and tasks and type(store) is LocalStore and _known_by_name(how.format) and sys.executable:

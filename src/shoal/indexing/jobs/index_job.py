@@ -1,0 +1,306 @@
+"""`shoal.plan_index`: the index of many shards as a job, for engines that scan them on many machines."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import ShoalError, StorageError, UsageError
+from shoal.figures import counted
+from shoal.formats.shard_format import Format
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.index_file import encode
+from shoal.index.table import Index
+from shoal.indexing.index_files import load_index
+from shoal.indexing.jobs.index_units import IndexTask, IndexUnits, UnitScanned, index_units
+from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.manifests_beside import Described
+from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, wanted_suffixes
+from shoal.indexing.split_selection import SplitLike, select_split
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.storage.atomic_writes import begin_object
+from shoal.storage.cache_directory import expand_home
+from shoal.storage.retry import with_retries
+from shoal.storage.sources.local_patterns import local_path
+from shoal.storage.sources.shard_selection import INDEX_NAME
+from shoal.storage.sources.source import Source, SourceLike, expand, schemes_of
+from shoal.storage.store_of_url import in_store, open_store
+from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
+from shoal.storage.urls import join, object_path, parent, scheme_of, without_secrets
+
+PARTS = ".shoal-index"
+"""Directory beside an index in which the units of a job leave their parts of it; removed when it is written."""
+
+_KEEP_SECONDS = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSummary:
+    """Result of a job: where the index is, and what it says."""
+
+    path: str
+    fingerprint: str
+    num_shards: int
+    num_samples: int
+    num_bytes: int
+    num_hashed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """The object that an index is written to, and what was there ``before``. Can be pickled."""
+
+    path: str
+    store: Store
+    before: ObjectInfo | None
+
+    def write(self, index: Index, *, scratch: str) -> None:
+        """Write the index, unless another one has come there since; `UsageError` then.
+
+        A local file begins in the directory ``scratch`` of the same file system, in case this process is killed.
+        """
+        data = encode(index)
+        if self._put(data, scratch):
+            return
+        self.store.close()  # drops what was known of the object before
+        if bytes(self.store.map(self.path)) != b"".join(bytes(buffer) for buffer in data):
+            msg = f"{without_secrets(self.path)}: another index has been written here while this job was under way"
+            raise UsageError(msg, hint="plan the job again to replace it; or take it as it is")
+
+    def _put(self, data: list[Any], scratch: str) -> bool:
+        """Write the object if it is still as it was when the job was planned; return True if written."""
+        self.store.close()
+        if scheme_of(self.path) and isinstance(self.store, PutIf):
+            try:
+                return self.store.put_if(self.path, data, replaces=self.before)
+            except StorageError as error:
+                if error.errno != errno.ENOTSUP:
+                    raise
+        if self.before is None:
+            unfinished = begin_object(self.path, store=self.store, scratch=scratch)
+            for buffer in data:
+                unfinished.write([memoryview(buffer).cast("B")])
+            return unfinished.finish_new()
+        if self.store.find(self.path) != self.before:
+            return False
+        self.store.put(self.path, data)
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexJob:
+    """An index that was planned: run each unit, on any machines, then `finish`. Can be pickled.
+
+    Units may run in any order, in any number of processes, twice at once, and again after they were killed: each scans
+    its shards and leaves a part of the index beside the place of the index. There is no index until `finish` has
+    checked and joined the parts; it is then the one that ``shoal index`` makes on one machine, byte for byte. Planned
+    once more, from the same shards and arguments, it is the same job, of which only what is missing is run.
+    """
+
+    units: IndexUnits
+    place: IndexPlace
+
+    @property
+    def num_units(self) -> int:
+        """Number of units: at most 16 GiB and 256 shards each."""
+        return self.units.num_units
+
+    def task(self, number: int) -> IndexTask:
+        """Return a unit as a callable that engines pickle; it has its own shards alone.
+
+        Raises
+        ------
+        UsageError
+            There is no such unit.
+        """
+        return self.units.task(number)
+
+    def run(self, number: int) -> UnitScanned:
+        """Run one unit here.
+
+        Raises
+        ------
+        UsageError
+            There is no such unit.
+        ShardError
+            A shard cannot be parsed; the error names it and the byte.
+        StorageError
+            A shard cannot be read, or has changed since the job was planned; or the part cannot be written.
+        """
+        return self.task(number)()
+
+    def missing(self) -> list[int]:
+        """Return the numbers of units that are still to be run; one listing."""
+        missing = self.units.missing()
+        if missing and not self.units.parts.is_open():
+            self._finished()
+            return []
+        return missing
+
+    def finish(self) -> IndexSummary:
+        """Check that all units have run and no shard has changed, and write the index. May be called again.
+
+        O(samples) time, and twice the memory of the index; one request a unit, and one listing of the shards.
+
+        Raises
+        ------
+        UsageError
+            Units are missing, which it names; or another index was written there while the job was under way.
+        StorageError
+            A shard has changed since the job was planned, or the index cannot be written.
+        """
+        parts = self.units.parts
+        if not parts.is_open():
+            return self._summary(self._finished())
+        try:
+            index, num_hashed = self.units.merged()
+            self._check(index)
+            self.place.write(index, scratch=parts.home)
+        except (StorageError, UsageError):
+            if parts.is_open():
+                raise
+            return self._summary(self._finished())  # another machine has finished the job meanwhile
+        parts.close()
+        return self._summary(index, num_hashed)
+
+    def _check(self, index: Index) -> None:
+        self.units.check_unchanged()
+        if not index.num_samples:
+            source = self.units.request.source
+            msg = f"{source.asked}: {counted(index.num_shards, 'shard')} without a single sample; found: "
+            msg += ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in index.notes.items()) or "nothing"
+            raise UsageError(msg, hint="nothing was written; is this the right format?")
+
+    def _finished(self) -> Index:
+        """Return the index that another machine has written when it finished this job."""
+        self.place.store.close()
+        try:
+            index = load_index(self.place.path, store=self.place.store)
+        except ShoalError:
+            index = None
+        units = self.units
+        if index is not None and (index.extent_checksum is not None) >= units.request.checksum:
+            found = zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True)
+            is_cut_alike = index.metadata.get("extent_bytes", units.request.extent_bytes) == units.request.extent_bytes
+            if is_cut_alike and list(found) == [(task.name, task.num_bytes, task.version) for task in units.shards]:
+                units.parts.close()  # what this machine was still writing
+                return index
+        msg = f"{without_secrets(self.place.path)}: this job was removed from here before it was finished"
+        raise UsageError(msg, hint="plan it again")
+
+    def _summary(self, index: Index, num_hashed: int = 0) -> IndexSummary:
+        path, fingerprint = without_secrets(self.place.path), index.fingerprint
+        return IndexSummary(path, fingerprint, index.num_shards, index.num_samples, index.num_bytes, num_hashed)
+
+
+def plan_index(
+    source: SourceLike,
+    *,
+    to: str | os.PathLike[str] | None = None,
+    split: SplitLike = None,
+    format: str | Format | None = None,  # noqa: A002  # the word of the public interface
+    extent_bytes: int | str = EXTENT_BYTES,
+    checksum: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> IndexJob:
+    """Plan the job that ``shoal index`` would do: its units run anywhere, and one call writes the index.
+
+    The shards are listed with their sizes and versions, and cut into units by bytes and count; none is read.
+
+    Parameters
+    ----------
+    source
+        The shards, as for `shoal.open`; every machine must find them under this name.
+    to
+        File or URL of the index; by default ``shoal.index`` in the directory that ``source`` names. The units leave
+        their parts in a hidden directory beside it, so all machines must be able to write there.
+    split, format, storage_options
+        As for `shoal.open`.
+    extent_bytes
+        Size of the smallest ranges that the index distinguishes.
+    checksum
+        If true, all bytes are read, and the index gets a CRC-32 of each extent.
+
+    Returns
+    -------
+    IndexJob
+        Run ``job.task(i)()`` anywhere for each ``i`` in ``job.missing()``, then ``job.finish()``.
+
+    Raises
+    ------
+    SourceError
+        The source matches nothing, or the format of its shards cannot be determined.
+    UsageError
+        ``source`` is not a directory, and ``to`` does not say where the index goes.
+    StorageError
+        The shards cannot be listed, or nothing can be written beside the index.
+
+    Examples
+    --------
+    >>> import pickle, tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     texts = ({"text": f"document {number}"} for number in range(1000))
+    ...     packed = shoal.pack.pack(texts, f"{directory}/data", format="jsonl", shard_bytes="1KiB")
+    ...     job = shoal.plan_index(f"{directory}/data", to=f"{directory}/train.index")
+    ...     shards = [pickle.loads(pickle.dumps(job.task(i)))().num_shards for i in job.missing()]
+    ...     len(shards) == job.num_units, sum(shards) == len(packed.shards), job.finish().num_samples
+    (True, True, 1000)
+    """
+    asked = in_store(source, storage_options)
+    store = with_retries(open_store(asked, storage_options), storage_options)
+    suffixes = wanted_suffixes(format)
+    found = expand(asked, suffixes=suffixes, store=store)
+    if found.kind == "index":
+        msg = f"{found.asked}: this is an index already"
+        raise UsageError(msg, hint="name the shards to make a new one")
+    what = described_shards(select_split(found, split, suffixes=suffixes, store=store).source, format, store)
+    refuse_unfinished(what.source, store)
+    chosen = choose_format(what.source, what.format or format)
+    path = _path_of(what.source, to)
+    same = schemes_of([path]) == schemes_of(what.source.paths)
+    options = storage_options if same else None
+    number_of_bytes = parse_bytes(extent_bytes, "extent_bytes")
+    return index_job(what, store, chosen, path=path, options=options, extent_bytes=number_of_bytes, checksum=checksum)
+
+
+def index_job(
+    what: Described,
+    store: Store,
+    format: Format,  # noqa: A002
+    *,
+    path: str,
+    options: Mapping[str, Any] | None,
+    extent_bytes: int,
+    checksum: bool,
+) -> IndexJob:
+    """Plan the index of shards that were found already, to be written to ``path`` in a store with these options."""
+    if scheme_of(path) in ("http", "https"):
+        msg = f"{without_secrets(path)}: the index cannot be written here: nothing is written over http"
+        raise UsageError(msg, hint="name another place for it; put it beside the shards, and it is found there")
+    # Stores of their own: what the units read must not be forgotten each time that parts are asked for anew.
+    place = with_retries(open_store(path, options), options)
+    directory = join(parent(path) if scheme_of(path) else str(Path(path).parent), PARTS)
+    parts_store = with_retries(open_store(path, options), options)
+    parts_in = partial(UnitParts, directory, store=parts_store)
+    units = index_units(what, store, format, extent_bytes=extent_bytes, checksum=checksum, parts_in=parts_in)
+    units.parts.begin(keep_seconds=_KEEP_SECONDS)
+    return IndexJob(units, IndexPlace(path, place, place.find(path)))
+
+
+def _path_of(found: Source, to: str | os.PathLike[str] | None) -> str:
+    """Return the absolute path or URL of the index."""
+    if to is None:
+        if not found.complete:
+            msg = f"{found.asked}: an index of these shards would hide others, if it lay in their directory"
+            raise UsageError(msg, hint="to= says where it goes; or name the whole directory")
+        return join(found.root, INDEX_NAME)
+    text = os.fspath(to)
+    if scheme_of(text):
+        return join(object_path(text).rstrip("/"), INDEX_NAME) if text.endswith("/") else object_path(text)
+    path = Path(expand_home(local_path(text))).absolute()
+    return str(path / INDEX_NAME if path.is_dir() else path)

@@ -1,0 +1,241 @@
+"""The index of many shards in units: each scans its shards and leaves its part, and the parts are joined."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.errors import IndexFileError, StorageError, UsageError
+from shoal.figures import counted
+from shoal.formats.folder.reader import Folder
+from shoal.formats.format_registry import options_of
+from shoal.formats.shard_format import Format
+from shoal.index.assembly import joined
+from shoal.index.cutting import CUTTING_RULE
+from shoal.index.index_file import confirm, decode, encode
+from shoal.index.table import Index
+from shoal.indexing.build import (
+    MANY_SAMPLES,
+    Progress,
+    index_of_scans,
+    index_of_tasks,
+    scan_rules,
+    scan_tasks,
+    scans_of_tasks,
+)
+from shoal.indexing.changed_shards import ShardCheck
+from shoal.indexing.checksums import extent_checksums
+from shoal.indexing.jobs.shard_units import cut_units, spans
+from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.manifests_beside import Described, compare_hashes
+from shoal.indexing.scan.scan_task import ScanTask
+from shoal.storage.sources.source import Source
+from shoal.storage.stat_many import stat_all
+from shoal.storage.store_protocol import Store
+from shoal.storage.urls import without_secrets
+
+# In the metadata of a part: the number of shards that were compared with the hashes of a manifest.
+_NUM_HASHED = "num_hashed"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitScanned:
+    """Result of a unit: its number, and what is in its shards."""
+
+    number: int
+    num_shards: int
+    num_samples: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexRequest:
+    """The request that all units share; ``source`` has no shards, only their root and what was asked for."""
+
+    source: Source
+    store: Store
+    format: Format
+    extent_bytes: int
+    checksum: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexTask:
+    """One unit: consecutive shards, to be scanned anywhere. Can be pickled."""
+
+    number: int
+    request: IndexRequest
+    shards: tuple[ScanTask, ...]
+    rows: Mapping[str, Mapping[str, Any]]
+    parts: UnitParts
+
+    def __call__(self) -> UnitScanned:
+        """Scan the shards, leave their part of the index, and return what is in them."""
+        self.check_unchanged()
+        request = self.request
+        part = index_of_tasks(
+            self.shards, store=request.store, format=request.format, asked=request.source.asked,
+            extent_bytes=request.extent_bytes, workers=0, keeps_scans=False, rows=self.rows,
+        )  # fmt: skip
+        return self.keep(part)
+
+    def keep(self, part: Index) -> UnitScanned:
+        """Leave the index of these shards as the part of this unit."""
+        num_hashed = 0
+        if self.request.checksum:
+            part, num_hashed = self._with_checksums(part)
+        self.parts.put(self.number, encode(replace(part, metadata={**part.metadata, _NUM_HASHED: num_hashed})))
+        return UnitScanned(self.number, part.num_shards, part.num_samples, part.num_bytes)
+
+    def check_unchanged(self) -> None:
+        """Raise `StorageError` if a shard is no longer the one that was planned."""
+        check_unchanged(self.shards, self.request.store)
+
+    def _with_checksums(self, part: Index) -> tuple[Index, int]:
+        request, paths = self.request, [task.path for task in self.shards]
+        source = replace(request.source, names=tuple(part.shard_names), paths=tuple(paths))
+        expected = {task.path: task.expected for task in self.shards if task.expected is not None}
+        num_hashed = compare_hashes(Described(source, expected=expected), request.store)
+        check = ShardCheck(part, paths, store=request.store, format=request.format).check
+        checksums = extent_checksums(part, paths, store=request.store, check=check)
+        return replace(part, extent_checksum=checksums), num_hashed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexUnits:
+    """All units of an index: ``shards`` cut at ``cuts``. Can be pickled."""
+
+    request: IndexRequest
+    shards: tuple[ScanTask, ...]
+    rows: Mapping[str, Mapping[str, Any]]
+    cuts: tuple[int, ...]
+    parts: UnitParts
+
+    @property
+    def num_units(self) -> int:
+        """Number of units."""
+        return len(self.cuts) - 1
+
+    def task(self, number: int) -> IndexTask:
+        """Return a unit, which holds its own shards alone."""
+        if not 0 <= number < self.num_units:
+            msg = f"there is no unit {number}: this job has {self.num_units}, numbered from 0"
+            raise UsageError(msg)
+        shards = self.shards[self.cuts[number] : self.cuts[number + 1]]
+        rows = {task.name: self.rows[task.name] for task in shards if task.name in self.rows}
+        return IndexTask(number, self.request, shards, rows, self.parts)
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the units that have left no part; one listing."""
+        return self.parts.missing(self.num_units)
+
+    def run_side_by_side(
+        self, numbers: Sequence[int], *, workers: int, progress: Progress | None = None
+    ) -> Iterator[UnitScanned]:
+        """Scan the shards of some units in one pass, several at a time, and leave each part as soon as it is whole."""
+        request, tasks = self.request, {number: self.task(number) for number in numbers}
+        left = {number: len(task.shards) for number, task in tasks.items()}
+        unit_of = {shard.number: number for number, task in tasks.items() for shard in task.shards}
+        for number in numbers:
+            tasks[number].check_unchanged()
+        found: dict[int, dict[int, Any]] = {number: {} for number in numbers}
+        with closing(self._scans(tasks.values(), workers, progress)) as scans:
+            for shard, scan in scans:
+                number = unit_of[shard.number]
+                found[number][shard.number] = scan
+                left[number] -= 1
+                if not left[number]:
+                    shards, scans_of = tasks[number].shards, found.pop(number)
+                    kind, extent_bytes = request.format, request.extent_bytes
+                    yield tasks[number].keep(index_of_scans(shards, scans_of, format=kind, extent_bytes=extent_bytes))
+
+    def _scans(self, tasks: Any, workers: int, progress: Progress | None) -> Generator[tuple[ScanTask, Any]]:
+        shards = [shard for task in tasks for shard in task.shards]
+        request = self.request
+        return scans_of_tasks(shards, store=request.store, format=request.format, workers=workers, progress=progress)
+
+    def merged(self) -> tuple[Index, int]:
+        """Join the parts of all units into the index of one machine; with the number of shards compared with hashes.
+
+        O(samples) time, memory of the index and its parts, and one request a unit.
+
+        Raises
+        ------
+        UsageError
+            Units are missing, or a part is not that of its shards.
+        """
+        parts = [self.part(number) for number in range(self.num_units)]
+        if missing := [number for number, part in enumerate(parts) if part is None]:
+            msg = f"{len(missing)} of {counted(len(parts), 'unit')} are missing: {spans(missing)}"
+            raise UsageError(msg, hint="run them, then finish again; nothing was written")
+        there = [part for part in parts if part is not None]
+        metadata = {name: value for name, value in there[0].metadata.items() if name != _NUM_HASHED}
+        index = joined(there, metadata=metadata, most_samples_with_sizes=MANY_SAMPLES - 1)
+        planned = [(task.name, task.num_bytes, task.version) for task in self.shards]
+        found = list(zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True))
+        if found != planned:
+            msg = f"{self.request.source.asked}: the parts of this job are not those of the shards that were planned"
+            raise UsageError(msg, hint="plan the job again; nothing was written")
+        return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in there)
+
+    def part(self, number: int) -> Index | None:
+        """Return the index of the shards of one unit; None if it has not been left yet."""
+        data = self.parts.get(number)
+        if data is None:
+            return None
+        try:
+            part = decode(data)
+            confirm(data, required=True)
+        except IndexFileError:
+            self.parts.drop(number)  # so that it is missing, and made again
+            return None
+        return part
+
+    def check_unchanged(self) -> None:
+        """Raise `StorageError` if a shard is no longer the one that was planned; one listing, where that tells."""
+        store, source = self.request.store, self.request.source
+        store.close()  # drops what is known of the shards
+        if source.complete and not store.reads_ahead:
+            for _ in store.list(source.root):
+                pass  # a remote store remembers what it lists
+        check_unchanged(self.shards, store)
+
+
+def check_unchanged(shards: Sequence[ScanTask], store: Store) -> None:
+    """Raise `StorageError` if one of some shards does not have the size and version that it had when it was planned."""
+    for task, info in zip(shards, stat_all([task.path for task in shards], store), strict=True):
+        if (info.num_bytes, info.version) != (task.num_bytes, task.version):
+            what = f"it had {task.num_bytes} bytes and version {task.version!r}"
+            msg = f"{without_secrets(task.path)}: this shard has changed since the job was planned: {what}, and has "
+            msg += f"{info.num_bytes} bytes and version {info.version!r} now"
+            raise StorageError(msg, hint="plan the job again, when the shards stay as they are")
+
+
+def index_units(
+    what: Described,
+    store: Store,
+    format: Format,  # noqa: A002
+    *,
+    extent_bytes: int,
+    checksum: bool,
+    parts_in: Callable[[str], UnitParts],
+    shards: Sequence[ScanTask] | None = None,
+) -> IndexUnits:
+    """Plan the units of an index; ``parts_in`` gives the place for their parts by the id of the plan.
+
+    The id covers all that the index depends on: names, sizes and versions of shards, their format and how they are
+    scanned and cut. ``shards`` are those of `scan_tasks`, if they are known already.
+    """
+    tasks = scan_tasks(what.source, store=store, format=format, expected=what.expected) if shards is None else shards
+    cuts = cut_units([task.num_bytes for task in tasks])
+    listing = [(task.name, task.num_bytes, task.version, task.index) for task in tasks]
+    words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), extent_bytes, checksum, cuts, listing]
+    words += [dict(what.rows)] if isinstance(format, Folder) else []
+    plan = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
+    bare = replace(what.source, names=(), paths=())
+    request = IndexRequest(bare, store, format, extent_bytes, checksum)
+    return IndexUnits(request, tuple(tasks), what.rows, tuple(cuts), parts_in(plan))

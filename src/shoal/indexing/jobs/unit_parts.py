@@ -1,0 +1,135 @@
+"""Parts of a result that the units of a job leave in a directory that all machines share, until the job is finished.
+
+A file named ``plan`` marks a job as under way. It comes before the first part, and goes before the last: a unit that
+comes late finds it gone, and takes its part away again. Parts are never the result: whoever finishes the job reads
+them, checks them, and writes one object that readers trust.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from shoal.errors import StorageError
+from shoal.storage.storage_errors import is_missing
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
+from shoal.storage.urls import join, relative, scheme_of
+
+_MARK, _PART = "plan", ".part"
+_LISTINGS = 20  # of a local directory that changes meanwhile
+
+
+class UnitParts:
+    """The parts of one job, below ``directory``; ``plan`` identifies the job. Can be pickled.
+
+    ``store`` is asked anew each time, and should be one that nobody else reads from. Raises `StorageError` if the
+    directory cannot be read or written.
+    """
+
+    def __init__(self, directory: str, plan: str, store: Store) -> None:
+        self.directory, self.plan, self._store = directory, plan, store
+        self.home = join(directory, plan)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return UnitParts, (self.directory, self.plan, self._store)
+
+    def begin(self, *, keep_seconds: float) -> None:
+        """Begin the job, or go on with it; jobs that have written nothing for ``keep_seconds`` are removed, this too.
+
+        One listing of the directory, and one write.
+        """
+        jobs: dict[str, list[ObjectInfo]] = {}
+        for info in self._listed(self.directory):
+            jobs.setdefault(relative(info.path, self.directory).partition("/")[0], []).append(info)
+        now_ns = time.time_ns()
+        for plan, infos in jobs.items():
+            times = [info.modified_ns for info in infos if info.modified_ns is not None]
+            if len(times) == len(infos) and now_ns - max(times) > keep_seconds * 1e9:
+                self._remove(plan, infos)
+        self._store.put(self._path(_MARK), b"")
+
+    def is_open(self) -> bool:
+        """Return True while the job is under way."""
+        self._store.close()  # drops cached facts about what other machines have written since
+        return self._store.find(self._path(_MARK)) is not None
+
+    def put(self, number: int, data: Sequence[Buffer]) -> None:
+        """Leave the part of a unit, unless the job was finished meanwhile."""
+        path = self._path(_name(number))
+        try:
+            self._store.put(path, data)
+        except StorageError:
+            if self.is_open():
+                raise
+        else:
+            if not self.is_open():
+                self._store.delete(path)
+                self._remove_directories(self.plan)
+
+    def get(self, number: int) -> bytes | None:
+        """Return the part of a unit; None if there is none."""
+        path = self._path(_name(number))
+        try:
+            return self._read(path)
+        except StorageError:
+            self._store.close()  # another machine wrote the same part again, or removes it
+            return self._read(path)
+
+    def drop(self, number: int) -> None:
+        """Remove the part of a unit, which is to be run again."""
+        self._store.delete(self._path(_name(number)))
+
+    def missing(self, num_units: int) -> list[int]:
+        """Return the numbers of the units that have left no part; one listing."""
+        self._store.close()
+        there = self._names()
+        return [number for number in range(num_units) if _name(number) not in there]
+
+    def close(self) -> None:
+        """End the job, whose result is written, and remove its parts."""
+        self._store.delete(self._path(_MARK))
+        self._remove(self.plan, self._listed(self.home))
+
+    def _read(self, path: str) -> bytes | None:
+        info = self._store.find(path)
+        return None if info is None else bytes(self._store.read_range(path, 0, info.num_bytes))
+
+    def _remove(self, plan: str, infos: Sequence[ObjectInfo]) -> None:
+        for info in infos:
+            self._store.delete(info.path)
+        self._remove_directories(plan)
+
+    def _remove_directories(self, plan: str) -> None:
+        if not scheme_of(self.directory):
+            with suppress(OSError):  # another job is under way, or another machine was faster
+                Path(self.directory, plan).rmdir()
+                Path(self.directory).rmdir()
+
+    def _names(self) -> set[str]:
+        if scheme_of(self.directory):
+            return {info.path.rpartition("/")[2] for info in self._listed(self.home)}
+        try:
+            return {path.name for path in Path(self.home).iterdir()}
+        except FileNotFoundError:
+            return set()
+
+    def _listed(self, directory: str) -> list[ObjectInfo]:
+        for _ in range(_LISTINGS):
+            try:
+                return list(self._store.list(directory))
+            except StorageError as error:
+                if not is_missing(error):
+                    raise
+                # Files are looked at one by one, and another process may rename or remove one in between.
+                if scheme_of(directory) or not Path(directory).is_dir():
+                    break
+        return []
+
+    def _path(self, name: str) -> str:
+        return join(self.home, name)
+
+
+def _name(number: int) -> str:
+    return f"{number:06d}{_PART}"
