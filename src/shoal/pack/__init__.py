@@ -61,6 +61,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.pack.shard_sizes": "ShardSizing shard_sizing",
         "shoal.pack.shard_writer": "Shard ShardSummary Unreadable pack_shard",
         "shoal.pack.packed_dataset": "PackSummary",
+        "shoal.pack.spark": "",
         "shoal.pack.writer": "Writer",
     },
 )

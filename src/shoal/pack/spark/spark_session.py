@@ -1,0 +1,102 @@
+"""Checks of pyspark (it is there, and new enough), and errors of its tasks, which come out as shoal's own."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shoal.errors import ShoalError, UsageError, WorkerError
+from shoal.hints import pip_install
+
+_OLDEST = 4
+_NOTE = "shoal error: "
+_NOTED = re.compile(rf"{_NOTE}([A-Za-z0-9+/=]+)")
+_LACKING = re.compile(r"No module named '(shoal\b[\w.]*)'")
+_EXCEPTION = re.compile(r"^([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+
+
+def spark_library() -> Any:
+    """Import and return the module ``pyspark``.
+
+    Raises
+    ------
+    UsageError
+        It is not installed, or older than 4, in which Python data sources came.
+    """
+    try:
+        import pyspark  # noqa: PLC0415  # optional
+    except ImportError as error:
+        msg = "packing with Spark needs the library pyspark, which is not installed"
+        raise UsageError(msg, hint=pip_install("spark")) from error
+    if int(pyspark.__version__.split(".")[0]) < _OLDEST:
+        msg = f"pyspark {pyspark.__version__} is installed; shoal needs {_OLDEST} or newer"
+        raise UsageError(msg, hint=pip_install("spark", upgrade=True))
+    return pyspark
+
+
+def context_of(spark: Any) -> Any:
+    """Return the `SparkContext` of a session; `UsageError` if it has none, as those of Spark Connect."""
+    spark_library()
+    try:
+        return spark.sparkContext
+    except Exception as error:  # pyspark has a class of its own for each way of refusing
+        msg = f"this is no session of classic Spark, which runs units as tasks: {spark!r:.80}"
+        raise UsageError(msg, hint="SparkSession.builder.master(...).getOrCreate(), without Spark Connect") from error
+
+
+@contextmanager
+def noting_errors() -> Iterator[None]:
+    """In a task: let errors of shoal carry themselves as a note, since only text comes back to the driver."""
+    try:
+        yield
+    except ShoalError as error:
+        error.add_note(f"{_NOTE}{base64.b64encode(pickle.dumps(error)).decode()}")
+        raise
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """On the driver: raise errors of tasks as they were in the task.
+
+    Raises
+    ------
+    UsageError
+        A machine of the cluster has no shoal.
+    WorkerError
+        Spark gave up for another reason: a task was killed too often, or an error is none of shoal's.
+    """
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith(("py4j.", "pyspark.")):
+            raise
+        raise error_of(str(error)) from error
+
+
+def error_of(text: str) -> ShoalError:
+    """Return the error that a text of Spark tells of.
+
+    >>> error_of("ModuleNotFoundError: No module named 'shoal'").hint
+    "install shoal for the Python of the executors (spark.pyspark.python), or send it along with spark.archives"
+    >>> str(error_of("Caused by: java.lang.OutOfMemoryError: Java heap space")).partition(": ")[2].partition(chr(10))[0]
+    'java.lang.OutOfMemoryError: Java heap space'
+    """
+    if noted := _NOTED.findall(text):
+        found = pickle.loads(base64.b64decode(noted[-1]))  # noqa: S301  # our own tasks have written it
+        if isinstance(found, ShoalError):
+            return found
+    if lacking := _LACKING.search(text):
+        msg = f"a machine of the cluster cannot import {lacking[1]}"
+        hint = "install shoal for the Python of the executors (spark.pyspark.python), or send it along with "
+        return UsageError(msg, hint=f"{hint}spark.archives")
+    lines = text.strip().splitlines() or ["no reason was given"]
+    named = [line.strip().removeprefix("Caused by: ") for line in lines if _EXCEPTION.search(line)]
+    said = next((line for line in named if "org.apache.spark" not in line), lines[0])
+    hint = "Spark's log says more; run again to go on: what is finished is kept"
+    return WorkerError(f"Spark gave up: {said:.300}", hint=hint)

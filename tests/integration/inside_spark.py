@@ -1,0 +1,211 @@
+"""Packing with Spark, run in an environment that has it: two executors, each a process of its own, on this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import shoal
+import shoal.pack.spark
+from shoal.errors import StorageError, UsageError, WorkerError
+from shoal.index.index_file import decode, encode
+
+NUM_KILLS = int(os.environ.get("SHOAL_NUM_KILLS", "3"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.speculation": "true",  # tasks that take longer than others are begun once more beside them
+        "spark.speculation.interval": "10ms",
+        "spark.speculation.multiplier": "1.0",
+        "spark.speculation.quantile": "0.1",
+        "spark.task.maxFailures": "6",
+        "spark.deploy.maxExecutorRetries": "-1",
+        "spark.sql.shuffle.partitions": "4",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("inputs")
+    for number in range(600):
+        (directory / f"{number:04d}.txt").write_text(f"document {number}\n" * (number % 50))
+    return directory
+
+
+@dataclass(frozen=True)
+class Hindered:
+    """A job whose units take their time, and fail the first time that they are tried if ``failing`` is a directory."""
+
+    job: shoal.pack.PackJob
+    seconds: float = 0.0
+    failing: str = ""
+
+    @property
+    def num_units(self) -> int:
+        return self.job.num_units
+
+    def missing(self) -> list[int]:
+        return self.job.missing()
+
+    def task(self, number: int) -> Callable[[], Any]:
+        task, seconds, failing = self.job.task(number), self.seconds, self.failing
+
+        def hindered() -> Any:
+            time.sleep(seconds)
+            if failing:
+                try:
+                    Path(failing, str(number)).touch(exist_ok=False)
+                except FileExistsError:
+                    return task()
+                task()
+                msg = f"unit {number} fails once, after its work"
+                raise OSError(msg)
+            return task()
+
+        return hindered
+
+    def finish(self) -> shoal.pack.PackSummary:
+        return self.job.finish()
+
+
+def planned(inputs: Path, out: Path) -> shoal.pack.PackJob:
+    return shoal.pack.plan(inputs, out, shard_bytes="32KiB", shuffle=True, seed=1)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+@pytest.fixture(scope="session")
+def expected(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what processes of this machine make."""
+    directory = tmp_path_factory.mktemp("expected")
+    summary = shoal.pack.pack(inputs, directory, shard_bytes="32KiB", shuffle=True, seed=1, num_workers=2)
+    assert len(summary.shards) > 20
+    return directory
+
+
+def same(out: Path, expected: Path) -> None:
+    """Check that all is there once, and nothing else; an index also has the times of its files."""
+    shards, wanted = contents(out), contents(expected)
+    assert shards.keys() == wanted.keys()
+    index, other = (decode(found.pop("shoal.index")) for found in (shards, wanted))
+    assert shards == wanted
+    assert encode(replace(index, shard_versions=other.shard_versions)) == encode(other)
+    assert not (out / ".shoal-pack").exists()
+
+
+def test_the_shards_are_those_of_local_processes(
+    spark: SparkSession, inputs: Path, expected: Path, tmp_path: Path
+) -> None:
+    job = planned(inputs, tmp_path / "out")
+    told: list[tuple[int, int]] = []
+    summary = shoal.pack.spark.run(spark, job, progress=lambda *numbers: told.append(numbers))
+    same(tmp_path / "out", expected)
+    total = job.num_units
+    assert told == [(done, total) for done in range(total + 1)]
+    again = shoal.pack.spark.run(spark, planned(inputs, tmp_path / "out"))
+    assert (again.fingerprint, again.digest) == (summary.fingerprint, summary.digest)
+
+
+def test_a_task_that_fails_once_leaves_no_trace(
+    spark: SparkSession, inputs: Path, expected: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "failed").mkdir()
+    job = planned(inputs, tmp_path / "out")
+    shoal.pack.spark.run(spark, Hindered(job, failing=str(tmp_path / "failed")))
+    assert len(list((tmp_path / "failed").iterdir())) == job.num_units
+    same(tmp_path / "out", expected)
+
+
+def test_executors_may_be_killed(spark: SparkSession, inputs: Path, expected: Path, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    for number in range(NUM_KILLS):
+        out = tmp_path / f"out{number}"
+        killer = threading.Timer(rng.uniform(0, 2.0), kill_an_executor)
+        killer.start()
+        shoal.pack.spark.run(spark, Hindered(planned(inputs, out), seconds=0.1))
+        killer.join()
+        same(out, expected)
+
+
+def kill_an_executor() -> None:
+    found = [line.split() for line in processes() if "CoarseGrainedExecutorBackend" in line]
+    if found:  # the one before may not have been replaced yet
+        os.kill(int(random.choice(found)[0]), signal.SIGKILL)
+
+
+def processes() -> list[str]:
+    """Return the processes of this test, as a line each that begins with the number."""
+    group = str(os.getpgrp())
+    listed = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], capture_output=True, text=True, check=True)
+    return [line.strip() for line in listed.stdout.splitlines() if line.split()[1] == group]
+
+
+def test_only_what_is_missing_is_made(spark: SparkSession, inputs: Path, expected: Path, tmp_path: Path) -> None:
+    job = planned(inputs, tmp_path / "out")
+    for number in range(0, job.num_units, 2):
+        job.run(number)
+    told: list[tuple[int, int]] = []
+    shoal.pack.spark.run(spark, job, progress=lambda *numbers: told.append(numbers))
+    assert told[0] == ((job.num_units + 1) // 2, job.num_units)
+    assert told[-1] == (job.num_units, job.num_units)
+    same(tmp_path / "out", expected)
+
+
+def test_an_error_of_a_task_is_that_of_the_task(spark: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "inputs"
+    shutil.copytree(inputs, mine)
+    job = planned(mine, tmp_path / "out")
+    (mine / "0017.txt").unlink()
+    with pytest.raises(StorageError, match=r"0017\.txt") as caught:
+        shoal.pack.spark.run(spark, job)
+    assert caught.value.errno == errno.ENOENT
+    assert not (tmp_path / "out" / "shoal.index").exists()
+
+
+def test_what_else_goes_wrong_is_told_with_a_way_on(spark: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    class Broken(Hindered):
+        def task(self, number: int) -> Callable[[], Any]:
+            nothing: dict[str, Any] = {}
+            return lambda: nothing["of this name"]
+
+    with pytest.raises(WorkerError, match="KeyError: 'of this name'") as caught:
+        shoal.pack.spark.run(spark, Broken(planned(inputs, tmp_path / "out")))
+    assert "run again" in caught.value.hint
+    with pytest.raises(UsageError, match="no session of classic Spark"):
+        shoal.pack.spark.run(object(), planned(inputs, tmp_path / "out"))
+
+
+def test_an_error_of_the_progress_ends_the_job(spark: SparkSession, inputs: Path, tmp_path: Path) -> None:
+    def fail(done: int, total: int) -> None:
+        if done > 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        shoal.pack.spark.run(spark, planned(inputs, tmp_path / "out"), progress=fail)
+    assert not (tmp_path / "out" / "shoal.index").exists()
