@@ -165,3 +165,22 @@ def test_what_cannot_be_carried_out_is_refused(
     assert code == 2
     assert message in err
     assert not (tmp_path / "out" / "shoal.index").exists()
+
+
+def test_duplicates_are_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_files(tmp_path / "in", classes={"a": 4, "b": 2})
+    for number in range(15):
+        (tmp_path / "in" / "a" / f"copy-{number:02d}.txt").write_text("a 0 ")
+    code, said, _ = run(capsys, tmp_path / "in", tmp_path / "out", "--dedup", "content", "--json")
+    assert code == 0
+    assert (said["num_inputs"], said["num_samples"], said["dedup"], said["num_duplicates"]) == (21, 6, "content", 15)
+    assert said["first_duplicates"][0] == {"name": "a/copy-00.txt", "same_as": "a/000.txt"}
+    assert len(said["first_duplicates"]) == 10
+    code, text, _ = run(capsys, tmp_path / "in", tmp_path / "out", "--dedup", "content")
+    assert "duplicates" in text
+    assert "a/copy-00.txt  a/000.txt" in text
+    code, said, _ = run(capsys, tmp_path / "in", tmp_path / "plain", "--json")
+    assert said["num_samples"] == 21
+    assert "num_duplicates" not in said
+    code, said, _ = run(capsys, tmp_path / "in", tmp_path / "keyed", "--dedup", "key", "--json")
+    assert (said["num_samples"], said["num_duplicates"]) == (21, 0)

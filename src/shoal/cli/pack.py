@@ -13,7 +13,13 @@ from shoal.cli.display.preview import field_counts_text, printable, without_usua
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import names
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
-from shoal.cli.options.pack_options import add_shard_arguments, emit_packed, format_names, packed_record
+from shoal.cli.options.pack_options import (
+    add_dedup_argument,
+    add_shard_arguments,
+    emit_packed,
+    format_names,
+    packed_record,
+)
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, storage_options_of
 from shoal.errors import UsageError
 from shoal.order.seeds import check_seed
@@ -72,6 +78,11 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
         "either; a sample without one is handled as --on-error says, before anything is written; may be repeated"
     )
     group.add_argument("--require", type=names, action="extend", metavar="FIELDS", default=[], help=text)
+    add_dedup_argument(
+        group,
+        key="files that would be the same sample, and an error otherwise",
+        content="inputs with the same files, class and columns (all files of a size that others have are read first)",
+    )
 
 
 def _add_order_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +121,8 @@ def run(arguments: argparse.Namespace) -> int:
             require=arguments.require,
             on_error=arguments.on_error,
             num_workers=arguments.workers,
+            dedup=arguments.dedup,
+            progress=progress.show_bytes,
         )
         if (suffix := shard_suffix(inputs)) is not None:
             output.complain(

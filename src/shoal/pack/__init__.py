@@ -16,6 +16,7 @@ if _TYPE_CHECKING:
     from shoal.pack.cleaning import Cleaned, clean
     from shoal.pack.destination import Output
     from shoal.pack.from_shards.repacking import Repacked, repack
+    from shoal.pack.inputs.duplicates import Duplicates
     from shoal.pack.inputs.sample_fields import SampleFields
     from shoal.pack.pack_job import PackJob
     from shoal.pack.packed_dataset import PackSummary
@@ -28,6 +29,7 @@ if _TYPE_CHECKING:
 __all__ = [
     "Cleaned",
     "Column",
+    "Duplicates",
     "Output",
     "PackJob",
     "PackSummary",
@@ -54,6 +56,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.pack.cleaning": "Cleaned clean",
         "shoal.pack.destination": "Output",
         "shoal.pack.from_shards.repacking": "Repacked repack",
+        "shoal.pack.inputs.duplicates": "Duplicates",
         "shoal.pack.inputs.sample_fields": "SampleFields",
         "shoal.pack.pack_job": "PackJob",
         "shoal.pack.packing": "pack",

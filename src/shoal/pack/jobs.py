@@ -47,7 +47,7 @@ class _Job(Protocol[_Result_co]):
     @property
     def number(self) -> int: ...
 
-    def run(self, out: Output, report: JobProgress) -> _Result_co: ...
+    def run(self, out: Any, report: JobProgress, /) -> _Result_co: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,9 +133,9 @@ def peak_bytes() -> int:
 
 
 def run_jobs(
-    jobs: Iterator[_Job[_Result]], out: Output, *, num_workers: int, report: JobProgress
+    jobs: Iterator[_Job[_Result]], out: Output | None, *, num_workers: int, report: JobProgress
 ) -> tuple[list[_Result], int]:
-    """Run all jobs, ``num_workers`` at a time; one worker means in this process.
+    """Run all jobs, ``num_workers`` at a time; one worker means in this process. ``out`` is None if nothing is written.
 
     Returns the results by number of the job, and the peak memory of all processes together. However it ends, no worker
     process is left running. Raises the first error of a job, or a `WorkerError` if a process ended in the middle of
@@ -213,11 +213,12 @@ def _reported(number: int, num_inputs: int, inputs: Iterable[_Given], report: Jo
 class _Worker(Generic[_Result]):
     """A worker process, seen from its parent."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Output | None) -> None:
         self.connection, theirs = Pipe()
         self.job: _Job[_Result] | None = None
         self.peak_bytes = 0
-        inherited = [theirs.fileno(), *([out.lock_descriptor] if out.lock_descriptor is not None else [])]
+        lock = None if out is None else out.lock_descriptor
+        inherited = [theirs.fileno(), *([] if lock is None else [lock])]
         arguments = ("shoal.pack.pack_worker", str(theirs.fileno()))
         self._process = start_python(*arguments, stdin=subprocess.DEVNULL, pass_fds=inherited)
         theirs.close()

@@ -23,7 +23,7 @@ def main(descriptor: int) -> None:
     try:
         # Appended, not prepended: a json.py in the user's directory must not shadow the standard library's.
         sys.path += [entry for entry in connection.recv() if entry not in sys.path]
-        out: Output = connection.recv()
+        out: Output | None = connection.recv()
         while (job := connection.recv()) is not None:
             try:
                 result = job.run(out, lambda number, share: connection.send((number, share)))

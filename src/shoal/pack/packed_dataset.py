@@ -16,6 +16,7 @@ from shoal.index.assembly import joined
 from shoal.index.table import Index
 from shoal.pack.column_values import joined_columns
 from shoal.pack.destination import Output
+from shoal.pack.inputs.duplicates import Duplicates
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pack.shard_writer import ShardSummary
 from shoal.reading.checks.record_checksums import FRAMES
@@ -28,7 +29,8 @@ class PackSummary:
     ``digest`` covers all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are the
     inputs that were left out before shards were made, or by an earlier run that finished everything;
     ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` tells which fields the samples of
-    files have, and which samples lack the usual ones; None for samples that do not come from files.
+    files have, and which samples lack the usual ones; None for samples that do not come from files. ``duplicates``
+    counts the samples that were left out as equal to an earlier one; None if none were looked for.
     """
 
     url: str
@@ -38,6 +40,7 @@ class PackSummary:
     skipped_before: tuple[tuple[str, str], ...] = ()
     num_renamed_before: int = 0
     fields: SampleFields | None = None
+    duplicates: Duplicates | None = None
 
     @property
     def num_samples(self) -> int:
@@ -73,7 +76,8 @@ def summary_of_finished(url: str, index: Index) -> PackSummary:
     shards = tuple(ShardSummary(*row, done_before=True) for row in rows)
     skipped = tuple((str(name), str(reason)) for name, reason in index.metadata.get("skipped", ()))
     num_renamed = int(index.metadata.get("num_renamed", 0))
-    return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed, SampleFields.of_index(index))
+    fields, duplicates = SampleFields.of_index(index), Duplicates.of_index(index)
+    return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed, fields, duplicates)
 
 
 def finish(

@@ -21,6 +21,7 @@ from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.from_shards.new_schemas import options_of_first
+from shoal.pack.inputs.duplicates import DUPLICATES, Dedup
 from shoal.pack.inputs.file_inputs import InputTable
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
@@ -58,6 +59,7 @@ def pack(
     labelled: bool | None = None,
     path_column: str | None = None,
     require: Sequence[str] = (),
+    dedup: Dedup | None = None,
     on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -89,6 +91,11 @@ def pack(
     require
         Fields that every sample must have, by the suffixes of files, and ``"cls"`` for its class; ``"jpg;png"`` means
         either. If samples lack one, nothing is packed, or they are left out, depending on ``on_error``.
+    dedup
+        Leave out inputs that equal an earlier one, which the summary counts; before classes are repeated. ``"key"``:
+        files that would be the same sample, otherwise an error. ``"content"``: inputs whose fields, without the key,
+        are all equal, class and columns of a manifest included; this reads all files of a size that others have, too,
+        before anything is packed.
     on_error
         ``"skip"`` leaves out inputs that cannot be read or written, or lack a required field; the summary lists them.
     num_workers
@@ -118,7 +125,7 @@ def pack(
     extent_bytes = parse_bytes(extent_bytes, "extent_bytes")
     if not isinstance(source, str | os.PathLike):
         _check_iterable(source)
-        if shuffle or oversample or balance is not None or grouped or path_column or on_error == "skip":
+        if shuffle or oversample or balance is not None or grouped or path_column or dedup or on_error == "skip":
             msg = "samples from code are packed once each, in the order in which they come"
             raise UsageError(
                 msg, hint="shuffle or select them first; `shoal repack` mixes shards, and can leave out samples"
@@ -132,7 +139,7 @@ def pack(
         source, url, format=format, shard_bytes=shard_bytes, num_readers=num_readers, extent_bytes=extent_bytes,
         columns=columns, prefix=prefix, shuffle=shuffle, seed=seed, oversample=oversample,
         oversample_key=oversample_key, balance=balance, grouped=grouped, labelled=labelled, path_column=path_column,
-        require=require, on_error=on_error, num_workers=num_workers, options=options,
+        require=require, dedup=dedup, on_error=on_error, num_workers=num_workers, options=options,
     )  # fmt: skip
     packed = pack_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress)
     return packed.summary
@@ -157,6 +164,7 @@ def inputs_and_request(
     labelled: bool | None,
     path_column: str | None,
     require: Sequence[str],
+    dedup: Dedup | None,
     on_error: Literal["raise", "skip"],
     num_workers: int | None,
     options: Mapping[str, Any] | None,
@@ -165,7 +173,7 @@ def inputs_and_request(
     check_apart(source, url)
     inputs = inputs_of(
         source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, require=require,
-        on_error=on_error, num_workers=num_workers,
+        on_error=on_error, num_workers=num_workers, dedup=dedup,
     )  # fmt: skip
     repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key=oversample_key, seed=seed)
     if shard_bytes is None:
@@ -268,7 +276,8 @@ def pack_inputs(
     finally:
         job.out.release()
     classes = _counted(repeats, ran.index.metadata.get(_LEFT_OUT))
-    return Packed(ran.summary, len(inputs) + len(inputs.left_out), ran.num_workers, ran.peak_bytes, classes)
+    num_inputs = len(inputs) + len(inputs.left_out) + (inputs.duplicates.num_samples if inputs.duplicates else 0)
+    return Packed(ran.summary, num_inputs, ran.num_workers, ran.peak_bytes, classes)
 
 
 def plan_inputs(
@@ -331,10 +340,13 @@ class InputUnits:
             **({"classes": inputs.classes} if inputs.classes else {}),
             **({_LEFT_OUT: left_out} if any(left_out) else {}),
             **({} if fields is None else {FIELDS: fields.to_dict()}),
+            **({} if inputs.duplicates is None else {DUPLICATES: inputs.duplicates.to_dict()}),
         }
         index = finish(out, parts, about=about, skipped=inputs.left_out)
         shards = tuple(map(summary_of, parts))
-        return index, PackSummary(out.url, index.format, shards, index.fingerprint, inputs.left_out, fields=fields)
+        return index, PackSummary(
+            out.url, index.format, shards, index.fingerprint, inputs.left_out, 0, fields, inputs.duplicates
+        )
 
 
 def _worth_workers(plan: PackPlan) -> int:
@@ -378,6 +390,7 @@ def _asked(
     counts = "" if repeats is None else hashlib.blake2b(repeats.times.tobytes(), digest_size=8).hexdigest()
     return {
         "inputs (names, sizes, times)": inputs.digest(),
+        **({} if inputs.duplicates is None else {"dedup": inputs.duplicates.by}),
         "num_inputs": len(inputs),
         "format": request.format,
         "shard_bytes": request.shard_bytes,

@@ -15,6 +15,7 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import check_apart
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import plan_repacking
+from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.pack_job import PackJob
 from shoal.pack.packing import inputs_and_request, plan_inputs
 from shoal.storage.sources.source import SourceLike
@@ -40,6 +41,8 @@ def plan(
     labelled: bool | None = None,
     path_column: str | None = None,
     require: Sequence[str] = (),
+    dedup: Dedup | None = None,
+    num_workers: int | None = None,
     on_error: Literal["raise", "skip"] = "raise",
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -57,8 +60,11 @@ def plan(
         this name.
     url, format, shard_bytes, num_readers, extent_bytes, columns, prefix, options, storage_options
         As for `pack`.
-    shuffle, seed, oversample, oversample_key, balance, grouped, labelled, path_column, require, on_error
+    shuffle, seed, oversample, oversample_key, balance, grouped, labelled, path_column, require, dedup, on_error
         As for `pack`.
+    num_workers
+        Processes of this machine that list the inputs, and read them if they are compared by content; None means one
+        per processor.
 
     Returns
     -------
@@ -88,7 +94,7 @@ def plan(
         source, url, format=format, shard_bytes=shard_bytes, num_readers=num_readers, extent_bytes=extent_bytes,
         columns=columns, prefix=prefix, shuffle=shuffle, seed=seed, oversample=oversample,
         oversample_key=oversample_key, balance=balance, grouped=grouped, labelled=labelled, path_column=path_column,
-        require=require, on_error=on_error, num_workers=None, options=options,
+        require=require, dedup=dedup, on_error=on_error, num_workers=num_workers, options=options,
     )  # fmt: skip
     job = plan_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options)
     job.out.release()

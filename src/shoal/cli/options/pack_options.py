@@ -43,6 +43,12 @@ def add_shard_arguments(
     parser.add_argument("--workers", type=at_least_one, metavar="N", help=f"processes (default: {workers})")
 
 
+def add_dedup_argument(group: argparse._ArgumentGroup, *, key: str, content: str) -> None:
+    """Declare the option about duplicates; the arguments say what is equal."""
+    text = f"leave out all but the first of what is equal, and count the rest; key: {key}; content: {content}"
+    group.add_argument("--dedup", choices=("key", "content"), help=text)
+
+
 def packed_record(
     summary: PackSummary,
     sizing: ShardSizing,
@@ -75,12 +81,21 @@ def packed_record(
         "shard_bytes": sizing.shard_bytes,
         "shard_bytes_because": sizing.reason,
         "num_skipped": len(summary.skipped),
+        **_duplicates(summary),
         **ran,
         "fingerprint": summary.fingerprint,
         "digest": summary.digest,
         "elapsed_seconds": elapsed_seconds,
         "samples_per_second": made_now / max(elapsed_seconds, 1e-9),
     }
+
+
+def _duplicates(summary: PackSummary) -> dict[str, Any]:
+    """Return what was left out as equal to an earlier sample; nothing if that was not asked for."""
+    if (found := summary.duplicates) is None:
+        return {}
+    first = [{"name": printable(name), "same_as": printable(earlier)} for name, earlier in found.first]
+    return {"dedup": found.by, "num_duplicates": found.num_samples, **({"first_duplicates": first} if first else {})}
 
 
 def emit_packed(record: dict[str, Any], skipped: Sequence[tuple[str, str]], *, as_json: bool) -> None:

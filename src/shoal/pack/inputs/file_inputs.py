@@ -18,6 +18,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.hints import did_you_mean
 from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
+from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
     FileSamples,
@@ -27,6 +28,7 @@ from shoal.pack.inputs.file_samples import (
     name_of,
     refuse_collisions,
     refuse_taken,
+    shown,
 )
 from shoal.pack.inputs.repeats import refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
@@ -56,6 +58,10 @@ class InputTable(Protocol):
         """Inputs dropped for lack of a required field: names and reasons."""
 
     @property
+    def duplicates(self) -> Duplicates | None:
+        """Inputs left out since they equal an earlier one; None if none were looked for."""
+
+    @property
     def classes(self) -> Sequence[str] | Mapping[str, Sequence[str]]:
         """Names of the classes, or of those of several columns; metadata of the index."""
 
@@ -67,6 +73,12 @@ class InputTable(Protocol):
 
     def record_bytes(self) -> NDArray[np.int64]:
         """Return the approximate bytes of each input in a shard; shape (len,)."""
+
+    def content_bytes(self) -> NDArray[np.int64] | None:
+        """Return the bytes of the files of each input, equal for equal contents; None if they are not known."""
+
+    def without(self, found: Distinct, by: Dedup) -> InputTable:
+        """Return the inputs without duplicates."""
 
     def labels(self, key: str) -> Sequence[str | None]:
         """Return the value of ``key`` of each input, as text; raises `UsageError` if inputs have none."""
@@ -118,6 +130,7 @@ class _FileInputs:
     extra: Sequence[Mapping[str, Any]] = ()
     grouped: bool = False
     left_out: tuple[tuple[str, str], ...] = ()
+    duplicates: Duplicates | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -140,16 +153,38 @@ class _FileInputs:
             own += np.array([len(key) for key in self.keys], dtype=np.int64) + ROW_BYTES
         return own + np.add.reduceat(sizes, self.first_file[:-1])
 
+    def content_bytes(self) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.add.reduceat(self.files.num_bytes, self.first_file[:-1])
+        return found
+
+    def without(self, found: Distinct, by: Dedup) -> _FileInputs:
+        kept, files = found.kept, self._files_of(found.kept)
+        names = [self.files.names[number] for number in files.tolist()]
+        return replace(
+            self,
+            files=FileList(self.files.root, names, self.files.num_bytes[files], self.files.modified_ns[files]),
+            keys=[self.keys[number] for number in kept.tolist()],
+            fields=[self.fields[number] for number in files.tolist()],
+            first_file=np.concatenate([[0], np.cumsum(np.diff(self.first_file)[kept])]).astype(np.int64),
+            label=None if self.label is None else self.label[kept],
+            extra=[self.extra[number] for number in kept.tolist()] if self.extra else (),
+            duplicates=found.told(by, lambda number: shown(self.files.names[int(self.first_file[number])])),
+        )
+
     def labels(self, key: str) -> Sequence[str | None]:
         if self.extra and key in self.extra[0]:
             return [None if extra[key] is None else str(extra[key]) for extra in self.extra]
         return labels_of(key, self.label, self.classes, self.extra[0] if self.extra else ())
 
-    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> FileSamples:
+    def _files_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         counts = np.diff(self.first_file)[numbers]
         ends = np.cumsum(counts)
         firsts = np.repeat(self.first_file[numbers] - (ends - counts), counts)
-        files = np.arange(int(ends[-1]) if len(ends) else 0) + firsts
+        found: NDArray[np.int64] = np.arange(int(ends[-1]) if len(ends) else 0) + firsts
+        return found
+
+    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> FileSamples:
+        counts, files = np.diff(self.first_file)[numbers], self._files_of(numbers)
         chosen = files.tolist()
         return FileSamples(
             root=self.files.root,
@@ -201,12 +236,14 @@ def file_inputs(
     grouped: bool = False,
     labelled: bool | None = None,
     left_out: tuple[tuple[str, str], ...] = (),
+    distinct: bool = False,
 ) -> _FileInputs:
     """Make inputs from files: one sample each, or if ``grouped``, one per group of names equal up to their first dot.
 
     ``labelled`` takes the first directory of a name as the class of its sample; None does so if all names have one.
-    ``left_out`` are files that were excluded from packing. Raises `UsageError` if there are none, or if two would have
-    the same name in a shard.
+    ``left_out`` are files that were excluded from packing. If ``distinct`` and ``grouped``, no duplicates are counted,
+    as files of equal names are one sample. Raises `UsageError` if there are none, or if two would have the same name in
+    a shard.
     """
     if not files.names:
         msg = f"{files.root}: there are no files to pack"
@@ -224,18 +261,28 @@ def file_inputs(
     directories = [key.rpartition("/")[0] for key in keys]
     label, classes = class_codes(directories, labelled=labelled, key_in=keys.__getitem__)
     refuse_taken(files.names, fields, fields_beside(format, labelled=label is not None, grouped=grouped))
-    return _FileInputs(files, format, keys, fields, first_file, label, classes, grouped=grouped, left_out=left_out)
+    return _FileInputs(
+        files, format, keys, fields, first_file, label, classes, grouped=grouped, left_out=left_out,
+        duplicates=Duplicates("key", 0, ()) if distinct else None,
+    )  # fmt: skip
 
 
 def _text_bytes(values: Mapping[str, Any]) -> int:
     return sum(len(value) + 8 if isinstance(value, str | bytes) else 16 for value in values.values())
 
 
-def manifest_inputs(manifest: str, *, format: str, path_column: str | None = None) -> InputTable:  # noqa: A002
+def manifest_inputs(
+    manifest: str,
+    *,
+    format: str,  # noqa: A002  # the word of the public interface
+    path_column: str | None = None,
+    distinct: bool = False,
+) -> InputTable:
     """Make one input of each row of a table of paths: CSV, JSON Lines, Parquet, or any row format that can be opened.
 
     An input is the file at a row's path, relative to the manifest, and the row's other columns: in tar shards as the
-    field ``json``, elsewhere each as a field. The path itself goes into no shard. Raises `UsageError` if there is no
+    field ``json``, elsewhere each as a field. The path itself goes into no shard. If ``distinct``, rows with the key of
+    an earlier one are left out. Raises `UsageError` if there is no
     column of paths, a row has none, or two rows would have the same name in a shard.
     """
     rows = [dict(row) for row in open_dataset(manifest).partition(rank=0, world_size=1)]
@@ -248,6 +295,11 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
         raise UsageError(msg, hint=did_you_mean(column, names) + hint)
     root = str(Path(expand_home(manifest)).absolute().parent)
     paths = [_relative(row.get(column), root, manifest, number) for number, row in enumerate(rows)]
+    duplicates = None
+    if distinct:
+        found = distinct_keys(name_of(_name_in_keys(path))[0] for path in paths)
+        duplicates = found.told("key", lambda number: f"row {number} ({shown(paths[number])})")
+        rows, paths = ([some[number] for number in found.kept.tolist()] for some in (rows, paths))
     seen: dict[str, int] = {}
     for number, path in enumerate(paths):
         if (before := seen.setdefault(path, number)) != number:
@@ -263,11 +315,15 @@ def manifest_inputs(manifest: str, *, format: str, path_column: str | None = Non
     columns = [(_plain if has_types else _typed)([row.get(name) for row in rows]) for name in others]
     extra = [dict(zip(others, values, strict=True)) for values in zip(*columns, strict=True)]
     files = stat_files(root, paths)
-    # Files outside the manifest's directory have keys of the last part of their names alone.
-    named = [path.rpartition("/")[2] if path[:1] == "/" or ".." in path.split("/") else path for path in paths]
+    named = list(map(_name_in_keys, paths))
     keyed = file_inputs(FileList(root, named, files.num_bytes, files.modified_ns), format=format, labelled=False)
     refuse_taken(paths, keyed.fields, fields_beside(format, extra=bool(others)))
-    return replace(keyed, files=files, extra=extra)
+    return replace(keyed, files=files, extra=extra, duplicates=duplicates)
+
+
+def _name_in_keys(path: str) -> str:
+    """Return the path, of files outside the manifest's directory the last part alone."""
+    return path.rpartition("/")[2] if path[:1] == "/" or ".." in path.split("/") else path
 
 
 def _relative(value: Any, root: str, manifest: str, row: int) -> str:

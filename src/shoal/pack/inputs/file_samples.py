@@ -136,10 +136,10 @@ def _unreadable(name: str, path: str, error: StorageError) -> Unreadable:
     """Return an input that cannot be read; raise the error if the cause is not the input (too many open files)."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
-    return Unreadable(_shown(name), error, error.message.replace(path, _shown(name)))
+    return Unreadable(shown(name), error, error.message.replace(path, shown(name)))
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """Return a name as it may be shown and stored: only the last part of an absolute one."""
     return name.rpartition("/")[2] if name[:1] == "/" else name
 
@@ -164,7 +164,7 @@ def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequenc
     for number, key in enumerate(keys):
         before = seen.setdefault(key if fields is None else (key, fields[number]), number)
         if before != number:
-            both = f"{_shown(names[before])!r} and {_shown(names[number])!r}"
+            both = f"{shown(names[before])!r} and {shown(names[number])!r}"
             msg = f"{both} would both be the sample {key!r}" + ("" if fields is None else f", field {fields[number]!r}")
             hint = "rename one of them"
             if fields is None:
@@ -196,7 +196,7 @@ def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[st
     if not beside.keys() & set(fields):
         return
     name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
-    msg = f"the file {_shown(name)!r} would be the field {field!r} of its sample, which {beside[field]} is already"
+    msg = f"the file {shown(name)!r} would be the field {field!r} of its sample, which {beside[field]} is already"
     hint = "--no-label packs files without their class (labelled=False in Python)"
     raise UsageError(msg, hint=hint if "class" in beside[field] else "rename it, or pack into another format")
 

@@ -11,12 +11,15 @@ from typing import Literal
 
 from shoal.errors import SourceError, UsageError
 from shoal.formats.metadata.splits import splits_in_names
+from shoal.pack.inputs.dedup_pass import without_equal_contents
+from shoal.pack.inputs.duplicates import Dedup, check_dedup
 from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, InputTable, file_inputs, manifest_inputs
 from shoal.pack.inputs.file_samples import grouped_name, name_of
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.sample_fields import CLASS_FIELDS, chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
+from shoal.pack.jobs import Progress
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.small_files import FileList, FileTree, glob_files
@@ -36,12 +39,38 @@ def inputs_of(
     require: Sequence[str] = (),
     on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
+    dedup: Dedup | None = None,
+    progress: Progress | None = None,
 ) -> InputTable:
     """Return the inputs that a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset names.
+
+    ``dedup`` leaves out inputs that equal an earlier one; those by content are found by reading, with ``progress``.
 
     Raises `SourceError` if the source is none of these, or not on this machine, and `UsageError` as `file_inputs` and
     `manifest_inputs` do, or if an argument does not apply.
     """
+    check_dedup(dedup)
+    found = _inputs_of(
+        source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, require=require,
+        on_error=on_error, num_workers=num_workers, distinct=dedup == "key",
+    )  # fmt: skip
+    if dedup == "content":
+        return without_equal_contents(found, skips=on_error == "skip", num_workers=num_workers, progress=progress)
+    return found
+
+
+def _inputs_of(
+    source: str | os.PathLike[str],
+    *,
+    format: str,  # noqa: A002  # the word of the public interface
+    grouped: bool,
+    labelled: bool | None,
+    path_column: str | None,
+    require: Sequence[str],
+    on_error: Literal["raise", "skip"],
+    num_workers: int | None,
+    distinct: bool,
+) -> InputTable:
     text = local_path(os.fspath(source))
     if scheme_of(text):
         msg = f"{without_secrets(text)}: inputs are packed from files of this machine"
@@ -52,10 +81,13 @@ def inputs_of(
     of_manifests = {"--path-column": path_column is not None}
     if path.is_dir() and is_dataset_on_disk(str(path)):
         _refuse_for(f"{path} is a dataset", {**of_files, **of_manifests})
+        if distinct:
+            msg = f"{path} is a dataset, whose rows have no keys but their numbers"
+            raise UsageError(msg, hint='duplicates are found by content: --dedup content, or dedup="content"')
         return dataset_inputs(str(path), format=format)
     if path.is_file() and path.name.lower().endswith(MANIFEST_SUFFIXES):
         _refuse_for(f"{path} is a manifest", of_files)
-        return manifest_inputs(str(path), format=format, path_column=path_column)
+        return manifest_inputs(str(path), format=format, path_column=path_column, distinct=distinct)
     if path.is_file():
         msg = f"{path}: this is neither a directory nor a manifest ({', '.join(MANIFEST_SUFFIXES)})"
         raise SourceError(msg, hint="name the directory or a glob; shards are converted by `shoal repack`")
@@ -76,9 +108,11 @@ def inputs_of(
         files = files.take(numbers)
     if grouped:
         listed = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
-        inputs: InputTable = file_inputs(listed, format=format, grouped=True, labelled=labelled, left_out=left_out)
+        inputs: InputTable = file_inputs(
+            listed, format=format, grouped=True, labelled=labelled, left_out=left_out, distinct=distinct
+        )
     else:
-        inputs = tree_inputs(files, format=format, labelled=labelled, left_out=left_out)
+        inputs = tree_inputs(files, format=format, labelled=labelled, left_out=left_out, distinct=distinct)
     if inputs.class_field is None and (asked := [name for name in require if name in CLASS_FIELDS]):
         msg = f"--require {asked[0]} asks for classes, and there are no classes: not all files lie in directories"
         raise UsageError(msg, hint="--label names one that does not; a suffix in --require leaves out other files")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from shoal.hints import did_you_mean
 from shoal.pack.destination import plan_of
 from shoal.pack.from_shards.new_schemas import options_like
 from shoal.pack.inputs.class_labels import is_tar
+from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Unreadable
 from shoal.storage.cache_directory import expand_home
@@ -49,18 +50,27 @@ class _DatasetInputs:
     known: str
     left_out: tuple[tuple[str, str], ...] = ()
     class_field: str | None = None  # a class is one of the columns of rows
+    rows: NDArray[np.int64] | None = None  # of the inputs; None for all
+    duplicates: Duplicates | None = None
 
     def __len__(self) -> int:
-        return self.num_samples
+        return self.num_samples if self.rows is None else len(self.rows)
 
     def key(self, number: int) -> str:
-        return f"row {number}"
+        return f"row {number if self.rows is None else int(self.rows[number])}"
 
     def field_sets(self) -> None:
         return
 
     def record_bytes(self) -> NDArray[np.int64]:
-        return self.sample_bytes + (_HEADER_BYTES if is_tar(self.format) else 0)
+        sizes = self.sample_bytes if self.rows is None else self.sample_bytes[self.rows]
+        return sizes + (_HEADER_BYTES if is_tar(self.format) else 0)
+
+    def content_bytes(self) -> None:
+        return
+
+    def without(self, found: Distinct, by: Dedup) -> _DatasetInputs:
+        return replace(self, rows=found.kept, duplicates=found.told(by, self.key))
 
     def labels(self, key: str) -> Sequence[str | None]:
         names = self.classes.get(key)
@@ -71,13 +81,13 @@ class _DatasetInputs:
                 raise UsageError(msg, hint=did_you_mean(key, row) + "name one of their columns")
             value = row[key]
             found.append(None if value is None else names[value] if names else str(value))
-        return found
+        return found if self.rows is None else [found[row] for row in self.rows.tolist()]
 
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> _DatasetSamples:
-        return _DatasetSamples(self.paths, self.format, numbers, copies)
+        return _DatasetSamples(self.paths, self.format, numbers if self.rows is None else self.rows[numbers], copies)
 
     def digest(self) -> str:
-        return self.known
+        return self.known if self.rows is None else plan_of([self.known, self.rows.tolist()])
 
     def column_path(self, name: str) -> str:
         return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from shoal.formats.tar.member_blocks import laid_out
 from shoal.formats.tar.writer import is_safe_name
 from shoal.formats.writing.encoder import RecordBlock
 from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
+from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_inputs import TAR_BLOCK, InputTable
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
@@ -44,12 +46,13 @@ class _TreeInputs:
     label: NDArray[np.int32] | None = None
     classes: tuple[str, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+    duplicates: Duplicates | None = None
 
     def __len__(self) -> int:
         return len(self.files)
 
     def key(self, number: int) -> str:
-        return name_of(self.files.part(number, number + 1).names()[0])[0]
+        return name_of(_name(self.files, number))[0]
 
     def field_sets(self) -> FieldSets:
         return sets_of_fields(name_of(part.decode("utf-8", "surrogateescape"))[1] for part in self.files.last_parts())
@@ -58,6 +61,14 @@ class _TreeInputs:
         if is_tar(self.format):
             return _tar_bytes(self.files.num_bytes, labelled=self.label is not None)
         return np.maximum(self.files.num_bytes, 0) + _key_bytes(self.files) + ROW_BYTES
+
+    def content_bytes(self) -> NDArray[np.int64]:
+        return self.files.num_bytes
+
+    def without(self, found: Distinct, by: Dedup) -> _TreeInputs:
+        told = found.told(by, partial(_name, self.files))
+        label = None if self.label is None else self.label[found.kept]
+        return replace(self, files=self.files.take(found.kept), label=label, duplicates=told)
 
     def labels(self, key: str) -> Sequence[str | None]:
         return labels_of(key, self.label, self.classes)
@@ -158,21 +169,28 @@ def tree_inputs(
     format: str,  # noqa: A002  # the word of the public interface
     labelled: bool | None = None,
     left_out: tuple[tuple[str, str], ...] = (),
+    distinct: bool = False,
 ) -> _TreeInputs:
     """Make inputs from files, one per sample; the first directory of a name is the class of its sample.
 
-    ``left_out`` are files that were excluded from packing. Raises `UsageError` if there are none, or if two would have
-    the same name in a shard.
+    ``left_out`` are files that were excluded from packing. If ``distinct``, files with the key of an earlier one are
+    left out. Raises `UsageError` if there are none, or if two would have the same name in a shard.
     """
     if not len(files):
         msg = f"{files.root}: there are no files to pack"
         raise UsageError(msg, hint="hidden files are left out")
+    duplicates = Duplicates("key", 0, ()) if distinct else None
     if not _surely_apart(files):
         names = files.names()
-        refuse_collisions(names, [name_of(name)[0] for name in names], None)
+        keys = [name_of(name)[0] for name in names]
+        if distinct:
+            found = distinct_keys(keys)
+            files, duplicates = files.take(found.kept), found.told("key", names.__getitem__)
+        else:
+            refuse_collisions(names, keys, None)
 
     def key_in(run: int) -> str:
-        return name_of(files.part(*files.first_file[run : run + 2].tolist()).names()[0])[0]
+        return name_of(_name(files, int(files.first_file[run])))[0]
 
     label, classes = class_codes(files.directories, labelled=labelled, key_in=key_in)
     if label is not None:
@@ -181,7 +199,11 @@ def tree_inputs(
     if any(f".{field}\0".encode() in joined for field in beside):
         names = files.names()
         refuse_taken(names, [name_of(name)[1] for name in names], beside)
-    return _TreeInputs(files, format, label, classes, left_out)
+    return _TreeInputs(files, format, label, classes, left_out, duplicates)
+
+
+def _name(files: FileTree, number: int) -> str:
+    return files.part(number, number + 1).names()[0]
 
 
 def shard_suffix(inputs: InputTable) -> str | None:

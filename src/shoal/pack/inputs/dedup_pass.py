@@ -1,0 +1,110 @@
+"""The pass over samples that finds duplicates: digests of their content or keys, in one process or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Sample
+from shoal.pack.inputs.duplicates import Dedup, distinct_digests, sample_digest
+from shoal.pack.inputs.file_inputs import InputTable
+from shoal.pack.jobs import JobProgress, PackProgress, Progress, run_jobs
+from shoal.pack.shard_writer import Named, Unreadable
+from shoal.processes.interpreters import usable_processors
+
+_JOB_BYTES, _JOB_SAMPLES = 64 << 20, 1 << 16
+# Rough cost of reading and digesting.
+_SAMPLE_SECONDS, _BYTE_SECONDS = 20e-6, 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DigestsJob:
+    """Samples to digest, one job of several."""
+
+    number: int
+    inputs: Iterable[Sample | Named | Unreadable]
+    num_inputs: int
+    by: Dedup
+    skips: bool
+
+    def __str__(self) -> str:
+        return f"digests of {self.num_inputs} samples"
+
+    def run(self, _: Any, __: JobProgress) -> NDArray[np.uint64]:
+        """Return the digests, shape (num_inputs, 2); 0 for a sample that cannot be read, if these are skipped."""
+        found = bytearray(16 * self.num_inputs)
+        for position, given in enumerate(self.inputs):
+            if isinstance(given, Unreadable):
+                if not self.skips:
+                    raise given.error
+                continue
+            sample, name = (given.sample, given.name) if isinstance(given, Named) else (given, "")
+            try:
+                found[16 * position : 16 * position + 16] = sample_digest(sample, self.by)
+            except UsageError as error:
+                msg = f"{name or sample.get('__key__', f'sample {position}')}: {error.message}"
+                raise UsageError(msg, hint=error.hint) from None
+        return np.frombuffer(found, dtype=np.uint64).reshape(-1, 2)
+
+
+def without_equal_contents(
+    inputs: InputTable, *, skips: bool, num_workers: int | None, progress: Progress | None = None
+) -> InputTable:
+    """Leave out inputs whose content an earlier one has; inputs of a size that no other has are not read.
+
+    16 bytes of memory for each input that is read, and 64 while they are compared. Raises `StorageError` if one cannot
+    be read, unless ``skips``.
+    """
+    sizes = inputs.content_bytes()
+    among = np.arange(len(inputs)) if sizes is None else _shared(sizes)
+    job_bytes = np.maximum(inputs.record_bytes() if sizes is None else sizes, 0)[among]
+    cuts = _cuts(job_bytes)
+    several = num_workers or worth_workers(len(among), int(job_bytes.sum()))
+
+    def jobs() -> Iterator[DigestsJob]:
+        for number, (first, stop) in enumerate(pairwise(cuts)):
+            chosen = among[first:stop]
+            samples = inputs.samples(chosen, np.zeros(len(chosen), dtype=np.int64))
+            yield DigestsJob(number, samples, len(chosen), "content", skips)
+
+    found = digests_of(jobs(), cuts, job_bytes, num_workers=several, progress=progress)
+    return inputs.without(distinct_digests(found, among, len(inputs)), "content")
+
+
+def digests_of(
+    jobs: Iterator[DigestsJob],
+    cuts: list[int],
+    sample_bytes: NDArray[np.int64],
+    *,
+    num_workers: int,
+    progress: Progress | None,
+) -> NDArray[np.uint64]:
+    """Run jobs whose borders are ``cuts``, and return the digests of all samples, shape (cuts[-1], 2)."""
+    totals = np.concatenate([[0], np.cumsum(sample_bytes)])[cuts]
+    tally = PackProgress(np.diff(totals).tolist(), progress)
+    results, _ = run_jobs(jobs, None, num_workers=min(num_workers, len(cuts) - 1), report=tally.report)
+    return np.concatenate([np.zeros((0, 2), dtype=np.uint64), *results])
+
+
+def worth_workers(num_samples: int, num_bytes: int) -> int:
+    """Return one process per processor, or fewer if some would have less than a second of work."""
+    return max(1, min(usable_processors(), int(num_samples * _SAMPLE_SECONDS + num_bytes * _BYTE_SECONDS)))
+
+
+def _shared(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the inputs of which another one has the same size."""
+    _, codes, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    return np.flatnonzero(counts[codes] > 1)
+
+
+def _cuts(sample_bytes: NDArray[np.int64]) -> list[int]:
+    """Return the borders of jobs of about 64 MiB, or 2^16 samples."""
+    shares = np.cumsum(sample_bytes / _JOB_BYTES + 1 / _JOB_SAMPLES)
+    begins = np.flatnonzero(np.diff(np.floor(shares), prepend=0.0))
+    return sorted({0, *begins.tolist(), len(sample_bytes)})

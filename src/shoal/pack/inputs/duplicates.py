@@ -1,0 +1,170 @@
+"""Duplicates: equal samples, of which only the first is packed; by key, or by a digest of their content.
+
+Two samples have the same content if all their fields but the key are equal: names, types and bytes. A class and the
+columns of a manifest are fields, so the same image in two classes is no duplicate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Sample
+from shoal.hints import did_you_mean
+from shoal.index.table import Index
+
+DUPLICATES = "duplicates"
+"""Metadata key of an index for the result of `Duplicates.to_dict`."""
+
+Dedup = Literal["key", "content"]
+"""What makes two samples duplicates."""
+
+_MOST_NAMED = 10
+_WORDS = ("__key__", "key")  # the key of a sample: the first of these fields that it has
+_PLAIN = ("datetime", "decimal", "uuid")  # modules of types whose repr() is their value
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """Number of samples left out since an earlier one is equal, ``by`` key or content.
+
+    ``first`` has the first ten of them: the name of each, and that of the earlier one.
+    """
+
+    by: str
+    num_samples: int
+    first: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as JSON, for the metadata of an index."""
+        return {"by": self.by, "num_samples": self.num_samples, "first": [list(pair) for pair in self.first]}
+
+    @classmethod
+    def of_index(cls, index: Index) -> Duplicates | None:
+        """Read the counts from the metadata of an index; None if it has none."""
+        said = index.metadata.get(DUPLICATES)
+        if not isinstance(said, Mapping):
+            return None
+        return cls(str(said["by"]), int(said["num_samples"]), tuple((str(one), str(two)) for one, two in said["first"]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distinct:
+    """The numbers of samples without an equal one before them, ascending, and of the others with their equals."""
+
+    kept: NDArray[np.int64]
+    left_out: NDArray[np.int64]
+    equals: NDArray[np.int64]
+
+    def told(self, by: Dedup, name: Callable[[int], str]) -> Duplicates:
+        """Return the counts, with names of the first duplicates."""
+        pairs = zip(self.left_out[:_MOST_NAMED].tolist(), self.equals[:_MOST_NAMED].tolist(), strict=True)
+        return Duplicates(by, len(self.left_out), tuple((name(one), name(two)) for one, two in pairs))
+
+
+def check_dedup(by: object) -> None:
+    """Raise `UsageError` unless this says what makes two samples duplicates."""
+    if by not in (None, "key", "content"):
+        msg = f"dedup={by!r}: duplicates have the same key, or the same content"
+        raise UsageError(msg, hint=did_you_mean(by, ("key", "content")) + 'dedup="key" or dedup="content"')
+
+
+def distinct_keys(keys: Iterable[str]) -> Distinct:
+    """Find the first input of each key; O(inputs).
+
+    >>> distinct_keys(["a", "b", "a"]).kept.tolist()
+    [0, 1]
+    """
+    seen: dict[str, int] = {}
+    equals = np.fromiter((seen.setdefault(key, number) for number, key in enumerate(keys)), dtype=np.int64)
+    return _distinct(equals)
+
+
+def distinct_digests(digests: NDArray[np.uint64], among: NDArray[np.int64], num_samples: int) -> Distinct:
+    """Find the first sample of each digest among some samples, ascending; a digest of 0 is like no other.
+
+    ``digests`` has the shape (len(among), 2). O(N log N), and 64 bytes of memory for each.
+    """
+    order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: equal ones stay ascending
+    ordered = digests[order]
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1) | ~ordered[1:].any(axis=1)
+    first = order[begins][np.cumsum(begins) - 1]
+    equals = np.arange(num_samples)
+    equals[among[order]] = among[first]
+    return _distinct(equals)
+
+
+def _distinct(equals: NDArray[np.int64]) -> Distinct:
+    is_first = equals == np.arange(len(equals))
+    left_out = np.flatnonzero(~is_first)
+    return Distinct(np.flatnonzero(is_first), left_out, equals[left_out])
+
+
+def sample_digest(sample: Sample, by: Dedup) -> bytes:
+    """Return 16 bytes, of SHA-256, that are equal for samples of equal keys or content; not all of them 0.
+
+    The key is the field ``__key__``, or ``key`` if there is none. Content is all other fields.
+
+    >>> first, second = {"__key__": "a", "txt": b"same"}, {"__key__": "b", "txt": b"same"}
+    >>> sample_digest(first, "content") == sample_digest(second, "content")
+    True
+    >>> sample_digest(first, "key") == sample_digest(second, "key")
+    False
+
+    Raises
+    ------
+    UsageError
+        The sample has no key, or a value that cannot be compared by bytes.
+    """
+    key = next((word for word in _WORDS if word in sample), None)
+    found = hashlib.sha256()
+    if by == "key":
+        if key is None:
+            msg = f"a sample has neither {' nor '.join(_WORDS)}; it has {', '.join(map(str, sample))}"
+            raise UsageError(msg, hint="duplicates of samples without a key are found by content")
+        _take(found, sample[key])
+    else:
+        for name in sorted(sample):
+            if name != key:
+                _take(found, name)
+                _take(found, sample[name])
+    digest = found.digest()[:16]
+    return digest if any(digest) else b"\1" * 16
+
+
+def _take(found: Any, value: Any) -> None:
+    """Add a value with its type and length, so that no two different values add the same bytes."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        view = memoryview(value).cast("B")
+        found.update(b"bytes %d " % len(view))
+        found.update(view)
+    elif isinstance(value, str):
+        data = value.encode("utf-8", "surrogatepass")
+        found.update(b"text %d " % len(data) + data)
+    elif isinstance(value, Mapping):
+        found.update(b"map %d " % len(value))
+        for name in sorted(value, key=repr):
+            _take(found, name)
+            _take(found, value[name])
+    elif isinstance(value, list | tuple):
+        found.update(b"list %d " % len(value))
+        for each in value:
+            _take(found, each)
+    elif isinstance(value, np.ndarray | np.generic) and value.dtype.hasobject:
+        _take(found, value.tolist())
+    elif isinstance(value, np.ndarray | np.generic):
+        found.update(f"array {value.dtype.str} {value.shape} ".encode())
+        found.update(value.tobytes())
+    elif isinstance(value, bool | int | float | complex | None) or type(value).__module__ in _PLAIN:
+        text = f"{type(value).__name__} {value!r}".encode()
+        found.update(b"value %d " % len(text) + text)
+    else:
+        msg = f"a field holds an object of {type(value).__name__}, whose bytes cannot be compared"
+        raise UsageError(msg, hint="find duplicates by key, or of samples that are not decoded")
