@@ -70,6 +70,7 @@ LIBRARIES = {
     "xxhash": ("shoal.formats.metadata.manifests",),
     "yaml": ("shoal.formats",),
     "zstandard": ("shoal.formats",),
+    "tokenizers": ("shoal.pipeline.tokenizing",),
     "google_crc32c": ("shoal.formats",),
     "backports": ("shoal.formats",),
     "ray": ("shoal.pack", "shoal.cli.options.engine_options"),

@@ -22,6 +22,7 @@ LIBRARY_OF_EXTRA: Mapping[str, str] = {
     "energon": "pyyaml",
     "spark": "pyspark",
     "ray": "ray",
+    "tokens": "tokenizers",
 }
 """Library that each extra of shoal installs."""
 
