@@ -28,6 +28,7 @@ from shoal.pack.destination import check_apart
 from shoal.pack.from_shards.mixing_gain import mixedness
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import repack_opened
+from shoal.pipeline.tokenizing import Tokenize, tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 
 
@@ -52,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "decode fields by their suffix first: txt, cls, json, npy; images stay as they are"
     parser.add_argument("--decode", action="store_true", help=text)
+    group = parser.add_argument_group("tokens")
+    text = "replace texts by their tokens; a tokenizer.json, as the tokenizers library saves it"
+    group.add_argument("--tokenize", metavar="FILE", help=text)
+    text = "field of the text (default: text)"
+    group.add_argument("--text-field", metavar="NAME", default="text", help=text)
     mix = parser.add_argument_group("mixing")
     mix.add_argument("--mix", action="store_true", help="mix the samples, in one pass and a window of --memory")
     mix.add_argument("--seed", type=int, metavar="N", default=0, help="seed of --mix (default: 0)")
@@ -128,12 +134,17 @@ def _request(arguments: argparse.Namespace) -> RepackRequest:
         seed=check_seed(arguments.seed),
         memory_bytes=parse_bytes(arguments.memory, "--memory"),
         decode=arguments.decode,
+        tokenize=_tokenizer(arguments),
         columns=arguments.columns,
         prefix=arguments.prefix,
         extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
         on_error=arguments.on_error,
         num_workers=arguments.workers,
     )
+
+
+def _tokenizer(arguments: argparse.Namespace) -> Tokenize | None:
+    return None if arguments.tokenize is None else tokenize_with(arguments.tokenize, field=arguments.text_field)
 
 
 def _opened(arguments: argparse.Namespace) -> Opened:

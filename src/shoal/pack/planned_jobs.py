@@ -18,6 +18,7 @@ from shoal.pack.from_shards.repacking import plan_repacking
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.pack_job import PackJob
 from shoal.pack.packing import inputs_and_request, plan_inputs
+from shoal.pipeline.tokenizing import tokenize_with
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides
 
@@ -111,6 +112,8 @@ def plan_repack(
     seed: int = 0,
     memory: int | str = MIX_MEMORY_BYTES,
     decode: bool = False,
+    tokenize: str | os.PathLike[str] | None = None,
+    text_field: str = "text",
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     extent_bytes: int | str = EXTENT_BYTES,
@@ -132,8 +135,9 @@ def plan_repack(
         As for `repack`.
     url, format, shard_bytes, columns, prefix, extent_bytes, options
         As for `repack`.
-    mix, seed, memory, decode, on_error
-        As for `repack`. With ``mix``, each unit reads a window of its own.
+    mix, seed, memory, decode, tokenize, text_field, on_error
+        As for `repack`. With ``mix``, each unit reads a window of its own. Every machine must find the tokenizer under
+        this name.
 
     Returns
     -------
@@ -166,6 +170,7 @@ def plan_repack(
         seed=seed,
         memory_bytes=parse_bytes(memory, "memory"),
         decode=decode,
+        tokenize=None if tokenize is None else tokenize_with(tokenize, field=text_field),
         columns=columns,
         prefix=prefix,
         extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),

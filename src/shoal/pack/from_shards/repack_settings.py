@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.formats.column_paths import Column
+from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
@@ -22,6 +22,7 @@ from shoal.order.sequential_and_full import Sequential
 from shoal.pack.from_shards.span_reader import Numbered
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 from shoal.pipeline.stages import Decode, Stage
+from shoal.pipeline.tokenizing import COUNT_FIELD, Tokenize
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
@@ -44,12 +45,25 @@ class RepackRequest:
     seed: int = 0
     memory_bytes: int = MIX_MEMORY_BYTES
     decode: bool = False
+    tokenize: Tokenize | None = None
     columns: Sequence[str | Column] = ()
     prefix: str = "shard"
     extent_bytes: int = EXTENT_BYTES
     on_error: Literal["raise", "skip"] = "raise"
     options: Mapping[str, Any] = field(default_factory=dict)
     num_workers: int | None = None
+
+    @property
+    def keeps_fields(self) -> bool:
+        """True if samples are written with the fields that they are stored with."""
+        return not self.decode and self.tokenize is None
+
+    @property
+    def all_columns(self) -> tuple[Column, ...]:
+        """The requested columns, and the number of tokens if text is tokenized."""
+        columns = as_columns(self.columns)
+        is_known = any(column.name == COUNT_FIELD for column in columns)
+        return (*columns, *(() if self.tokenize is None or is_known else as_columns([COUNT_FIELD])))
 
 
 def refuse_partial(opened: Opened) -> None:
@@ -79,7 +93,9 @@ def format_like(index: Index) -> str:
 
 def reading_spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) -> WorkerSpec:
     """Return how the source is read: with all checksums compared, and each sample with its id."""
-    stages: tuple[Stage, ...] = (*([Decode(())] if request.decode else []), Numbered())
+    decode: tuple[Stage, ...] = (Decode(()),) if request.decode else ()
+    tokenize = () if request.tokenize is None else (request.tokenize,)
+    stages: tuple[Stage, ...] = (*decode, *tokenize, Numbered())
     pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
     # Damaged data must not get a new checksum that would hide the damage.
     return WorkerSpec(opened, source, pipeline, ReadingOptions(on_error=request.on_error, verify="always"))
@@ -131,6 +147,7 @@ def asked_of(
         "mix": request.mix,
         **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
         "decode": request.decode,
+        **({} if request.tokenize is None else {"tokenize": list(request.tokenize.identity)}),
         "columns": [[column.name, column.path] for column in columns],
         "prefix": request.prefix,
         "extent_bytes": request.extent_bytes,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shoal.errors import ShardError
-from shoal.formats.column_paths import Column, as_columns
+from shoal.formats.column_paths import Column
 from shoal.formats.shard_format import Format
 from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
@@ -58,6 +58,7 @@ from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing
 from shoal.pack.shard_writer import Shard
+from shoal.pipeline.tokenizing import tokenize_with
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike
@@ -95,6 +96,8 @@ def repack(
     seed: int = 0,
     memory: int | str = MIX_MEMORY_BYTES,
     decode: bool = False,
+    tokenize: str | os.PathLike[str] | None = None,
+    text_field: str = "text",
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     extent_bytes: int | str = EXTENT_BYTES,
@@ -127,6 +130,10 @@ def repack(
         the key of a copy, ``000123~2``; the summary counts these.
     decode
         Decode fields by their suffix first (`Dataset.decode`), except images.
+    tokenize, text_field
+        A ``tokenizer.json`` of the `tokenizers` library: the text of the field ``text_field`` is replaced by the field
+        ``tokens``, an array of shape (num_tokens,) of uint16 (of int32 above 65,536 kinds), after ``decode``. Their
+        number becomes a field and a column of the index, ``num_tokens``.
     on_error
         ``"skip"`` leaves out samples that are damaged or that the format cannot hold; the summary lists them.
     num_workers
@@ -162,6 +169,7 @@ def repack(
         seed=seed,
         memory_bytes=parse_bytes(memory, "memory"),
         decode=decode,
+        tokenize=None if tokenize is None else tokenize_with(tokenize, field=text_field),
         columns=columns,
         prefix=prefix,
         extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
@@ -225,12 +233,12 @@ def plan_repacking(
     refuse_partial(opened)
     format_name = request.format or format_like(index)
     check_prefix(request.prefix)
-    like = {} if request.decode else options_like(opened, format_name)
+    like = options_like(opened, format_name) if request.keeps_fields else {}
     opened = with_files(opened, kept=None if "columns" in request.options else like.get("columns"))
     refuse_unheld(opened, format_name)
     options = {**like, **request.options}
     encoder = encoder_named(format_name, **options)
-    columns = as_columns(request.columns)
+    columns = request.all_columns
     sizes = record_bytes_of(index)
     sizing = sizing_of(request, int(sizes.sum()))
     asked = asked_of(index, request, format_name, columns, sizing)
@@ -272,13 +280,14 @@ def _schema(
 ) -> Schema:
     """Return the schema of all samples, read in stored order, whatever order they will be written in."""
     found = None
-    if not request.decode:
+    if request.keeps_fields:
         # If a shard is damaged, the full inspection below reports the lost samples.
         with suppress(ShardError):
             found = schema_of_tars(opened)
     is_read = found is None
     if found is None:
-        as_stored = replace(request, mix=False)
+        tokenize = None if request.tokenize is None else replace(request.tokenize, is_dry=True)
+        as_stored = replace(request, mix=False, tokenize=tokenize)
         spec = reading_spec(opened, order_of_source(opened.index, as_stored), as_stored)
         with closing(SpanReader(spec, needs_keys=False)) as reader:
             found = schema_of_all(
