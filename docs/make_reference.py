@@ -24,6 +24,7 @@ from shoal.indexing.jobs.index_job import IndexJob
 from shoal.stats.counters import Counters
 from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.iterating.iterator import Iteration
+from shoal.verify.verify_job import VerifyJob
 
 PAGE = Path(__file__).parent / "reference.md"
 PROTOCOLS = {"__iter__": "iter(ds)", "__len__": "len(ds)", "__getitem__": "ds[sample_id]"}
@@ -44,7 +45,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Formats](#formats): `shoal.formats`
 - [Measuring](#measuring): `shoal.measure`
 - [Packing](#packing): `shoal.pack`
-- [Jobs on shards](#jobs-on-shards): an index made on many machines
+- [Jobs on shards](#jobs-on-shards): an index made on many machines, and a verification
 - [Prometheus](#prometheus): `shoal.prometheus`
 - [Torch](#torch): `shoal.torch`
 - [JAX](#jax): `shoal.jax`
@@ -67,7 +68,8 @@ def page() -> str:
     parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]
     parts += ["## Packing\n", text_of(shoal.pack), *door(shoal.pack)]
     parts += ["## Jobs on shards\n", *member("shoal.plan_index", shoal.plan_index)]
-    parts += [text_of(IndexJob), *members(IndexJob, "job")]
+    parts += [text_of(IndexJob), *members(IndexJob, "job"), *member("shoal.plan_verify", shoal.plan_verify)]
+    parts += [text_of(VerifyJob), *members(VerifyJob, "job")]
     parts += ["## Prometheus\n", text_of(shoal.prometheus)]
     parts += [*member("shoal.prometheus.text", shoal.prometheus.text)]
     parts += [*member("shoal.prometheus.write", shoal.prometheus.write)]

@@ -39,6 +39,7 @@ if _TYPE_CHECKING:
     from shoal.stream.dataset import Dataset
     from shoal.stream.mixing.mix_datasets import mix
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() says what it does
+    from shoal.verify.verify_job import plan_verify
 
 __all__ = [
     "Dataset",
@@ -53,6 +54,7 @@ __all__ = [
     "orders",
     "pack",
     "plan_index",
+    "plan_verify",
 ]  # and torch, jax and huggingface, which a star import must not load
 
 
@@ -69,6 +71,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.stream.dataset": "Dataset",
         "shoal.stream.mixing.mix_datasets": "mix",
         "shoal.stream.open_dataset": "open=open_dataset",
+        "shoal.verify.verify_job": "plan_verify",
         "shoal.version": "__version__",
     },
 )

@@ -12,6 +12,7 @@ from shoal.cli import output
 from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.column_options import add_column_arguments, columns_added, missing_of
+from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.index_output import IndexOutput, index_file, index_output
 from shoal.cli.options.source_options import (
     add_format_argument,
@@ -32,7 +33,8 @@ from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_covers_source import describes
-from shoal.indexing.index_files import made_on_purpose
+from shoal.indexing.index_files import load_index, made_on_purpose
+from shoal.indexing.jobs.index_job import index_job
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.open_source import (
     Opened,
@@ -50,7 +52,7 @@ from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.shard_selection import INDEX_NAME
-from shoal.storage.sources.source import Source, expand
+from shoal.storage.sources.source import Source, expand, schemes_of
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
@@ -73,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help=text)
     add_column_arguments(parser)
     add_format_argument(parser)
+    add_engine_arguments(parser, planned="shards are listed, and the index is written, by this one")
     add_json_argument(parser)
 
 
@@ -84,6 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
     store = with_retries(open_store(source, options), options)
     suffixes = wanted_suffixes(arguments.format)
     columns = as_columns(arguments.columns)
+    engine = engine_of(arguments, label="indexing", unit="units")
+    if engine is not None and columns:
+        msg = f"--columns reads samples on this machine, and --engine {engine.name} makes an index elsewhere"
+        raise UsageError(msg, hint="one after the other: `shoal index FILE --columns` adds columns to the index")
+    if engine is not None and arguments.workers is not None:
+        msg = f"--workers are processes of this machine, and --engine {engine.name} has its own"
+        raise UsageError(msg, hint="leave out --workers")
     found = expand(source, suffixes=suffixes, store=store)
     if found.kind == "index":
         return _run_on_index(arguments, found.paths[0], columns, store)
@@ -99,6 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _finish(arguments, target, before, _extended(opened, arguments, columns), began_seconds)
     if before is not None and arguments.output is None:
         _refuse_to_drop_columns(before, printable(target.path), columns)
+    if engine is not None:
+        return _run_on_engine(arguments, engine, what, shard_format, store, target, before)
     traffic = ScanTraffic()
     index = _built(what, shard_format, arguments, store, traffic)
     scan_seconds = time.monotonic() - began_seconds
@@ -117,6 +129,36 @@ def run(arguments: argparse.Namespace) -> int:
     if traffic.num_requests:
         more["scan"] = asdict(traffic) if arguments.json else str(traffic)
     return _finish(arguments, target, before, index, began_seconds, more)
+
+
+def _run_on_engine(
+    arguments: argparse.Namespace,
+    engine: Engine,
+    what: Described,
+    shard_format: Format,
+    store: Store,
+    target: IndexOutput,
+    before: Index | None,
+) -> int:
+    """Let a cluster scan the shards, and write the index."""
+    began_seconds = time.monotonic()
+    options = storage_options_of(arguments) if schemes_of([target.path]) == schemes_of(what.source.paths) else None
+    job = index_job(
+        what,
+        store,
+        shard_format,
+        path=target.path,
+        options=options,
+        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        checksum=arguments.checksum,
+    )
+    num_missing = len(job.missing())
+    done = engine.run(job)
+    if arguments.checksum:
+        _note_unknown_hashes(what, num_compared=done.num_hashed)
+    more = {**engine.record(), "num_units_done_before": job.num_units - num_missing, "num_units_run": num_missing}
+    index = load_index(target.path, store=target.store)
+    return _report(arguments, target, before, index, target.store.stat(target.path).num_bytes, began_seconds, more)
 
 
 def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Column], store: Store) -> int:
@@ -169,9 +211,22 @@ def _finish(
     more: dict[str, Any] | None = None,
 ) -> int:
     """Write the index, and say what is in it."""
+    return _report(arguments, target, before, index, target.write(index), began_seconds, more)
+
+
+def _report(
+    arguments: argparse.Namespace,
+    target: IndexOutput,
+    before: Index | None,
+    index: Index,
+    file_bytes: int,
+    began_seconds: float,
+    more: dict[str, Any] | None = None,
+) -> int:
+    """Say what is in an index that was written, and what was in the one before it."""
     record = {
         "index": printable(target.path),
-        "file_bytes": target.write(index),
+        "file_bytes": file_bytes,
         "format": index.format,
         "num_shards": index.num_shards,
         "num_samples": index.num_samples,

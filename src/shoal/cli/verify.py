@@ -10,6 +10,7 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.display.preview import clipped, printable
 from shoal.cli.display.progress_bar import Progress
+from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.index_output import index_output
 from shoal.cli.options.source_options import (
     add_json_argument,
@@ -27,6 +28,7 @@ from shoal.stream.certificates.certificate import Certificate, differences, merg
 from shoal.stream.dataset_requests import request_of_state
 from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
+from shoal.verify.verify_job import verify_job
 from shoal.verify.verify_report import Damage, VerifyReport
 
 _MOST_SHOWN = 50
@@ -48,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repair-index", action="store_true", help=text)
     text = "file or URL where --repair-index writes the index (default: over the old one)"
     parser.add_argument("--output", metavar="FILE", help=text)
+    add_engine_arguments(parser, planned="the index is read, and damage is listed, by this one")
+    text = "directory or URL where a cluster leaves its parts of the report meanwhile (default: beside the shards)"
+    parser.add_argument("--parts", metavar="DIRECTORY", help=text)
     add_json_argument(parser)
 
 
@@ -56,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.certificate:
         return _run_certificate(arguments)
     refuse_mixture(arguments)
+    engine = _engine(arguments)
     began_seconds = time.monotonic()
     opening = open_to_verify(
         source_of(arguments),
@@ -65,9 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         storage_options=storage_options_of(arguments),
     )
     target = _repaired_index(arguments, opening)
-    with Progress(label="verifying", unit="bytes") as progress:
-        found = verify(opening, progress=progress.show_bytes)
-    record = _record(opening, found)
+    found, ran = _verified(arguments, opening, engine)
+    record = _record(opening, found) | ran
     damages = found.damages
     if arguments.repair_index and (damages or found.num_touched):
         with Progress(label="repairing", unit="bytes") as progress:
@@ -82,6 +87,31 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(record, found.damages)
     return 1 if damages else 0
+
+
+def _engine(arguments: argparse.Namespace) -> Engine | None:
+    """Return the engine that was asked for; None for this machine."""
+    engine = engine_of(arguments, label="verifying", unit="units")
+    if engine is None and arguments.parts is not None:
+        msg = "--parts says where a cluster leaves its parts of the report, and --engine local has none"
+        raise UsageError(msg, hint="--engine spark or --engine ray")
+    return engine
+
+
+def _verified(
+    arguments: argparse.Namespace, opening: Verification, engine: Engine | None
+) -> tuple[VerifyReport, dict[str, Any]]:
+    """Verify here or on a cluster; return the report, and what is to be said of the cluster."""
+    if engine is None:
+        with Progress(label="verifying", unit="bytes") as progress:
+            return verify(opening, progress=progress.show_bytes), {}
+    job = verify_job(opening, to=arguments.parts, storage_options=storage_options_of(arguments))
+    num_missing = len(job.missing())
+    return engine.run(job), {
+        **engine.record(),
+        "num_units_done_before": job.num_units - num_missing,
+        "num_units_run": num_missing,
+    }
 
 
 def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tuple[str, Store] | None:
@@ -99,6 +129,9 @@ def _repaired_index(arguments: argparse.Namespace, opening: Verification) -> tup
 
 def _run_certificate(arguments: argparse.Namespace) -> int:
     """Compare certificates with the index."""
+    if arguments.engine != "local" or arguments.parts is not None:
+        msg = "--certificate reads no shard, so there is nothing for --engine to do"
+        raise UsageError(msg, hint="leave out --engine and --parts")
     if arguments.repair_index:
         msg = "--repair-index reads the shards, and --certificate reads none"
         raise UsageError(msg, hint="one after the other")
