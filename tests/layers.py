@@ -65,6 +65,7 @@ LIBRARIES = {
     "fsspec": ("shoal.storage",),
     "pyarrow": ("shoal.formats", "shoal.integrations"),
     "PIL": ("shoal.formats", "shoal.stream"),
+    "simplejpeg": ("shoal.formats.decoding.jpeg_pixels",),
     "msgpack": ("shoal.formats",),
     "cbor2": ("shoal.formats",),
     "xxhash": ("shoal.formats.metadata.manifests",),

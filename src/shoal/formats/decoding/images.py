@@ -8,8 +8,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.decoding.jpeg_pixels import jpeg_pixels
 from shoal.hints import pip_install
 
 IMAGE_SUFFIXES = (
@@ -53,25 +55,34 @@ def image_decoder(name: str) -> Callable[[bytes], Any]:
     installed.
     """
     spec = IMAGE_SPECS[name]
-    pillow(f"decode({name!r})")
+    library = pillow(f"decode({name!r})")
     torch = _torch(f"decode({name!r})") if spec.kind == "torch" else None
 
     def decode(data: bytes) -> Any:
+        if spec.kind != "pil" and spec.mode is not None:
+            pixels = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS)
+            return _finished(_pixels(data, spec.mode) if pixels is None else pixels, spec, torch)
         image = open_image(data)
         if spec.mode is None:
             image.load()  # now, while an error can still name its sample
             return image
-        if spec.kind == "pil":
-            return image.convert(spec.mode)
-        image.load()
-        # If the bands are right, converting is only a copy, during which Pillow blocks other threads.
-        array = np.asarray(image if image.mode == spec.mode else image.convert(spec.mode))
-        array = array.astype(np.float32) / np.float32(255) if spec.is_float else array
-        if torch is None:
-            return array
-        return torch.from_numpy((array.transpose(2, 0, 1) if array.ndim == 3 else array).copy())
+        return image.convert(spec.mode)
 
     return decode
+
+
+def _pixels(data: bytes, mode: str) -> NDArray[np.uint8]:
+    image = open_image(data)
+    image.load()
+    # If the bands are right, converting is only a copy, during which Pillow blocks other threads.
+    return np.asarray(image if image.mode == mode else image.convert(mode))
+
+
+def _finished(array: NDArray[Any], spec: _Spec, torch: Any) -> Any:
+    array = array.astype(np.float32) / np.float32(255) if spec.is_float else array
+    if torch is None:
+        return array
+    return torch.from_numpy((array.transpose(2, 0, 1) if array.ndim == 3 else array).copy())
 
 
 def open_image(data: bytes) -> Any:
