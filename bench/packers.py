@@ -5,10 +5,10 @@ that are missing, writes files of random bytes, and has each packer pack them wi
 rows/s and CPU seconds of the packing, those of what comes before it (modules, engines), bytes and files written, and
 peak memory (PSS) of the driver and of all processes together. CPU seconds include every process that was started.
 
-With ``--kill``, a worker (the process that has written most) gets SIGKILL when two fifths of the bytes are written; in
-another run the driver does. It prints how the run ended, how many samples a reader then finds, how the same command ends
-when it is given again (as far as the documentation of the packer has a way to go on, it is that), and then samples that
-are lost and doubled, files that no index names, and whether all files have the names and bytes of an undisturbed run.
+With ``--kill``, a worker (the process that has written most) gets SIGKILL when two fifths of the bytes are written,
+and in another run the driver. It prints how the run ends, what a reader then finds, how the same command ends when it
+is given again, as the documentation of the packer has it, then samples that are lost and doubled, files that no index
+names, and whether shards have the names and bytes of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,10 +33,10 @@ HERE = Path(__file__).parent / "packing_peers"
 sys.path.insert(0, str(HERE.parents[1]))
 sys.path.insert(0, str(HERE))
 
-from process_tree import ProcessTree
-from tests.compat.peers.environments import NEEDED_BESIDE_TORCH, PEERS, TORCHVISION, Peer
-from tests.environments import ROOT, CannotHaveError, environment, home_of
-from tests.integration.installs import python_with
+from process_tree import ProcessTree  # noqa: E402  # after the path to it
+from tests.compat.peers.environments import NEEDED_BESIDE_TORCH, PEERS, TORCHVISION, Peer  # noqa: E402
+from tests.environments import ROOT, CannotHaveError, environment, home_of  # noqa: E402
+from tests.integration.installs import python_with  # noqa: E402
 
 SHARD_BYTES = 16 << 20
 SECONDS = 600  # a run that was not disturbed and takes longer has failed
@@ -101,6 +102,7 @@ class Run:
         }
 
     def start(self, *words: str) -> ProcessTree:
+        """Begin to pack."""
         command = [str(self._python), str(HERE / self.packer.script), "write", str(self.files), str(self.out)]
         return ProcessTree(
             [*command, str(SHARD_BYTES), *words],
@@ -110,6 +112,7 @@ class Run:
         )
 
     def clear(self) -> None:
+        """Remove everything that was written."""
         for path in self._home.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -128,6 +131,7 @@ class Run:
         return listed.read_text().split("\n") if listed.exists() else None
 
     def last_words(self) -> str:
+        """The last line that the packer or its reader has printed."""
         lines = (self._home / "log").read_text(errors="replace").strip().splitlines()
         return lines[-1][:140] if lines else ""
 
@@ -191,7 +195,9 @@ def killed(run: Run, what: str, wanted: set[str], whole: dict[str, tuple[int, st
     tree = run.start("retry")
     status = tree.wait(SECONDS)
     tree.end(20)
-    ended = f"ends well in {tree.ended - tree.begun:.1f} s" if status == 0 else f"ends with {status}: {run.last_words()}"
+    ended = (
+        f"ends well in {tree.ended - tree.begun:.1f} s" if status == 0 else f"ends with {status}: {run.last_words()}"
+    )
     print(f"    again: it {ended}")
     print(f"    then: {told(run, wanted, whole)}")
 
@@ -226,12 +232,9 @@ def _named_by_no_index(out: Path, found: dict[str, tuple[int, str]]) -> str:
 
 def _bytes_in(directory: Path) -> int:
     total = 0
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            try:
-                total += os.stat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
+    for path in directory.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            total += path.stat().st_size
     return total
 
 
@@ -291,8 +294,9 @@ def side_by_side(runs: dict[str, Run], num_files: int, rounds: int) -> None:
             driver, total = (max(column) / 1e6 for column in list(zip(*found, strict=True))[3:])
             num_bytes = sum(size for size, _ in written[name].values())
             print(
-                f"{PACKERS[name].title:48} {num_files / wall:8,.0f} rows/s (best), {cpu:6.2f} s of CPU after {before:5.2f}"
-                f" s to start; {num_bytes:,} bytes in {len(written[name])} files; driver {driver:,.0f} MB, all {total:,.0f} MB"
+                f"{PACKERS[name].title:48} {num_files / wall:8,.0f} rows/s (best), {cpu:6.2f} s of CPU "
+                f"after {before:5.2f} s to start; {num_bytes:,} bytes in {len(written[name])} files; "
+                f"driver {driver:,.0f} MB, all {total:,.0f} MB"
             )
 
 

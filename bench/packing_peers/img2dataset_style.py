@@ -1,6 +1,6 @@
 """The loop of img2dataset: a pool of processes, a tar of 1,000 samples for each task, and a file of counts beside it.
 
-With ``incremental_mode="incremental"``, its default, a run that comes later makes the shards that lack the file of counts.
+By its default, ``incremental_mode="incremental"``, a later run makes the shards that lack the file of counts.
 """
 
 from __future__ import annotations

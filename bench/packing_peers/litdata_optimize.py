@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from litdata import optimize
+from litdata import StreamingDataset, optimize
 from packing_job import PROCESSES, PackingJob, begun, main, sample_of
 
 
@@ -17,8 +17,6 @@ def write(job: PackingJob) -> None:
 
 
 def read(out: str) -> Iterator[str]:
-    from litdata import StreamingDataset
-
     for sample in StreamingDataset(out):
         yield sample["key"]
 

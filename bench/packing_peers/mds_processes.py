@@ -1,4 +1,4 @@
-"""MosaicML Streaming: an `MDSWriter` in each process of a pool, then `merge_index`, as its guide to parallel conversion."""
+"""MosaicML Streaming: an `MDSWriter` in each process of a pool, then `merge_index`, as its guide has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from multiprocessing import Pool
 
 from packing_job import PROCESSES, PackingJob, begun, main, sample_of
-from streaming import MDSWriter
+from streaming import LocalDataset, MDSWriter
 from streaming.base.util import merge_index
 
 
@@ -28,8 +28,6 @@ def write(job: PackingJob) -> None:
 
 
 def read(out: str) -> Iterator[str]:
-    from streaming import LocalDataset
-
     dataset = LocalDataset(local=out)
     for number in range(len(dataset)):
         yield dataset[number]["key"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import mds_processes
 from packing_job import PROCESSES, PackingJob, begun, main, sample_of
+from pyspark.sql import SparkSession
+from streaming.base.converters import dataframe_to_mds
 
 
 def samples(rows: Any) -> Iterator[dict[str, Any]]:
@@ -17,14 +18,10 @@ def samples(rows: Any) -> Iterator[dict[str, Any]]:
 
 
 def write(job: PackingJob) -> None:
-    from pyspark.sql import SparkSession
-    from streaming.base.converters import dataframe_to_mds
-
     spark = (
         SparkSession.builder.master(f"local[{PROCESSES},4]")  # a failed task is tried four times, as on a cluster
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.path.dirname(__file__))
         .getOrCreate()
     )
     begun()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +23,11 @@ class PackingJob(NamedTuple):
     def parts(self, count: int) -> list[list[str]]:
         """The files in so many runs of about the same length."""
         borders = [len(self.files) * part // count for part in range(count + 1)]
-        return [self.files[begin:end] for begin, end in zip(borders[:-1], borders[1:], strict=True)]
+        return [self.files[begin:end] for begin, end in pairwise(borders)]
 
 
 def sample_of(path: str) -> dict[str, str | bytes]:
-    return {"key": os.path.basename(path)[:-4], "data": Path(path).read_bytes()}
+    return {"key": Path(path).stem, "data": Path(path).read_bytes()}
 
 
 def begun() -> None:

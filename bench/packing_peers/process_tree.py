@@ -40,6 +40,7 @@ class ProcessTree:
 
     @property
     def cpu_seconds(self) -> float:
+        """What all processes have taken so far."""
         return sum(self._cpu.values())
 
     def wait(self, seconds: float) -> int | None:
@@ -50,6 +51,7 @@ class ProcessTree:
         return self._driver.returncode
 
     def kill_driver(self) -> None:
+        """Kill the program itself, and none of its children."""
         self._driver.kill()
 
     def kill_writer(self) -> str:
@@ -74,6 +76,7 @@ class ProcessTree:
             time.sleep(0.05)
         self._is_over.set()
         self._looks.join()
+        self._reap()  # what is dead and ours would be counted in the next tree
         return bool(left)
 
     def _reap(self) -> None:
@@ -113,10 +116,10 @@ class ProcessTree:
 
 
 def _stats() -> Iterator[tuple[int, list[str]]]:
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
             with suppress(OSError):
-                yield int(name), Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                yield int(process.name), (process / "stat").read_text().rpartition(")")[2].split()
 
 
 def _written_bytes(pid: int) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+
+from packing_job import PROCESSES, PackingJob, begun, main
 
 import shoal
-from packing_job import PROCESSES, PackingJob, begun, main
 
 FORMAT = os.environ.get("PACKING_FORMAT", "tar")
 
@@ -14,7 +16,7 @@ FORMAT = os.environ.get("PACKING_FORMAT", "tar")
 def write(job: PackingJob) -> None:
     begun()
     shoal.pack.pack(
-        os.path.dirname(os.path.dirname(job.files[0])), job.out, format=FORMAT, labelled=False,
+        Path(job.files[0]).parents[1], job.out, format=FORMAT, labelled=False,
         shard_bytes=job.shard_bytes, num_workers=PROCESSES,
     )  # fmt: skip
 

@@ -22,8 +22,8 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.inputs.duplicates import DUPLICATES, Dedup
-from shoal.pack.inputs.file_inputs import InputTable
 from shoal.pack.inputs.input_sources import inputs_of
+from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
 from shoal.pack.jobs import Progress, ShardJob

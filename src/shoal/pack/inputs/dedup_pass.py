@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.pack.inputs.duplicates import Dedup, distinct_digests, sample_digest
-from shoal.pack.inputs.file_inputs import InputTable
+from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.jobs import JobProgress, PackProgress, Progress, run_jobs
 from shoal.pack.shard_writer import Named, Unreadable
 from shoal.processes.interpreters import usable_processors

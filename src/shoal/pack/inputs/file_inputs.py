@@ -1,21 +1,20 @@
-"""Inputs of a packing by number, any of which can be read in this or another process; those from files of a list."""
+"""Inputs from files of a list, one or several per sample: those of a manifest, or grouped."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import Sample
 from shoal.hints import did_you_mean
 from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
@@ -30,17 +29,14 @@ from shoal.pack.inputs.file_samples import (
     refuse_taken,
     shown,
 )
+from shoal.pack.inputs.input_table import TAR_BLOCK, InputTable
 from shoal.pack.inputs.repeats import refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
-from shoal.pack.shard_writer import Unreadable
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.small_files import FileList, stat_files
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.urls import scheme_of, without_secrets
 from shoal.stream.open_dataset import open_dataset
-
-TAR_BLOCK = 512
-"""Bytes of a header in a tar, and of the units in which it stores data."""
 
 MANIFEST_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 _TYPED = (".jsonl", ".ndjson", ".parquet")
@@ -48,67 +44,6 @@ _MEDIA = ("image", "audio", "video")
 _PATH_COLUMNS = ("path", "file", "file_name", "filename", "file_path", "filepath", "image_path", *_MEDIA)
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _OWN_FIELDS = {"tar": (), "jsonl": ("key", "text")}  # others have a key and data
-
-
-class InputTable(Protocol):
-    """Inputs by number."""
-
-    @property
-    def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Inputs dropped for lack of a required field: names and reasons."""
-
-    @property
-    def duplicates(self) -> Duplicates | None:
-        """Inputs left out since they equal an earlier one; None if none were looked for."""
-
-    @property
-    def classes(self) -> Sequence[str] | Mapping[str, Sequence[str]]:
-        """Names of the classes, or of those of several columns; metadata of the index."""
-
-    @property
-    def class_field(self) -> str | None:
-        """Field of a sample that holds its class; None if there is none."""
-
-    def __len__(self) -> int: ...
-
-    def record_bytes(self) -> NDArray[np.int64]:
-        """Return the approximate bytes of each input in a shard; shape (len,)."""
-
-    def content_bytes(self) -> NDArray[np.int64] | None:
-        """Return the bytes of the files of each input, equal for equal contents; None if they are not known."""
-
-    def without(self, found: Distinct, by: Dedup) -> InputTable:
-        """Return the inputs without duplicates."""
-
-    def labels(self, key: str) -> Sequence[str | None]:
-        """Return the value of ``key`` of each input, as text; raises `UsageError` if inputs have none."""
-
-    def key(self, number: int) -> str:
-        """Return the name of an input for messages."""
-
-    def field_sets(self) -> FieldSets | None:
-        """Return the fields of each input by the suffixes of its files; None if inputs are not files."""
-
-    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> Iterable[Sample | Unreadable]:
-        """Return the samples of these inputs, in this order, read lazily; the result can be pickled.
-
-        ``copies`` is the copy number of each, from 0.
-        """
-
-    def digest(self) -> str:
-        """Return a digest that is equal for equal inputs: names, sizes, times."""
-
-    def column_path(self, name: str) -> str:
-        """Return the path in a sample of a value that the inputs know by this name."""
-
-    def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """Raise `UsageError` if a copy would get the key of another input, given how often each is packed."""
-
-    def options(self, *, skips: bool) -> dict[str, Any]:
-        """Return format options that give all shards the columns of all samples.
-
-        Raises `UsageError` if no columns hold all samples, unless ``skips``: then samples that do not fit are left out.
-        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,9 @@ from shoal.errors import SourceError, UsageError
 from shoal.formats.metadata.splits import splits_in_names
 from shoal.pack.inputs.dedup_pass import without_equal_contents
 from shoal.pack.inputs.duplicates import Dedup, check_dedup
-from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, InputTable, file_inputs, manifest_inputs
+from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, file_inputs, manifest_inputs
 from shoal.pack.inputs.file_samples import grouped_name, name_of
+from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.sample_fields import CLASS_FIELDS, chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk

@@ -18,7 +18,6 @@ from shoal.formats.tar.writer import is_safe_name
 from shoal.formats.writing.encoder import RecordBlock
 from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
-from shoal.pack.inputs.file_inputs import TAR_BLOCK, InputTable
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
     FileSamples,
@@ -28,6 +27,7 @@ from shoal.pack.inputs.file_samples import (
     refuse_collisions,
     refuse_taken,
 )
+from shoal.pack.inputs.input_table import TAR_BLOCK, InputTable
 from shoal.pack.inputs.repeats import MARK, refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
 from shoal.pack.shard_writer import Shard, Unreadable

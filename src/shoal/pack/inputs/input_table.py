@@ -1,0 +1,80 @@
+"""Inputs of a packing by number, any of which can be read in this or another process."""
+
+# Each process that makes shards imports this file: what lists inputs, which needs more modules, is elsewhere.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.shard_format import Sample
+from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
+from shoal.pack.inputs.sample_fields import FieldSets
+from shoal.pack.shard_writer import Unreadable
+
+TAR_BLOCK = 512
+"""Bytes of a header in a tar, and of the units in which it stores data."""
+
+
+class InputTable(Protocol):
+    """Inputs by number."""
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Inputs dropped for lack of a required field: names and reasons."""
+
+    @property
+    def duplicates(self) -> Duplicates | None:
+        """Inputs left out since they equal an earlier one; None if none were looked for."""
+
+    @property
+    def classes(self) -> Sequence[str] | Mapping[str, Sequence[str]]:
+        """Names of the classes, or of those of several columns; metadata of the index."""
+
+    @property
+    def class_field(self) -> str | None:
+        """Field of a sample that holds its class; None if there is none."""
+
+    def __len__(self) -> int: ...
+
+    def record_bytes(self) -> NDArray[np.int64]:
+        """Return the approximate bytes of each input in a shard; shape (len,)."""
+
+    def content_bytes(self) -> NDArray[np.int64] | None:
+        """Return the bytes of the files of each input, equal for equal contents; None if they are not known."""
+
+    def without(self, found: Distinct, by: Dedup) -> InputTable:
+        """Return the inputs without duplicates."""
+
+    def labels(self, key: str) -> Sequence[str | None]:
+        """Return the value of ``key`` of each input, as text; raises `UsageError` if inputs have none."""
+
+    def key(self, number: int) -> str:
+        """Return the name of an input for messages."""
+
+    def field_sets(self) -> FieldSets | None:
+        """Return the fields of each input by the suffixes of its files; None if inputs are not files."""
+
+    def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> Iterable[Sample | Unreadable]:
+        """Return the samples of these inputs, in this order, read lazily; the result can be pickled.
+
+        ``copies`` is the copy number of each, from 0.
+        """
+
+    def digest(self) -> str:
+        """Return a digest that is equal for equal inputs: names, sizes, times."""
+
+    def column_path(self, name: str) -> str:
+        """Return the path in a sample of a value that the inputs know by this name."""
+
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+        """Raise `UsageError` if a copy would get the key of another input, given how often each is packed."""
+
+    def options(self, *, skips: bool) -> dict[str, Any]:
+        """Return format options that give all shards the columns of all samples.
+
+        Raises `UsageError` if no columns hold all samples, unless ``skips``: then samples that do not fit are left out.
+        """
