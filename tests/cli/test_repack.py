@@ -115,3 +115,24 @@ def test_a_format_of_the_input_that_was_meant_for_the_output(calls: Calls, tmp_p
     assert "not an MDS shard" in calls.complaints
     assert "--format is that of the input; --to mds makes shards of that format" in calls.complaints
     assert "--to" not in calls.refused("repack", tmp_path / "none.jsonl", tmp_path / "out", "--format", "jsonl")
+
+
+def test_duplicates_and_classes_are_told(calls: Calls, tmp_path: Path) -> None:
+    lines = [f'{{"x": {number % 10}, "kind": "{"ab"[number % 10 == 3]}"}}' for number in range(40)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    calls.text("index", tmp_path / "in.jsonl", "--columns", "kind")
+    said = calls.json("repack", tmp_path / "in.jsonl", tmp_path / "out", "--dedup", "content", "--balance", "kind")
+    assert (said["num_samples"], said["dedup"], said["num_duplicates"]) == (18, "content", 30)
+    assert said["first_duplicates"][0] == {"name": "sample 10", "same_as": "sample 0"}
+    assert said["classes"] == [
+        {"class": "a", "num_inputs": 9, "num_samples": 9},
+        {"class": "b", "num_inputs": 1, "num_samples": 9},
+    ]
+    assert calls.json("verify", tmp_path / "out")["num_samples"] == 18
+    text = calls.text(
+        "repack", tmp_path / "in.jsonl", tmp_path / "more", "--oversample", "b=3", "--oversample-key", "kind"
+    )
+    assert "b           4       12" in text
+    assert "no column 'colour'" in calls.refused(
+        "repack", tmp_path / "in.jsonl", tmp_path / "no", "--balance", "colour"
+    )

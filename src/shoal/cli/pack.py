@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
-from fractions import Fraction
-from typing import Any
 
 from shoal.cli import output
 from shoal.cli.display.preview import field_counts_text, printable, without_usual_text
@@ -15,8 +12,11 @@ from shoal.cli.options.argument_types import names
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.pack_options import (
     add_dedup_argument,
+    add_repeat_arguments,
     add_shard_arguments,
+    classes_record,
     emit_packed,
+    factors_of,
     format_names,
     packed_record,
 )
@@ -27,7 +27,6 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import GRACE_SECONDS, clean
 from shoal.pack.destination import check_apart
 from shoal.pack.inputs.input_sources import inputs_of
-from shoal.pack.inputs.repeats import ClassCount, parse_factor
 from shoal.pack.inputs.tree_inputs import shard_suffix
 from shoal.pack.packing import Packed, PackRequest, bytes_of, pack_inputs, repeats_of
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
@@ -90,12 +89,7 @@ def _add_order_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shuffle", action="store_true", help="mix all samples, in no more memory than without")
     text = "seed of --shuffle, --oversample and --balance (default: 0)"
     group.add_argument("--seed", type=int, metavar="N", default=0, help=text)
-    text = "repeat the samples of a class: zebra=3, or zebra=2.5; may be repeated"
-    group.add_argument("--oversample", metavar="CLASS=TIMES", action="append", default=[], help=text)
-    text = "what --oversample takes as the class: the label, or a column (default: label)"
-    group.add_argument("--oversample-key", metavar="KEY", default="label", help=text)
-    text = "repeat rarer classes until all have as many samples, by label or by a column"
-    group.add_argument("--balance", metavar="KEY", help=text)
+    add_repeat_arguments(group, columns="a column of the manifest or dataset")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     began_seconds = time.monotonic()
     check_seed(arguments.seed)
     engine = engine_of(arguments, label="packing", unit="shards")
-    factors = _factors(arguments.oversample)
+    factors = factors_of(arguments)
     check_apart(arguments.source, arguments.destination)
     with Progress(label="looking at inputs", unit="inputs") as progress:
         progress.update(0)
@@ -176,17 +170,6 @@ def _clean(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _factors(texts: list[str]) -> dict[str, Fraction]:
-    factors: dict[str, Fraction] = {}
-    for text in texts:
-        name, times = parse_factor(text)
-        if name in factors:
-            msg = f"the class {name!r} is to be oversampled {factors[name]} times and {times} times"
-            raise UsageError(msg, hint="say it once")
-        factors[name] = times
-    return factors
-
-
 def _report(
     packed: Packed, sizing: ShardSizing, engine: Engine | None, elapsed_seconds: float, *, as_json: bool
 ) -> None:
@@ -210,7 +193,7 @@ def _report(
     elif fields is not None:
         record["fields"] = field_counts_text(fields)
     if packed.classes:
-        record["classes"] = _classes(packed.classes)
+        record["classes"] = classes_record(packed.classes)
     emit_packed(record, summary.skipped, as_json=as_json)
     if fields is not None and fields.num_without_usual and not as_json:
         output.complain(
@@ -218,17 +201,3 @@ def _report(
             f"({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with one becomes "
             f"lists; --require {printable(fields.usual[0])} refuses them, with --on-error skip it leaves them out"
         )
-
-
-def _classes(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
-    """Return the samples of each class before and after, and the number due if some were left out."""
-    are_less = any(entry.num_left_out for entry in classes)
-    return [
-        {
-            "class": printable(entry.name),
-            "num_inputs": entry.num_inputs,
-            **({"num_promised": entry.num_samples} if are_less else {}),
-            "num_samples": entry.num_samples - entry.num_left_out,
-        }
-        for entry in classes
-    ]

@@ -10,7 +10,16 @@ from shoal.cli import output
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.engine_options import add_engine_arguments, engine_of
-from shoal.cli.options.pack_options import add_shard_arguments, emit_packed, format_names, packed_record
+from shoal.cli.options.pack_options import (
+    add_dedup_argument,
+    add_repeat_arguments,
+    add_shard_arguments,
+    classes_record,
+    emit_packed,
+    factors_of,
+    format_names,
+    packed_record,
+)
 from shoal.cli.options.source_options import (
     add_json_argument,
     add_source_arguments,
@@ -60,12 +69,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--text-field", metavar="NAME", default="text", help=text)
     mix = parser.add_argument_group("mixing")
     mix.add_argument("--mix", action="store_true", help="mix the samples, in one pass and a window of --memory")
-    mix.add_argument("--seed", type=int, metavar="N", default=0, help="seed of --mix (default: 0)")
+    text = "seed of --mix, --oversample and --balance (default: 0)"
+    mix.add_argument("--seed", type=int, metavar="N", default=0, help=text)
     mix.add_argument("--memory", metavar="BYTES", default=str(MIX_MEMORY_BYTES), help="window of --mix (default: 1GiB)")
     text = "samples of a global batch, for the predicted VR (default: 256)"
     mix.add_argument("--global-batch", type=at_least_one, metavar="N", default=256, help=text)
     text = "window of the shuffle to come, for the predicted VR (default: 512MiB)"
     mix.add_argument("--window", metavar="BYTES", help=text)
+    group = parser.add_argument_group("selection")
+    add_dedup_argument(
+        group,
+        key="samples of the same __key__, or key",
+        content="samples whose other fields are equal (all are read first, for keys of tars only their headers)",
+    )
+    add_repeat_arguments(group, columns="another column of the index of SOURCE")
     planned = "the index is written by this one; with --mix, every shard reads a window of its own"
     add_engine_arguments(parser, planned=planned)
     add_json_argument(parser)
@@ -116,6 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
         del record["num_renamed"]
     if not arguments.json and (num_read := record.pop("num_looked_at")):
         output.complain(f"note: {counted(num_read, 'sample')} were read first, to know all columns of the tables")
+    if made.classes:
+        record["classes"] = classes_record(made.classes)
     if found:
         record["mixedness"] = [asdict(one) for one in found]
         if None in (found[0].rho_before, found[0].rho_after):
@@ -138,6 +157,10 @@ def _request(arguments: argparse.Namespace) -> RepackRequest:
         columns=arguments.columns,
         prefix=arguments.prefix,
         extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        dedup=arguments.dedup,
+        oversample=factors_of(arguments),
+        oversample_key=arguments.oversample_key,
+        balance=arguments.balance,
         on_error=arguments.on_error,
         num_workers=arguments.workers,
     )

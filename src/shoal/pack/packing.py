@@ -24,7 +24,7 @@ from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.inputs.duplicates import DUPLICATES, Dedup
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.input_table import InputTable
-from shoal.pack.inputs.repeats import ClassCount, Repeats, balanced, oversampled
+from shoal.pack.inputs.repeats import LEFT_OUT, ClassCount, Repeats, asked_repeats, counted_classes
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
 from shoal.pack.jobs import Progress, ShardJob
 from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
@@ -35,7 +35,6 @@ from shoal.pack.shard_writer import Shard, summary_of
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
 
-_LEFT_OUT = "left_out"  # metadata key of the index: samples left out of each class
 # Rough cost of packing; rows of tables take more than files of a tar.
 _SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
 
@@ -236,12 +235,7 @@ def repeats_of(
     inputs: InputTable, *, oversample: Mapping[str, Fraction | int], balance: str | None, key: str, seed: int
 ) -> Repeats | None:
     """Return how often each input is packed, None for once each; `UsageError` if the inputs have no such classes."""
-    if oversample and balance is not None:
-        msg = "--oversample and --balance both say how often classes come"
-        raise UsageError(msg, hint="give one of them")
-    if balance is not None:
-        return balanced(inputs.labels(balance), seed=seed)
-    return oversampled(inputs.labels(key), oversample, seed=seed) if oversample else None
+    return asked_repeats(inputs.labels, oversample=oversample, balance=balance, key=key, seed=seed)
 
 
 def bytes_of(inputs: InputTable, repeats: Repeats | None) -> int:
@@ -275,7 +269,7 @@ def pack_inputs(
         ran = run_here(job, num_workers=several, progress=progress) if engine is None else run_on(engine, job)
     finally:
         job.out.release()
-    classes = _counted(repeats, ran.index.metadata.get(_LEFT_OUT))
+    classes = counted_classes(repeats, ran.index)
     num_inputs = len(inputs) + len(inputs.left_out) + (inputs.duplicates.num_samples if inputs.duplicates else 0)
     return Packed(ran.summary, num_inputs, ran.num_workers, ran.peak_bytes, classes)
 
@@ -338,7 +332,7 @@ class InputUnits:
         fields = counted_fields(inputs.field_sets(), self.plan, parts, name=inputs.key)
         about = {
             **({"classes": inputs.classes} if inputs.classes else {}),
-            **({_LEFT_OUT: left_out} if any(left_out) else {}),
+            **({LEFT_OUT: left_out} if any(left_out) else {}),
             **({} if fields is None else {FIELDS: fields.to_dict()}),
             **({} if inputs.duplicates is None else {DUPLICATES: inputs.duplicates.to_dict()}),
         }
@@ -362,14 +356,6 @@ def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
     classes = plan.repeats.class_of[plan.skipped_inputs(parts)]
     counts: list[int] = np.bincount(classes, minlength=len(plan.repeats.classes)).tolist()
     return counts
-
-
-def _counted(repeats: Repeats | None, left_out: Sequence[int] | None) -> tuple[ClassCount, ...]:
-    """Return the classes with the number of samples left out of each."""
-    classes = () if repeats is None else repeats.classes
-    if not left_out:
-        return classes
-    return tuple(replace(entry, num_left_out=number) for entry, number in zip(classes, left_out, strict=True))
 
 
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:

@@ -117,6 +117,11 @@ def plan_repack(
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     extent_bytes: int | str = EXTENT_BYTES,
+    dedup: Dedup | None = None,
+    oversample: Mapping[str, Fraction | int] | None = None,
+    oversample_key: str = "label",
+    balance: str | None = None,
+    num_workers: int | None = None,
     on_error: Literal["raise", "skip"] = "raise",
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -135,9 +140,11 @@ def plan_repack(
         As for `repack`.
     url, format, shard_bytes, columns, prefix, extent_bytes, options
         As for `repack`.
-    mix, seed, memory, decode, tokenize, text_field, on_error
+    mix, seed, memory, decode, tokenize, text_field, dedup, oversample, oversample_key, balance, on_error
         As for `repack`. With ``mix``, each unit reads a window of its own. Every machine must find the tokenizer under
         this name.
+    num_workers
+        Processes of this machine that read the samples while it is planned, if they must be read.
 
     Returns
     -------
@@ -174,8 +181,13 @@ def plan_repack(
         columns=columns,
         prefix=prefix,
         extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
+        dedup=dedup,
+        oversample=oversample or {},
+        oversample_key=oversample_key,
+        balance=balance,
         on_error=on_error,
         options=options or {},
+        num_workers=num_workers,
     )
     job = plan_repacking(opened, url, request, storage_options=there).job
     job.out.release()

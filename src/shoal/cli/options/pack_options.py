@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from shoal.cli import output
 from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, names
 from shoal.cli.options.engine_options import Engine
+from shoal.errors import UsageError
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
+from shoal.pack.inputs.repeats import ClassCount, parse_factor
 from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.shard_sizes import ShardSizing
 
@@ -47,6 +50,42 @@ def add_dedup_argument(group: argparse._ArgumentGroup, *, key: str, content: str
     """Declare the option about duplicates; the arguments say what is equal."""
     text = f"leave out all but the first of what is equal, and count the rest; key: {key}; content: {content}"
     group.add_argument("--dedup", choices=("key", "content"), help=text)
+
+
+def add_repeat_arguments(group: argparse._ArgumentGroup, *, columns: str) -> None:
+    """Declare how often classes come; ``columns`` says what a class can be besides the label."""
+    text = "repeat the samples of a class: zebra=3, or zebra=2.5; may be repeated"
+    group.add_argument("--oversample", metavar="CLASS=TIMES", action="append", default=[], help=text)
+    text = f"what --oversample takes as the class: the label, or {columns} (default: label)"
+    group.add_argument("--oversample-key", metavar="KEY", default="label", help=text)
+    text = f"repeat rarer classes until all have as many samples, by label or by {columns}"
+    group.add_argument("--balance", metavar="KEY", help=text)
+
+
+def factors_of(arguments: argparse.Namespace) -> dict[str, Fraction]:
+    """Return the factor of each class that ``--oversample`` names; `UsageError` if one is named twice."""
+    factors: dict[str, Fraction] = {}
+    for text in arguments.oversample:
+        name, times = parse_factor(text)
+        if name in factors:
+            msg = f"the class {name!r} is to be oversampled {factors[name]} times and {times} times"
+            raise UsageError(msg, hint="say it once")
+        factors[name] = times
+    return factors
+
+
+def classes_record(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
+    """Return the samples of each class before and after, and the number due if some were left out."""
+    are_less = any(entry.num_left_out for entry in classes)
+    return [
+        {
+            "class": printable(entry.name),
+            "num_inputs": entry.num_inputs,
+            **({"num_promised": entry.num_samples} if are_less else {}),
+            "num_samples": entry.num_samples - entry.num_left_out,
+        }
+        for entry in classes
+    ]
 
 
 def packed_record(

@@ -50,9 +50,11 @@ def mixedness(
     ``batch`` (samples of a global batch) and ``window``, as in ``shuffle(window=...)``, are of the planned training.
 
     Returns the position first. Empty if there are too few samples to compare batches, so many (more than 2^27) that
-    their keys would take more memory than the repacking, or if some were left out. O(N log N).
+    their keys would take more memory than the repacking, or if some were left out or repeated. O(N log N).
     """
     num_samples = made.num_samples
+    if source.stored is not None or source.sampling is not None:
+        return []
     if num_samples < 2 * batch or num_samples > _MOST_SAMPLES or num_samples != source.num_samples:
         return []
     request = OrderRequest(window=window)

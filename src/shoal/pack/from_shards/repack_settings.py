@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,10 @@ from shoal.index.table import Index
 from shoal.indexing.open_source import Opened
 from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
-from shoal.pack.from_shards.span_reader import Numbered
+from shoal.pack.from_shards.selection import Selection, repeats_of_columns, without_duplicates
+from shoal.pack.from_shards.span_reader import Numbered, SpanReader
+from shoal.pack.inputs.duplicates import Dedup, check_dedup
+from shoal.pack.jobs import Progress
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 from shoal.pipeline.stages import Decode, Stage
 from shoal.pipeline.tokenizing import COUNT_FIELD, Tokenize
@@ -49,6 +53,10 @@ class RepackRequest:
     columns: Sequence[str | Column] = ()
     prefix: str = "shard"
     extent_bytes: int = EXTENT_BYTES
+    dedup: Dedup | None = None
+    oversample: Mapping[str, Fraction | int] = field(default_factory=dict)
+    oversample_key: str = "label"
+    balance: str | None = None
     on_error: Literal["raise", "skip"] = "raise"
     options: Mapping[str, Any] = field(default_factory=dict)
     num_workers: int | None = None
@@ -101,11 +109,13 @@ def reading_spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) 
     return WorkerSpec(opened, source, pipeline, ReadingOptions(on_error=request.on_error, verify="always"))
 
 
-def order_of_source(index: Index, request: RepackRequest) -> ResolvedOrder:
+def order_of_source(index: Index, request: RepackRequest, selection: Selection) -> ResolvedOrder:
     """Return the order in which samples are written; the memory of a mixing pass is its window."""
+    chosen: dict[str, Any] = {"stored": selection.stored, "sampling": selection.sampling}
     if not request.mix:
-        return ResolvedOrder(index, OrderRequest(order=Sequential()))
-    mixed = ResolvedOrder(index, OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1))
+        return ResolvedOrder(index, OrderRequest(order=Sequential()), **chosen)
+    window = OrderRequest(seed=request.seed, window=request.memory_bytes, num_canonical_nodes=1)
+    mixed = ResolvedOrder(index, window, **chosen)
     try:
         mixed.epoch(0)
     except UsageError as error:
@@ -113,6 +123,37 @@ def order_of_source(index: Index, request: RepackRequest) -> ResolvedOrder:
         enough = error.hint.partition(";")[0].replace("window=", "memory=")
         raise UsageError(msg, hint=f"{enough}; on the command line --memory") from None
     return mixed
+
+
+def selection_of(opened: Opened, request: RepackRequest, progress: Progress | None) -> Selection:
+    """Return the samples that are repacked, and how often; for dedup, the samples are read, or the headers of tars.
+
+    Raises `UsageError` if there is no column or class of a name, and `ShardError` if a sample that is read is damaged.
+    """
+    check_dedup(request.dedup)
+    index, whole = opened.index, Selection()
+    stored, duplicates = None, None
+    if request.dedup is not None:
+        plain = replace(request, mix=False, decode=False, tokenize=None)
+        reader = SpanReader(reading_spec(opened, order_of_source(index, plain, whole), plain), needs_keys=False)
+        stored, duplicates = without_duplicates(
+            opened,
+            reader,
+            record_bytes_of(index),
+            request.dedup,
+            skips=request.on_error == "skip",
+            num_workers=request.num_workers,
+            progress=progress,
+        )
+    repeats = repeats_of_columns(
+        index,
+        stored,
+        oversample=request.oversample,
+        balance=request.balance,
+        key=request.oversample_key,
+        seed=request.seed,
+    )
+    return Selection(stored, repeats, duplicates)
 
 
 def record_bytes_of(index: Index) -> NDArray[np.int64]:
@@ -134,7 +175,12 @@ def sizing_of(request: RepackRequest, num_bytes: int) -> ShardSizing:
 
 
 def asked_of(
-    index: Index, request: RepackRequest, format_name: str, columns: Sequence[Column], sizing: ShardSizing
+    index: Index,
+    request: RepackRequest,
+    selection: Selection,
+    format_name: str,
+    columns: Sequence[Column],
+    sizing: ShardSizing,
 ) -> dict[str, Any]:
     """Return every setting that affects the output, so that an unfinished repacking can be recognised."""
     versions = hashlib.blake2b("\0".join(index.shard_versions).encode(), digest_size=8).hexdigest()
@@ -146,6 +192,7 @@ def asked_of(
         "shard_bytes": sizing.shard_bytes,
         "mix": request.mix,
         **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
+        **selection.asked(),
         "decode": request.decode,
         **({} if request.tokenize is None else {"tokenize": list(request.tokenize.identity)}),
         "columns": [[column.name, column.path] for column in columns],

@@ -18,6 +18,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.errors import ShardError
@@ -48,10 +49,14 @@ from shoal.pack.from_shards.repack_settings import (
     reading_spec,
     record_bytes_of,
     refuse_partial,
+    selection_of,
     sizing_of,
 )
+from shoal.pack.from_shards.selection import Selection, copy_numbers
 from shoal.pack.from_shards.span_reader import SpanReader
 from shoal.pack.from_shards.span_units import SpanUnits
+from shoal.pack.inputs.duplicates import Dedup
+from shoal.pack.inputs.repeats import ClassCount, counted_classes
 from shoal.pack.jobs import PackProgress, Progress
 from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
 from shoal.pack.packed_dataset import PackSummary
@@ -84,6 +89,7 @@ class Repacked:
     num_workers: int
     peak_bytes: int
     num_looked_at: int = 0
+    classes: tuple[ClassCount, ...] = ()
 
 
 def repack(
@@ -101,6 +107,10 @@ def repack(
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
     extent_bytes: int | str = EXTENT_BYTES,
+    dedup: Dedup | None = None,
+    oversample: Mapping[str, Fraction | int] | None = None,
+    oversample_key: str = "label",
+    balance: str | None = None,
     on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -134,6 +144,13 @@ def repack(
         A ``tokenizer.json`` of the `tokenizers` library: the text of the field ``text_field`` is replaced by the field
         ``tokens``, an array of shape (num_tokens,) of uint16 (of int32 above 65,536 kinds), after ``decode``. Their
         number becomes a field and a column of the index, ``num_tokens``.
+    dedup
+        Leave out samples that equal an earlier one in stored order, which the summary counts; before classes are
+        repeated. ``"key"``: of the same ``__key__``, or ``key`` where there is none. ``"content"``: all other fields
+        are equal. Samples are read once more for it, before they are repacked; of keys of tars, the headers alone.
+    oversample, oversample_key, balance
+        As for `pack`, by a column of the source's index (`shoal index --columns`). Copies of a sample with a text as
+        key get keys of their own, ``000123~2``.
     on_error
         ``"skip"`` leaves out samples that are damaged or that the format cannot hold; the summary lists them.
     num_workers
@@ -173,6 +190,10 @@ def repack(
         columns=columns,
         prefix=prefix,
         extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
+        dedup=dedup,
+        oversample=oversample or {},
+        oversample_key=oversample_key,
+        balance=balance,
         on_error=on_error,
         options=options or {},
         num_workers=num_workers,
@@ -204,7 +225,9 @@ def repack_opened(
             units.reader.close()
         job.out.release()
     peak = max(ran.peak_bytes, planned.peak_bytes)
-    return Repacked(ran.summary, planned.sizing, ran.index, source, ran.num_workers, peak, planned.num_looked_at)
+    classes = counted_classes(planned.selection.repeats, ran.index)
+    sizing, num_looked_at = planned.sizing, planned.num_looked_at
+    return Repacked(ran.summary, sizing, ran.index, source, ran.num_workers, peak, num_looked_at, classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,6 +237,7 @@ class PlannedRepacking:
     job: PackJob
     source: ResolvedOrder
     sizing: ShardSizing
+    selection: Selection
     tally: PackProgress | None = None
     num_workers: int = 1
     num_looked_at: int = 0
@@ -239,31 +263,37 @@ def plan_repacking(
     options = {**like, **request.options}
     encoder = encoder_named(format_name, **options)
     columns = request.all_columns
+    selection = selection_of(opened, request, progress)
     sizes = record_bytes_of(index)
-    sizing = sizing_of(request, int(sizes.sum()))
-    asked = asked_of(index, request, format_name, columns, sizing)
-    source = order_of_source(index, request)
+    num_bytes = selection.num_bytes(sizes)
+    sizing = sizing_of(request, num_bytes)
+    asked = asked_of(index, request, selection, format_name, columns, sizing)
+    source = order_of_source(index, request, selection)
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
     finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
     if finished is not None:
-        return PlannedRepacking(PackJob(out, finished), source, sizing)
+        return PlannedRepacking(PackJob(out, finished), source, sizing, selection)
     try:
-        plan = plan_shards(sizes[source.epoch(0).ids(0, index.num_samples)], shard_bytes=sizing.shard_bytes)
+        ids = source.epoch(0).ids(0, source.num_samples)
+        plan = plan_shards(sizes[ids], shard_bytes=sizing.shard_bytes)
         spec, to_tar = reading_spec(opened, source, request), format_name.partition(".")[0] == "tar"
         needs_schema = format_name in TABLE_FORMATS and "schema" not in options
         tally = PackProgress(plan.shard_record_bytes.tolist(), progress, num_passes=2 if needs_schema else 1)
-        several = request.num_workers or (1 if int(sizes.sum()) < _SMALL_BYTES else usable_processors())
+        several = request.num_workers or (1 if num_bytes < _SMALL_BYTES else usable_processors())
         num_looked_at, peak = 0, 0
         if needs_schema:
-            options["schema"], num_looked_at, peak = _schema(opened, request, format_name, out, plan, several, tally)
+            options["schema"], num_looked_at, peak = _schema(
+                opened, request, selection, format_name, out, plan, several, tally
+            )
         with closing(SpanReader(spec, needs_keys=to_tar, continues=False)) as alone:
-            options |= options_of_first(format_name, options, alone.one_by_one(index.num_samples))
+            options |= options_of_first(format_name, options, alone.one_by_one(source.num_samples))
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.
         common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
         reader = SpanReader(spec, needs_keys=to_tar, renamed=suffixed_images(opened) if to_tar else {})
-        units = SpanUnits(reader, plan, common, names, source)
-        return PlannedRepacking(PackJob(out, units), source, sizing, tally, several, num_looked_at, peak)
+        copies = None if selection.repeats is None else copy_numbers(ids)
+        units = SpanUnits(reader, plan, common, names, source, selection, copies)
+        return PlannedRepacking(PackJob(out, units), source, sizing, selection, tally, several, num_looked_at, peak)
     except BaseException:
         out.release()
         raise
@@ -272,6 +302,7 @@ def plan_repacking(
 def _schema(
     opened: Opened,
     request: RepackRequest,
+    selection: Selection,
     format_name: str,
     out: Output,
     plan: PackPlan,
@@ -280,7 +311,7 @@ def _schema(
 ) -> Schema:
     """Return the schema of all samples, read in stored order, whatever order they will be written in."""
     found = None
-    if request.keeps_fields:
+    if request.keeps_fields and request.dedup != "key":  # which may leave out all samples with a field
         # If a shard is damaged, the full inspection below reports the lost samples.
         with suppress(ShardError):
             found = schema_of_tars(opened)
@@ -288,7 +319,7 @@ def _schema(
     if found is None:
         tokenize = None if request.tokenize is None else replace(request.tokenize, is_dry=True)
         as_stored = replace(request, mix=False, tokenize=tokenize)
-        spec = reading_spec(opened, order_of_source(opened.index, as_stored), as_stored)
+        spec = reading_spec(opened, order_of_source(opened.index, as_stored, selection), as_stored)
         with closing(SpanReader(spec, needs_keys=False)) as reader:
             found = schema_of_all(
                 reader,

@@ -6,9 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
 from shoal.order.arrays.index_ranges import Runs
+from shoal.pack.inputs.duplicates import KEY_FIELDS
+from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Named, Unreadable
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
@@ -106,13 +111,31 @@ class Numbered:
         return sample_id, sample
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SpanSamples:
-    """Samples of one new shard."""
+    """Samples of one new shard; ``copies`` says which copy of its sample each is, from 0, None for first ones alone."""
 
     reader: SpanReader
     first: int
     stop: int
+    copies: NDArray[np.int32] | None = None
 
     def __iter__(self) -> Iterator[Sample | Named | Unreadable]:
-        return self.reader.samples(self.first, self.stop)
+        samples = self.reader.samples(self.first, self.stop)
+        return samples if self.copies is None else map(_as_copy, samples, self.copies.tolist())
+
+
+def _as_copy(given: Sample | Named | Unreadable, copy: int) -> Sample | Named | Unreadable:
+    """Return a sample with the key of this copy, if it has a key that is a text."""
+    if not copy or isinstance(given, Unreadable):
+        return given
+    if isinstance(given, Named):
+        return Named(given.name, _renamed(given.sample, copy))
+    return _renamed(given, copy)
+
+
+def _renamed(sample: Sample, copy: int) -> Sample:
+    name = next((name for name in KEY_FIELDS if name in sample), None)
+    if name is None or not isinstance(key := sample[name], str):
+        return sample
+    return {**sample, name: copy_of(key, copy)}

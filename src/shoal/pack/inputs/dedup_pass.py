@@ -64,7 +64,7 @@ def without_equal_contents(
     sizes = inputs.content_bytes()
     among = np.arange(len(inputs)) if sizes is None else _shared(sizes)
     job_bytes = np.maximum(inputs.record_bytes() if sizes is None else sizes, 0)[among]
-    cuts = _cuts(job_bytes)
+    cuts = cuts_of(job_bytes)
     several = num_workers or worth_workers(len(among), int(job_bytes.sum()))
 
     def jobs() -> Iterator[DigestsJob]:
@@ -103,7 +103,7 @@ def _shared(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(counts[codes] > 1)
 
 
-def _cuts(sample_bytes: NDArray[np.int64]) -> list[int]:
+def cuts_of(sample_bytes: NDArray[np.int64]) -> list[int]:
     """Return the borders of jobs of about 64 MiB, or 2^16 samples."""
     shares = np.cumsum(sample_bytes / _JOB_BYTES + 1 / _JOB_SAMPLES)
     begins = np.flatnonzero(np.diff(np.floor(shares), prepend=0.0))

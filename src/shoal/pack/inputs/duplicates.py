@@ -25,8 +25,10 @@ DUPLICATES = "duplicates"
 Dedup = Literal["key", "content"]
 """What makes two samples duplicates."""
 
+KEY_FIELDS = ("__key__", "key")
+"""The key of a sample is the first of these fields that it has."""
+
 _MOST_NAMED = 10
-_WORDS = ("__key__", "key")  # the key of a sample: the first of these fields that it has
 _PLAIN = ("datetime", "decimal", "uuid")  # modules of types whose repr() is their value
 
 
@@ -123,11 +125,11 @@ def sample_digest(sample: Sample, by: Dedup) -> bytes:
     UsageError
         The sample has no key, or a value that cannot be compared by bytes.
     """
-    key = next((word for word in _WORDS if word in sample), None)
+    key = next((word for word in KEY_FIELDS if word in sample), None)
     found = hashlib.sha256()
     if by == "key":
         if key is None:
-            msg = f"a sample has neither {' nor '.join(_WORDS)}; it has {', '.join(map(str, sample))}"
+            msg = f"a sample has neither {' nor '.join(KEY_FIELDS)}; it has {', '.join(map(str, sample))}"
             raise UsageError(msg, hint="duplicates of samples without a key are found by content")
         _take(found, sample[key])
     else:

@@ -8,16 +8,20 @@ anything but the labels is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.index.table import Index
 from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import check_seed, key
+
+LEFT_OUT = "left_out"
+"""Metadata key of an index for the number of samples left out of each class, if classes were repeated."""
 
 MARK = "~"
 """Separates the key of an input from the number of a copy."""
@@ -107,6 +111,35 @@ def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
         msg = f"input {number} has no value to balance by, and so have {int(counts[names.index(None)])} inputs in all"
         raise UsageError(msg, hint="leave them out, or give them a value of their own")
     return _spread(names, codes, counts, [int(counts.max(initial=0))] * len(names), check_seed(seed))
+
+
+def asked_repeats(
+    labels: Callable[[str], Sequence[str | None]],
+    *,
+    oversample: Mapping[str, Fraction | int],
+    balance: str | None,
+    key: str,
+    seed: int,
+) -> Repeats | None:
+    """Return how often each input is packed, None for once each; ``labels`` returns the classes by a key.
+
+    Raises `UsageError` if the inputs have no such classes.
+    """
+    if oversample and balance is not None:
+        msg = "--oversample and --balance both say how often classes come"
+        raise UsageError(msg, hint="give one of them")
+    if balance is not None:
+        return balanced(labels(balance), seed=seed)
+    return oversampled(labels(key), oversample, seed=seed) if oversample else None
+
+
+def counted_classes(repeats: Repeats | None, index: Index) -> tuple[ClassCount, ...]:
+    """Return the classes with the number of samples left out of each, which the metadata of the index tells."""
+    classes = () if repeats is None else repeats.classes
+    left_out = index.metadata.get(LEFT_OUT)
+    if not left_out:
+        return classes
+    return tuple(replace(entry, num_left_out=number) for entry, number in zip(classes, left_out, strict=True))
 
 
 def parse_factor(text: str) -> tuple[str, Fraction]:

@@ -1,0 +1,174 @@
+"""Samples of a source that are repacked, and how often each: without duplicates, and with rare classes repeated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.formats.folder.reader import Folder
+from shoal.formats.tar.reader import Tar
+from shoal.index.table import Index
+from shoal.indexing.open_source import Opened
+from shoal.indexing.sample_keys import sample_keys
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.sampling import shares
+from shoal.pack.from_shards.span_reader import SAMPLE, SpanReader, SpanSamples
+from shoal.pack.inputs.dedup_pass import DigestsJob, cuts_of, digests_of, worth_workers
+from shoal.pack.inputs.duplicates import Dedup, Duplicates, distinct_digests, sample_digest
+from shoal.pack.inputs.repeats import Repeats, asked_repeats
+from shoal.pack.jobs import Progress
+from shoal.stream.index_columns import column_of, words_of_column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Samples that take part, ``stored``, and the ``repeats`` of these; None for all samples, and for once each."""
+
+    stored: Runs | None = None
+    repeats: Repeats | None = None
+    duplicates: Duplicates | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every sample comes once."""
+        return self.stored is None and self.repeats is None
+
+    @property
+    def sampling(self) -> shares.Sampling | None:
+        """Rule for how often each of the samples that take part comes; None for once."""
+        return None if self.repeats is None else _FixedCounts(self.repeats.times)
+
+    def classes_of(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the class of each of these samples, by its number in ``repeats.classes``."""
+        numbers = ids if self.stored is None else self.stored.numbers(ids)
+        return np.zeros(0, dtype=np.int32) if self.repeats is None else self.repeats.class_of[numbers]
+
+    def num_bytes(self, sizes: NDArray[np.int64]) -> int:
+        """Return the bytes of all copies, given those of each sample of the source."""
+        chosen = sizes if self.stored is None else sizes[self.stored.members(np.arange(len(self.stored)))]
+        return int(chosen.sum() if self.repeats is None else (chosen * self.repeats.times).sum())
+
+    def asked(self) -> dict[str, Any]:
+        """Return what identifies the selection among the settings of a packing; empty if it is whole."""
+        stored = {} if self.duplicates is None else {"dedup": self.duplicates.by}
+        repeats = {} if self.repeats is None else {"repeats": _hash(self.repeats.times)}
+        return stored | repeats
+
+
+def without_duplicates(
+    opened: Opened,
+    reader: SpanReader,
+    sizes: NDArray[np.int64],
+    by: Dedup,
+    *,
+    skips: bool,
+    num_workers: int | None,
+    progress: Progress | None,
+) -> tuple[Runs | None, Duplicates]:
+    """Return the samples that equal none before them, in stored order; None if all do so, with the count of the others.
+
+    ``reader`` has the stored order. Keys of tars and folders come from headers and names; all else is read as samples,
+    in several processes. 16 bytes of memory a sample, and 64 while they are compared.
+    """
+    num_samples = opened.index.num_samples
+    if by == "key" and isinstance(opened.format, Tar | Folder):
+        digests = _digests_of_keys(chain.from_iterable(sample_keys(opened)), num_samples)
+    else:
+        cuts = cuts_of(sizes)
+        jobs = (
+            DigestsJob(number, SpanSamples(reader, first, stop), stop - first, by, skips)
+            for number, (first, stop) in enumerate(pairwise(cuts))
+        )
+        several = num_workers or worth_workers(num_samples, int(sizes.sum()))
+        with closing(reader):
+            digests = digests_of(jobs, cuts, sizes, num_workers=several, progress=progress)
+    found = distinct_digests(digests, np.arange(num_samples), num_samples)
+    told = found.told(by, lambda number: f"{SAMPLE}{number}")
+    return (Runs.of(found.kept, num_samples) if told.num_samples else None), told
+
+
+def repeats_of_columns(
+    index: Index,
+    stored: Runs | None,
+    *,
+    oversample: Mapping[str, Fraction | int],
+    balance: str | None,
+    key: str,
+    seed: int,
+) -> Repeats | None:
+    """Return how often each sample that takes part comes, by classes of a column of the index; None for once each.
+
+    Raises `UsageError` if there is no such column, or no such class.
+    """
+
+    def labels(name: str) -> Sequence[str | None]:
+        column, words = column_of(index, name), words_of_column(index, name)
+        if stored is not None:
+            column = column[stored.members(np.arange(len(stored)))]
+        values, codes = np.unique(column, return_inverse=True)
+        texts = [_text(value, words) for value in values.tolist()]
+        return [texts[code] for code in codes.tolist()]
+
+    return asked_repeats(labels, oversample=oversample, balance=balance, key=key, seed=seed)
+
+
+def copy_numbers(ids: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return how many of the positions before each one hold the same sample.
+
+    >>> copy_numbers(np.array([5, 3, 5, 5, 3])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    sizes = np.diff(begins, append=len(ordered))
+    found = np.empty(len(ids), dtype=np.int32)
+    found[order] = np.arange(len(ids)) - np.repeat(begins, sizes)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FixedCounts:
+    """Sampling that takes each sample ``times`` times, shape (num_stored,), in every epoch."""
+
+    times: NDArray[np.int64]
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.times.sum())
+
+    def counts(self, *, seed: int, epoch: int) -> NDArray[np.int64]:  # noqa: ARG002  # always the same
+        return self.times
+
+    @property
+    def repeats(self) -> shares.Repeats:
+        return shares.Repeats.of(self.num_samples, [(self.times.astype(float), np.ones(len(self.times)))])
+
+    def digest(self) -> str:
+        return _hash(self.times)
+
+
+def _hash(times: NDArray[np.int64]) -> str:
+    return hashlib.blake2b(times.astype("<i8").tobytes(), digest_size=8).hexdigest()
+
+
+def _digests_of_keys(keys: Iterator[str], num_samples: int) -> NDArray[np.uint64]:
+    found = bytearray(16 * num_samples)
+    for number, key in enumerate(keys):
+        found[16 * number : 16 * number + 16] = sample_digest({"__key__": key}, "key")
+    return np.frombuffer(found, dtype=np.uint64).reshape(-1, 2)
+
+
+def _text(value: float, words: Sequence[str] | None) -> str | None:
+    """Return a value of a column as the name of a class; None if it stands for no text."""
+    if words is None:
+        return str(value)
+    return words[int(value)] if 0 <= value < len(words) else None
