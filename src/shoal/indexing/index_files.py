@@ -12,9 +12,10 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shoal.errors import IndexFileError, StorageError
 from shoal.index.consistency import validate
@@ -24,9 +25,11 @@ from shoal.storage.cache_directory import keep_within, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.machine_locks import machine_lock
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
+from shoal.storage.retry import with_retries
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source
-from shoal.storage.store_protocol import MapRange, ObjectInfo, Put, PutIf, Stat
+from shoal.storage.store_of_url import open_store
+from shoal.storage.store_protocol import MapRange, ObjectInfo, Put, PutIf, Stat, Store
 from shoal.storage.urls import join, scheme_of
 
 # The index of 10^8 samples takes 0.4 GB, that of most datasets a few MB.
@@ -152,6 +155,13 @@ def publish_beside(
         return None
     _log.info("the index is published beside the shards: %s", path)
     return path
+
+
+def store_of_published(source: Source, storage_options: Mapping[str, Any] | None) -> Store | None:
+    """Return a new store for the place where `publish_beside` writes; None if it would not write there."""
+    if not source.complete or scheme_of(source.root) not in _PLAIN_STORES:
+        return None
+    return with_retries(open_store(source.root, storage_options), storage_options)
 
 
 def _write(index: Index, path: str, store: Put, replaces: ObjectInfo | None) -> bool:

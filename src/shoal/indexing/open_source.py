@@ -26,14 +26,24 @@ from shoal.formats.shard_format import Format
 from shoal.index.assembly import subset
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules
+from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules, small_bytes
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.index_covers_source import describes, match_all
-from shoal.indexing.index_files import bound_cache, load_index, publish_beside, save_index, was_left_by_opening
+from shoal.indexing.index_files import (
+    bound_cache,
+    load_index,
+    publish_beside,
+    save_index,
+    store_of_published,
+    was_left_by_opening,
+)
+from shoal.indexing.jobs.index_units import PARTS, index_units
+from shoal.indexing.jobs.shared_indexing import JobRank, index_together
+from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.order.arrays.index_ranges import Runs
-from shoal.storage.cache_directory import cache_directory, expand_home, mark_used
+from shoal.storage.cache_directory import UNITS, cache_directory, expand_home, mark_used
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.machine_locks import machine_lock
@@ -98,6 +108,7 @@ def open_source(
     publish_index: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    job_rank: JobRank | None = None,
 ) -> Opened:
     """Find the shards that ``source`` names, and their index; build the index if there is none.
 
@@ -107,7 +118,8 @@ def open_source(
     none. ``storage_options`` are those of the store (see docs/guides/remote-data.md), and apply to ``index`` if it is
     in a store of the same kind. With ``publish_index`` an index that is not yet beside the shards of an object store is
     written there. ``progress`` is called while an index is built (see `build_index`). O(shards), unless an index must
-    be built.
+    be built. The ranks of a job, told by ``job_rank``, index disjoint shares, where they have a place in common: that
+    of the index, or a cache directory on a shared file system; those of one machine always have.
 
     Raises `SourceError`: the source names nothing, shards of unknown or different formats, several splits of which none
     was asked for, or an unfinished packing; `IndexFileError`: the index lacks a shard that was asked for, or lists more
@@ -140,7 +152,8 @@ def open_source(
         refuse_unfinished(found, store)
         chosen = choose_format(found, opening.format)
         publish = partial(publish_beside, source=found, store=store, replaces=beside, is_asked=publish_index)
-        made, made_path = _cached_or_made(what, store, chosen, directory, progress, publish)
+        shared = store_of_published(found, storage_options) if publish_index else None
+        made, made_path = _Making(what, store, chosen, directory, progress, publish, job_rank, shared).cached_or_made()
         opened = opening.opened(made, found.paths, chosen, made_path)
     left = samples_left(selected, opened.index, opened.paths, store)
     return opened if left is None else replace(opened, stored=left)
@@ -331,57 +344,107 @@ def _warn_of_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
         _log.warning(text, len(unversioned), len(infos), unversioned[0], index_path)
 
 
-def _cached_or_made(
-    what: Described,
-    store: Store,
-    format: Format,  # noqa: A002
-    directory: str,
-    progress: Progress | None,
-    publish: Callable[[Index], str | None],
-) -> tuple[Index, str | None]:
-    """Return the cached index, else build and cache one; and its file, None if it could not be written.
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """Shards whose index is not beside them: it is in the cache of this machine, or must be made.
 
-    ``publish`` may write it beside the shards, and returns its path there.
+    ``publish`` may write it beside the shards, and returns its path there; ``shared`` is a store of its own for what
+    ranks exchange there.
     """
-    found = what.source
-    local = store if isinstance(store, LocalStore) else LocalStore()
-    infos = stat_all(found.paths, store)
-    shards = [(info.path, info.num_bytes, info.version) for info in infos]
-    words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
-    words += [what.rows] if what.rows else []
-    key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
-    path = str(Path(directory, "indexes", f"{key}.index"))
-    # The ranks of one machine open the same dataset at the same time; one of them does the work.
-    with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as signal_waiting:
 
-        def report(done_bytes: int, total_bytes: int, num_samples: int) -> None:
-            signal_waiting()
-            if progress is not None:
-                progress(done_bytes, total_bytes, num_samples)
+    what: Described
+    store: Store
+    format: Format
+    cache_dir: str
+    progress: Progress | None
+    publish: Callable[[Index], str | None]
+    job_rank: JobRank | None
+    shared: Store | None
 
+    def cached_or_made(self) -> tuple[Index, str | None]:
+        """Return the cached index, else build and cache one; and its file, None if it could not be written."""
+        found, format = self.what.source, self.format  # noqa: A001
+        infos = stat_all(found.paths, self.store)
+        shards = [(info.path, info.num_bytes, info.version) for info in infos]
+        words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
+        words += [self.what.rows] if self.what.rows else []
+        key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
+        path = str(Path(self.cache_dir, "indexes", f"{key}.index"))
+        num_bytes = sum(info.num_bytes for info in infos)
+        if self.job_rank is not None and self.job_rank.world_size > 1 and num_bytes >= small_bytes(self.store):
+            made = self._cached(path, infos) or self._made_together(self.job_rank, path, infos)
+            if made is not None:
+                return made
+        # Processes of one machine open the same dataset at the same time; one of them does the work.
+        with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as signal_waiting:
+
+            def report(done_bytes: int, total_bytes: int, num_samples: int) -> None:
+                signal_waiting()
+                if self.progress is not None:
+                    self.progress(done_bytes, total_bytes, num_samples)
+
+            if (known := self._cached(path, infos)) is not None:
+                return known
+            index = build_index(
+                found,
+                store=self.store,
+                format=format,
+                progress=report,
+                cache_dir=self.cache_dir,
+                expected=self.what.expected,
+                rows=self.what.rows,
+            )
+            return self._kept(index, path)
+
+    def _cached(self, path: str, infos: Sequence[ObjectInfo]) -> tuple[Index, str | None] | None:
+        local = self._local()
         try:
             mark_used(path)
             if local.find(path) is not None:
                 known = load_index(path, store=local, trusted=True)
                 _warn_of_unversioned(infos, path)
-                return known, publish(known) or path
+                return known, self.publish(known) or path
         except ShoalError as error:
             _log.warning("the cached index cannot be used and is made again: %s", error.message)
-        index = build_index(
-            found,
-            store=store,
-            format=format,
-            progress=report,
-            cache_dir=directory,
-            expected=what.expected,
-            rows=what.rows,
-        )
-        beside = publish(index)
+        return None
+
+    def _kept(self, index: Index, path: str) -> tuple[Index, str | None]:
+        beside = self.publish(index)
         try:
-            save_index(index, path, store=local)
+            save_index(index, path, store=self._local())
         except StorageError as error:
             if beside is None:
                 _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
             return index, beside
-        bound_cache(directory)
+        bound_cache(self.cache_dir)
         return index, beside or path
+
+    def _made_together(self, me: JobRank, path: str, infos: Sequence[ObjectInfo]) -> tuple[Index, str | None] | None:
+        """Index the shards together with the other ranks of the job; None if that cannot be done."""
+        if isinstance(self.format, Folder):
+            return None  # nothing is read
+        found, beside = self.what.source, join(self.what.source.root, INDEX_NAME)
+        directory, parts_store = join(found.root, PARTS), self.shared
+        if parts_store is None:
+            directory, parts_store = str(Path(self.cache_dir, UNITS)), LocalStore()
+            if scheme_of(found.root):
+                text = "%s: ranks on machines that do not share %s each read the headers of all shards: %s"
+                _log.info(text, found.asked, self.cache_dir, "publish_index=True or a shared SHOAL_CACHE_DIR avoids it")
+
+        def there() -> tuple[Index, str | None] | None:
+            if (known := self._cached(path, infos)) is not None or self.shared is None:
+                return known
+            self.shared.close()  # drops what was known of the index
+            if self.shared.find(beside) is None:
+                return None
+            index = load_index(beside, store=self.shared, cache_dir=self.cache_dir)
+            return (index, beside) if describes(index, found, infos) else None
+
+        units = index_units(
+            self.what, self.store, self.format, extent_bytes=EXTENT_BYTES, checksum=False,
+            parts_in=partial(UnitParts, directory, store=parts_store),
+        )  # fmt: skip
+        return index_together(units, me, keep=partial(self._kept, path=path), there=there, progress=self.progress)
+
+    def _local(self) -> LocalStore:
+        return self.store if isinstance(self.store, LocalStore) else LocalStore()

@@ -27,6 +27,9 @@ _log = logging.getLogger("shoal")
 _warned: set[tuple[str, str]] = set()
 _CRC_BYTES = 4
 
+UNITS = "units"
+"""Folder of a cache directory in which the ranks of a job exchange parts of an index."""
+
 
 def cache_directory(requested: str | os.PathLike[str] | None = None) -> str:
     """Return ``requested``, else $SHOAL_CACHE_DIR, $XDG_CACHE_HOME/shoal or ~/.cache/shoal; the directory is not made.

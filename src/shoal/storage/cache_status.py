@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from shoal.errors import StorageError
 from shoal.storage.atomic_writes import write_atomically
-from shoal.storage.cache_directory import cache_directory
+from shoal.storage.cache_directory import UNITS, cache_directory
 from shoal.storage.chunk_cache.directory import FOLDER, open_folder
 from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, count, sweep
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others
 from shoal.storage.chunk_cache.ledger import Book, Ledger
 
-_INDEX_FOLDERS = ("indexes", "accepted", "scans")
-_INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp")
+_INDEX_FOLDERS = ("indexes", "accepted", "scans", UNITS)
+_INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp|\d{6,}\.part|plan")
 _BOOK_FIELDS = ["budget_bytes", "used_bytes", "num_hits", "num_fills", "num_bypasses", "num_damaged", "num_evicted"]
 _CHUNK_CACHES = "chunk-caches"  # folder of files that hold the path of a chunk cache each
 

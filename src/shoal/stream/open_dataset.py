@@ -18,6 +18,7 @@ from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixture_files.mixture_from_file import MixtureOpener, is_mixture_file
+from shoal.stream.ranks import job_rank
 
 
 def open_dataset(
@@ -89,7 +90,7 @@ def open_dataset(
 def _open_shards(
     source: SourceLike, *, publish_index: bool, index_columns: ColumnsLike, cache: Any, **arguments: Any
 ) -> Dataset:
-    opened = open_source(source, publish_index=publish_index, **arguments)
+    opened = open_source(source, publish_index=publish_index, job_rank=job_rank(), **arguments)
     if not opened.index.num_samples:
         met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
         msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from shoal.errors import UsageError
+from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.order.partition import check_rank
 
 _HINT = ".partition(rank=..., world_size=...) overrides them"
@@ -27,6 +28,11 @@ _OUTER = {
     "MVAPICH": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     "PMI": ("PMI_RANK", "PMI_SIZE"),
 }
+# Ranks on this machine, by torchrun, Open MPI, MVAPICH, Intel MPI and SLURM.
+_LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+    "SLURM_NTASKS_PER_NODE",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,17 @@ def rank_and_world_size(
         hint = "start the tasks with srun or torchrun; or, where one process is meant, .partition(rank=0, world_size=1)"
         raise UsageError(msg, hint=hint)
     return 0, 1
+
+
+def job_rank(environment: Mapping[str, str] = os.environ) -> JobRank | None:
+    """Return the rank of this process as far as it is clear, for work that ranks may share; None for a single one."""
+    try:
+        rank, world_size = rank_and_world_size(None, environment)
+    except UsageError:
+        return None  # those who need to know it will say so
+    said = (environment.get(name, "") for name in _LOCAL_SIZES)
+    sizes = [int(text) for text in said if text.isdecimal() and 0 < int(text) <= world_size]
+    return JobRank(rank, world_size, sizes[0] if sizes else world_size) if world_size > 1 else None
 
 
 def _nests(outer: _Said, inner: _Said) -> bool:

@@ -17,7 +17,7 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.index_file import encode
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index
-from shoal.indexing.jobs.index_units import IndexTask, IndexUnits, UnitScanned, index_units
+from shoal.indexing.jobs.index_units import PARTS, IndexTask, IndexUnits, UnitScanned, index_units
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import Described
 from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, wanted_suffixes
@@ -32,9 +32,6 @@ from shoal.storage.sources.source import Source, SourceLike, expand, schemes_of
 from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
 from shoal.storage.urls import join, object_path, parent, scheme_of, without_secrets
-
-PARTS = ".shoal-index"
-"""Directory beside an index in which the units of a job leave their parts of it; removed when it is written."""
 
 _KEEP_SECONDS = 7 * 86_400.0
 

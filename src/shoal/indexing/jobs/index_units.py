@@ -38,6 +38,9 @@ from shoal.storage.stat_many import stat_all
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import without_secrets
 
+PARTS = ".shoal-index"
+"""Directory beside an index in which the units of a job leave their parts of it; removed when it is written."""
+
 # In the metadata of a part: the number of shards that were compared with the hashes of a manifest.
 _NUM_HASHED = "num_hashed"
 

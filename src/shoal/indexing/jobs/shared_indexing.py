@@ -1,0 +1,150 @@
+"""Indexing by the ranks of a starting job: each its own share of the units first, then what others have left undone.
+
+Nobody leads, and nobody is waited for without end: the same unit done twice is harmless, so a rank that is killed, or
+that never opens the dataset, costs the others its share and a short wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from shoal.errors import StorageError, UsageError
+from shoal.index.table import Index
+from shoal.indexing.build import Progress
+from shoal.indexing.jobs.index_units import IndexUnits
+from shoal.processes.interpreters import usable_processors
+from shoal.storage.urls import without_secrets
+
+_log = logging.getLogger("shoal")
+
+_Kept = TypeVar("_Kept")
+
+_KEEP_SECONDS = 7 * 86_400.0
+_LEAST_WAIT_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 1.0
+_SIDE_BY_SIDE = 32  # shards of others that are taken over in one pass, since as many are read at a time
+
+
+class JobRank(NamedTuple):
+    """The rank of this process in its job, the number of ranks, and the number of those on this machine."""
+
+    rank: int
+    world_size: int
+    local_size: int
+
+
+def index_together(
+    units: IndexUnits,
+    me: JobRank,
+    *,
+    keep: Callable[[Index], _Kept],
+    there: Callable[[], _Kept | None],
+    progress: Progress | None = None,
+) -> _Kept | None:
+    """Index shards together with the other ranks; None if parts cannot be exchanged, and this rank is on its own.
+
+    ``keep`` puts the index where all ranks find it, and ``there`` finds it; whoever sees all parts first keeps it.
+    ``progress`` is called with the bytes and samples of this rank's shares.
+
+    Raises `ShardError`: a shard cannot be parsed; `StorageError`: it cannot be read, or changed meanwhile.
+    """
+    parts = units.parts
+    try:
+        parts.begin(keep_seconds=_KEEP_SECONDS)
+        if (found := there()) is not None:
+            parts.close()
+            return found
+    except StorageError as error:
+        _log.info("the ranks of this job cannot share the work: %s", error.message)
+        return None
+    text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with the others through %s"
+    _log.info(text, units.request.source.asked, *me[:2], units.num_units, without_secrets(parts.directory))
+    sharing = _Sharing(units, me, progress)
+    sharing.run_own_share()
+    while parts.is_open():
+        sharing.wait_or_take_over()
+        if sharing.is_complete() and not sharing.is_finished_by_another():
+            try:
+                index, _ = units.merged()
+            except (StorageError, UsageError):
+                continue  # a part was damaged, or another rank is removing them
+            kept = keep(index)
+            parts.close()
+            return kept
+    return there()
+
+
+class _Sharing:
+    """The part of one rank in the work."""
+
+    def __init__(self, units: IndexUnits, me: JobRank, progress: Progress | None) -> None:
+        self._units, self._me, self._progress = units, me, progress
+        self._wait_seconds = _LEAST_WAIT_SECONDS
+        self._num_run = 0
+        self._is_alone = False
+        # Each rank takes over units of others in an order of its own, so that few do the same work.
+        self._order = sorted(range(units.num_units), key=self._turn)
+
+    def _turn(self, number: int) -> bytes:
+        return hashlib.blake2b(f"{self._me.rank} {number}".encode(), digest_size=8).digest()
+
+    def run_own_share(self) -> None:
+        """Run the units that are due from this rank alone."""
+        share = set(range(self._me.rank, self._units.num_units, self._me.world_size))
+        own = [number for number in self._units.missing() if number in share]
+        began_seconds = time.monotonic()
+        self._run(own, num_processes=max(1, usable_processors() // self._me.local_size))
+        # At about this pace, parts of other ranks come too.
+        pace_seconds = (time.monotonic() - began_seconds) / max(1, len(own))
+        self._wait_seconds = max(_LEAST_WAIT_SECONDS, 2 * pace_seconds)
+
+    def is_complete(self) -> bool:
+        """Return True if all parts are there."""
+        return not self._units.missing()
+
+    def is_finished_by_another(self) -> bool:
+        """Wait for ranks before this one to finish the job, as one is enough; return True if one does."""
+        ranks_before = 0 if self._is_alone else min(self._me.rank, 4)
+        deadline = time.monotonic() + self._wait_seconds * ranks_before
+        while time.monotonic() < deadline:
+            time.sleep(min(_LONGEST_PAUSE_SECONDS, self._wait_seconds / 10))
+            if not self._units.parts.is_open():
+                return True
+        return False
+
+    def wait_or_take_over(self) -> None:
+        """Wait while parts of other ranks come; once none has come for a while, run some units that are missing."""
+        missing, since_seconds = self._units.missing(), time.monotonic()
+        while missing and time.monotonic() - since_seconds < self._wait_seconds:
+            time.sleep(min(_LONGEST_PAUSE_SECONDS, self._wait_seconds / 10))
+            if not self._units.parts.is_open():
+                return
+            before, missing = missing, self._units.missing()
+            if len(missing) != len(before):
+                since_seconds = time.monotonic()
+        # If nobody else is there at all, all processors of this machine are ours.
+        self._is_alone = len(missing) == self._units.num_units - self._num_run and bool(missing)
+        while missing and self._units.parts.is_open():
+            some = self._some(missing)
+            text = "%d of %d units are missing since %.1f s: this rank takes over %d of them"
+            _log.info(text, len(missing), self._units.num_units, time.monotonic() - since_seconds, len(some))
+            share = 1 if self._is_alone else self._me.local_size
+            self._run(some, num_processes=max(1, usable_processors() // share))
+            missing = self._units.missing()
+
+    def _some(self, missing: Sequence[int]) -> list[int]:
+        wanted, some, num_shards = set(missing), [], 0
+        for number in self._order:
+            if number in wanted and num_shards < _SIDE_BY_SIDE:
+                some.append(number)
+                num_shards += len(self._units.task(number).shards)
+        return some
+
+    def _run(self, numbers: Sequence[int], *, num_processes: int) -> None:
+        workers = 0 if num_processes == 1 else num_processes
+        for _ in self._units.run_side_by_side(numbers, workers=workers, progress=self._progress):
+            self._num_run += 1
