@@ -44,7 +44,7 @@ FLOORS = {
 }
 
 # Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
-ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.spark", "shoal.formats"))
+ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats"))
 
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {

@@ -65,6 +65,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.pack.shard_writer": "Shard ShardSummary Unreadable pack_shard",
         "shoal.pack.packed_dataset": "PackSummary",
         "shoal.pack.spark": "",
+        "shoal.pack.ray": "",
         "shoal.pack.writer": "Writer",
     },
 )

@@ -1,0 +1,101 @@
+"""Ray Data's datasets written as shards: write tasks make them, and one commit makes the dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.column_paths import Column
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.pack.packed_dataset import PackSummary
+from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
+from shoal.pack.ray.ray_library import ray_data
+
+_data = ray_data()
+
+
+class ShoalDatasink(_data.Datasink):  # type: ignore[misc,name-defined]
+    """Sink for ``ray.data.Dataset.write_datasink``: a dataset of shards and their index, committed as one.
+
+    The order of samples is that of the dataset, so blocks must keep theirs:
+    ``ds.context.execution_options.preserve_order = True``. Then the same rows and settings give the same bytes, however
+    often tasks and the driver die; where a task that is repeated gets other rows, an error names the shard. Blocks are
+    joined until they have ``shard_bytes``, so that few shards are small. When writing fails, all that was written is
+    removed; a finished dataset that is written again is compared.
+
+    Parameters
+    ----------
+    url, format, shard_bytes, columns, prefix, extent_bytes, options, storage_options
+        As for `shoal.pack.Writer`; shards are named ``PREFIX-TASK-NUMBER``, with six digits each. Table formats take
+        the schema of the dataset.
+
+    Attributes
+    ----------
+    summary : PackSummary or None
+        What was packed, once it is.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        format: str,  # noqa: A002  # the word of the public interface
+        shard_bytes: int | str | None = None,
+        columns: Sequence[str | Column] = (),
+        prefix: str = "shard",
+        extent_bytes: int | str = EXTENT_BYTES,
+        options: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._writer = PartitionWriter(
+            url, format=format, shard_bytes=shard_bytes, columns=columns, prefix=prefix, extent_bytes=extent_bytes,
+            options=options, storage_options=storage_options,
+        )  # fmt: skip
+        self.summary: PackSummary | None = None
+        self._has_begun = False
+
+    @property
+    def min_bytes_per_write(self) -> int:
+        """Bytes of blocks that Ray hands to a task at least."""
+        return self._writer.shard_bytes
+
+    def on_write_start(self, schema: Any = None) -> None:
+        """Check, on the driver, that this may write here; `UsageError` if not."""
+        self._writer.begin(_plain(schema))
+        self._has_begun = True
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> WrittenPartition:
+        """Write the rows of a task as shards; `UsageError` if blocks may change places."""
+        if not _data.DataContext.get_current().execution_options.preserve_order:  # only tasks know that of the dataset
+            msg = "Ray Data may hand blocks on in any order, so that the same rows would give other shards each time"
+            raise UsageError(msg, hint="ds.context.execution_options.preserve_order = True, before ds.write_datasink()")
+        return self._writer.write(int(ctx.task_idx), _rows(blocks))
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Write the index, on the driver."""
+        if not self._has_begun:
+            self._writer.begin()  # without a block Ray begins nothing
+        self.summary = self._writer.commit(write_result.write_returns)
+
+    def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002  # the interface of Ray
+        """Remove what was written, on the driver."""
+        if self._has_begun:
+            self._writer.abort()
+
+
+def _rows(blocks: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    for block in blocks:
+        accessor = _data.block.BlockAccessor.for_block(block)
+        yield from accessor.iter_rows(public_row_format=True)
+
+
+def _plain(schema: Any) -> Any:
+    """Return the schema if it is one of pyarrow without types of Ray's own, which shards do not have; else None."""
+    import pyarrow as pa  # noqa: PLC0415  # Ray Data has it
+
+    is_plain = isinstance(schema, pa.Schema) and not any(
+        isinstance(kind, pa.BaseExtensionType) for kind in schema.types
+    )
+    return schema.remove_metadata() if is_plain else None

@@ -1,0 +1,100 @@
+"""`shoal.pack.ray.run`: the units of a job as tasks of Ray."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from shoal.errors import StorageError
+from shoal.pack.ray.ray_library import own_errors, ray_library
+from shoal.pack.unit_job import UnitJob, UnitProgress
+
+_Result = TypeVar("_Result")
+
+_TASKS_PER_CPU = 4  # sent ahead, so that no worker waits for the driver, and an autoscaler sees the demand
+_LOOK_SECONDS = 1.0
+_GATHER_SECONDS = 0.1
+
+
+def run(
+    job: UnitJob[_Result],
+    *,
+    progress: UnitProgress | None = None,
+    remote_options: Mapping[str, Any] | None = None,
+) -> _Result:
+    """Run the missing units of a job as tasks of Ray, one a task, and finish the job.
+
+    Ray only schedules: the bytes are those of any other engine, whatever workers and machines are lost. Four tasks for
+    each CPU of the cluster are sent ahead, so the driver holds no more of them than that. If the driver dies, plan the
+    job again and run it: only what is missing is done.
+
+    Parameters
+    ----------
+    job
+        A `PackJob`, or any other `UnitJob`. shoal must be installed on all machines. Without a ``ray.init`` before, Ray
+        is started as that would do.
+    progress
+        Called with the number of finished units and the total, at the beginning and after each that Ray reports.
+    remote_options
+        Options of the tasks, as for ``ray.remote``: ``{"memory": 2 << 30, "max_retries": 10}``. By default a task is
+        repeated three times when its process or machine dies, or when it cannot read or write.
+
+    Returns
+    -------
+    PackSummary
+        Whatever ``job.finish()`` returns.
+
+    Raises
+    ------
+    UsageError
+        ray is missing; or what the job raises.
+    StorageError
+        An input cannot be read, or a shard cannot be written, as often as Ray tried.
+    WorkerError
+        Ray gave up: processes or machines died more often than tasks are repeated.
+    """
+    ray = ray_library()
+    total = job.num_units
+    missing = deque(job.missing())
+    done = total - len(missing)
+    report = progress if progress is not None else lambda _done, _total: None
+    report(done, total)
+    if missing:
+        with own_errors():
+            if not ray.is_initialized():
+                ray.init()
+            options = {"num_cpus": 1, "max_retries": 3, "retry_exceptions": [StorageError], **(remote_options or {})}
+            for _ in _finished(ray, ray.remote(**options)(_run), job, missing):
+                done += 1
+                report(done, total)
+    return job.finish()
+
+
+def _run(task: Callable[[], Any]) -> None:
+    task()
+
+
+def _finished(ray: Any, remote: Any, job: UnitJob[Any], missing: deque[int]) -> Iterator[None]:
+    """Send tasks, a bounded number ahead, and yield once for each that is done; however it ends, none is left."""
+    running: list[Any] = []
+    most, looked_seconds = 0, -_LOOK_SECONDS
+    try:
+        while missing or running:
+            if time.monotonic() - looked_seconds >= _LOOK_SECONDS:  # a cluster grows and shrinks
+                most = _TASKS_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
+                looked_seconds = time.monotonic()
+            while missing and len(running) < most:
+                number = missing.popleft()
+                running.append(remote.options(name=f"shoal unit {number}").remote(job.task(number)))
+            ready, _ = ray.wait(running, num_returns=1)
+            more, _ = ray.wait(running, num_returns=len(running), timeout=_GATHER_SECONDS)
+            ready = set(ready) | set(more)
+            running = [task for task in running if task not in ready]
+            for task in ready:
+                ray.get(task)
+                yield
+    finally:
+        for task in running:
+            ray.cancel(task)
