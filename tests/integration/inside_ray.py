@@ -227,7 +227,7 @@ def test_a_node_that_is_killed(nodes: Nodes, source: Path, calm: dict[str, Any],
 
 def killed_driver(nodes: Nodes, source: str, out: Path, seconds: float) -> bool:
     """Whether the driver was killed before it was done."""
-    words = [sys.executable, HERE / "ray_jobs.py", nodes.address, source, out]
+    words = [sys.executable, str(HERE / "ray_jobs.py"), nodes.address, source, str(out)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

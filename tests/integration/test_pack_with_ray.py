@@ -36,8 +36,15 @@ def run_inside(python: Path, directory: Path, *options: str, seconds: float) -> 
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        words = [python, "-m", "pytest", "-q", "-x", "-W", "default", "-p", "no:cacheprovider", "--durations", "9"]
-        words += ["-m", "soak" if options else "not soak", "--basetemp", directory / "inside", *options, INSIDE]
+        words = [str(python), "-m", "pytest", "-q", "-x", "-W", "default", "-p", "no:cacheprovider", "--durations", "9"]
+        words += [
+            "-m",
+            "soak" if options else "not soak",
+            "--basetemp",
+            str(directory / "inside"),
+            *options,
+            str(INSIDE),
+        ]
         job = subprocess.Popen(
             words,
             env={**os.environ, **told},
