@@ -8,6 +8,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column
+from shoal.formats.tables.arrow_types import arrow_library
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
@@ -93,8 +94,7 @@ def _rows(blocks: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 def _plain(schema: Any) -> Any:
     """Return the schema if it is one of pyarrow without types of Ray's own, which shards do not have; else None."""
-    import pyarrow as pa  # noqa: PLC0415  # Ray Data has it
-
+    pa = arrow_library("Ray Data")
     is_plain = isinstance(schema, pa.Schema) and not any(
         isinstance(kind, pa.BaseExtensionType) for kind in schema.types
     )
