@@ -274,10 +274,10 @@ def test_in_an_object_store(tmp_path: Path, tars: Path, place: str) -> None:
         options = s3_options(endpoint) if place == "s3" else None
         if place == "s3":
             client = s3_client(endpoint)
-            client.create_bucket(Bucket="bucket")
+            client.create_bucket(Bucket="index-jobs")
             for path in tars.glob("*.tar"):
-                client.put_object(Bucket="bucket", Key=f"train/{path.name}", Body=path.read_bytes())
-            url = "s3://bucket/train"
+                client.put_object(Bucket="index-jobs", Key=f"train/{path.name}", Body=path.read_bytes())
+            url = "s3://index-jobs/train"
         else:
             url = f"memory://index-jobs-{time.time_ns()}/train"
             for path in tars.glob("*.tar"):

@@ -141,19 +141,19 @@ def test_parts_are_exchanged_beside_the_shards_where_the_index_is_published(
     """Machines with caches of their own; one of the ranks is killed."""
     with moto() as endpoint:
         client = s3_client(endpoint)
-        client.create_bucket(Bucket="bucket")
+        client.create_bucket(Bucket="shared-indexing")
         for path in tars.glob("*.tar"):
-            client.put_object(Bucket="bucket", Key=f"train/{path.name}", Body=path.read_bytes())
+            client.put_object(Bucket="shared-indexing", Key=f"train/{path.name}", Body=path.read_bytes())
         for rank in range(WORLD_SIZE):
             ranks.start(
-                "s3://bucket/train", cache=f"machine-{rank}", ranks=[rank], options=s3_options(endpoint), publish=True,
-                dies={1: 1}, wait=3.0,
+                "s3://shared-indexing/train", cache=f"machine-{rank}", ranks=[rank], dies={1: 1},
+                wait=3.0, publish=True, options=s3_options(endpoint),
             )  # fmt: skip
         found = ranks.ended()
-        keys = [item["Key"] for item in client.list_objects_v2(Bucket="bucket")["Contents"]]
+        keys = [item["Key"] for item in client.list_objects_v2(Bucket="shared-indexing")["Contents"]]
     assert found[1] is None
     there = [one for one in found if one]
-    assert [(one[0], one[3]) for one in there] == [(expected, "s3://bucket/train/shoal.index")] * 2
+    assert [(one[0], one[3]) for one in there] == [(expected, "s3://shared-indexing/train/shoal.index")] * 2
     assert {0, 3, 6, 9} <= set(there[0][2])
     assert {2, 5, 8} <= set(there[1][2])
     assert [key for key in keys if not key.endswith(".tar")] == ["train/shoal.index"]

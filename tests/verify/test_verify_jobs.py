@@ -162,14 +162,14 @@ def test_in_an_object_store(tmp_path: Path) -> None:
     damage(sorted(source.glob("*.jsonl")), "all")
     with moto() as endpoint:
         client = s3_client(endpoint)
-        client.create_bucket(Bucket="bucket")
+        client.create_bucket(Bucket="verify-jobs")
         for path in source.iterdir():
-            client.put_object(Bucket="bucket", Key=f"train/{path.name}", Body=path.read_bytes())
+            client.put_object(Bucket="verify-jobs", Key=f"train/{path.name}", Body=path.read_bytes())
         options = s3_options(endpoint)
-        job = shoal.plan_verify("s3://bucket/train", storage_options=options)
-        expected = verify(open_to_verify("s3://bucket/train", storage_options=options))
+        job = shoal.plan_verify("s3://verify-jobs/train", storage_options=options)
+        expected = verify(open_to_verify("s3://verify-jobs/train", storage_options=options))
         assert report_of(job) == expected
-        keys = [item["Key"] for item in client.list_objects_v2(Bucket="bucket")["Contents"]]
+        keys = [item["Key"] for item in client.list_objects_v2(Bucket="verify-jobs")["Contents"]]
         assert len(keys) == len(list(source.iterdir()))
 
 
