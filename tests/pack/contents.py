@@ -30,3 +30,9 @@ def _known(index: Index) -> dict[str, Any]:
     known["columns"] = {name: (column.dtype.str, column.tolist()) for name, column in index.columns.items()}
     known["shard_names"] = list(index.shard_names)
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in known.items()}
+
+
+def record_of(out: Path, shard: str) -> Path:
+    """The file in which an unfinished packing records that a shard is finished."""
+    (record,) = (out / ".shoal-pack").glob(f"{shard}.*.part")
+    return record

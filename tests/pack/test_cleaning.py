@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls
-from tests.pack.contents import contents_of
+from tests.pack.contents import contents_of, record_of
 from tests.pack.files import make_files
 
 from shoal.errors import UsageError
@@ -24,7 +24,7 @@ def test_an_unfinished_job_goes_and_what_is_not_its_own_stays(tmp_path: Path, so
     job.run(0)
     job.run(1)
     job.run(2)
-    (out / ".shoal-pack" / "shard-000001.tar.part").unlink()  # killed before it was recorded
+    record_of(out, "shard-000001.tar").unlink()  # killed before it was recorded
     (out / "shard-000002.tar").write_bytes(b"others")
     (out / "shard-000003.tar").write_bytes(b"another")
     (out / "notes.txt").write_text("notes")
@@ -44,16 +44,16 @@ def test_an_unfinished_job_goes_and_what_is_not_its_own_stays(tmp_path: Path, so
 def test_what_is_finished_stays(tmp_path: Path, source: Path) -> None:
     out = tmp_path / "out"
     job = plan(source, out, shard_bytes=30_000)
-    part = None
+    part, record = None, out
     for number in range(job.num_units):
         job.run(number)
-        part = job.out.journal.kept("shard-000000.tar")
+        part, record = job.out.journal.kept("shard-000000.tar"), record_of(out, "shard-000000.tar")
     job.finish()
     before = contents_of(out)
     assert clean(out, grace_seconds=0).removed == ()
     assert part is not None
     job.out.journal.keep(part)  # by a task that came late and was killed
-    assert clean(out, grace_seconds=0).removed == (".shoal-pack/shard-000000.tar.part",)
+    assert clean(out, grace_seconds=0).removed == (f".shoal-pack/{record.name}",)
     assert contents_of(out) == before
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pack.contents import contents_of
+from tests.pack.contents import contents_of, record_of
 from tests.pack.files import make_files
 from tests.samples import write_jsonl
 from tests.storage.servers import moto, s3_client, s3_options
@@ -183,7 +183,7 @@ def test_input_that_is_not_the_same_each_time_is_an_error_that_names_the_shard(t
 def test_a_shard_that_was_published_by_a_task_that_died_is_taken(tmp_path: Path, source: Path) -> None:
     job = plan(source, tmp_path / "out", **OPTIONS)
     job.run(1)
-    (tmp_path / "out" / ".shoal-pack" / "shard-000001.tar.part").unlink()
+    record_of(tmp_path / "out", "shard-000001.tar").unlink()
     before = (tmp_path / "out" / "shard-000001.tar").stat()
     assert not job.run(1).done_before
     assert (tmp_path / "out" / "shard-000001.tar").stat().st_ino == before.st_ino

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -104,19 +105,19 @@ def test_an_index_that_somebody_else_has_written_meanwhile(tmp_path: Path, monke
     pack(source, tmp_path / "other", num_workers=1, shard_bytes=20_000)
     foreign = load_index(str(tmp_path / "other" / "shoal.index"), store=LocalStore())
     left = replace(foreign, metadata={"left_by_opening": True})
-    versioned = Output.versioned
+    versions = Output.versions
 
     def with_index(index: Index) -> Any:
-        def appears(self: Output, own: Index) -> Index:
+        def appears(self: Output, sizes: Mapping[str, int]) -> list[str]:
             save_index(index, f"{url}/shoal.index", store=store)
-            return versioned(self, own)
+            return versions(self, sizes)
 
         return appears
 
-    monkeypatch.setattr(Output, "versioned", with_index(foreign))
+    monkeypatch.setattr(Output, "versions", with_index(foreign))
     with pytest.raises(UsageError, match="another packing has written this while this one was under way"):
         pack(source, url, num_workers=1)
-    monkeypatch.setattr(Output, "versioned", with_index(left))
+    monkeypatch.setattr(Output, "versions", with_index(left))
     store.delete(f"{url}/shoal.index")
     made = pack(source, url, num_workers=1)
     assert load_index(f"{url}/shoal.index", store=store).fingerprint == made.fingerprint

@@ -18,7 +18,11 @@ from shoal.index.shard_scan import ShardScan
 from shoal.index.table import EXTENT_COLUMNS, Index, joined_ranges
 
 _FINGERPRINT_TAG = b"shoal.fingerprint.1\0"
-_MOST_SAMPLES_WITH_SIZES = 10**8
+MOST_SAMPLES_WITH_SIZES = 10**8
+"""Larger datasets have no sample sizes in their index."""
+
+FINGERPRINTED = ("extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples")
+"""The columns of extents that the fingerprint covers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +78,7 @@ def joined(
     *,
     columns: Mapping[str, NDArray[Any]] | None = None,
     metadata: Mapping[str, Any] | None = None,
-    most_samples_with_sizes: int = _MOST_SAMPLES_WITH_SIZES,
+    most_samples_with_sizes: int = MOST_SAMPLES_WITH_SIZES,
 ) -> Index:
     """Join indexes into that of a dataset with the shards of all of them, in their order; O(extents + samples).
 
@@ -153,19 +157,26 @@ def fingerprint(
 
     Excludes directory, times, versions and checksums: a copied dataset is the same dataset.
     """
+    columns: tuple[NDArray[Any], ...] = (extent_shard, first_byte, end_byte, num_samples)
+    named = zip(FINGERPRINTED, columns, strict=True)
+    chunks = (column.astype(EXTENT_COLUMNS[name], copy=False) for name, column in named)
+    return fingerprint_of_chunks(shard_names, len(extent_shard), chunks)
+
+
+def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: Iterable[NDArray[Any]]) -> str:
+    """`fingerprint` of the columns `FINGERPRINTED`, one after the other, in pieces of any length."""
     digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
     base_names = [name.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") for name in shard_names]
-    digest.update(f"{len(base_names)} {len(extent_shard)}\0".encode())
+    digest.update(f"{len(base_names)} {num_extents}\0".encode())
     digest.update(b"\0".join(base_names) + b"\0")
-    for column, kind in ((extent_shard, "<i4"), (first_byte, "<i8"), (end_byte, "<i8"), (num_samples, "<i8")):
-        digest.update(np.ascontiguousarray(column.astype(kind, copy=False)).data)
+    for chunk in chunks:
+        digest.update(np.ascontiguousarray(chunk).data)
     return digest.hexdigest()
 
 
 def _index(extents: Mapping[str, Any], *, shard_names: Sequence[str], **rest: Any) -> Index:
     """Build an index of these extents, with the fingerprint of its contents."""
-    identifying = ("extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples")
-    digest = fingerprint(shard_names, *(extents[name] for name in identifying))
+    digest = fingerprint(shard_names, *(extents[name] for name in FINGERPRINTED))
     return Index(shard_names=shard_names, fingerprint=digest, **extents, **rest)
 
 

@@ -3,9 +3,10 @@
 The layout is that of safetensors: 8 bytes little-endian header length; a JSON header, padded with spaces to 64-byte
 alignment; then the columns, little-endian, each 64-byte aligned (entries named ``padding.N`` fill the gaps, which
 safetensors does not allow), so any tool that reads safetensors reads an index. ``__metadata__`` holds only text:
-``format`` "shoal.index", ``version``, ``crc32`` and ``index``, the rest as JSON. The header needs no more than a few KB
-for any number of shards: their names, versions and heads are columns of bytes. ``crc32`` is that of the whole file in
-eight hexadecimal digits, computed with zeros in their place; files from before it was introduced have none.
+``format`` "shoal.index", ``version``, ``crc32`` and ``index``, the rest as JSON. Names, versions and heads of shards
+are columns of bytes, so the header has a few KB for any number of shards; of shards that shoal has packed it also has
+the digests, 70 bytes each. ``crc32`` is that of the whole file in eight hexadecimal digits, computed with zeros in
+their place; files from before it was introduced have none.
 
 An index may come from anywhere, so nothing in it is trusted: `decode` checks the header against the file, and
 `validate` the columns against each other. `confirm` detects bytes that changed by accident.
@@ -14,7 +15,8 @@ An index may come from anywhere, so nothing in it is trusted: `decode` checks th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, NoReturn
 from zlib import crc32
@@ -28,7 +30,7 @@ from shoal.index.table import EXTENT_COLUMNS, Index
 
 _VERSION = 1
 _MAGIC = "shoal.index"
-_MAX_HEADER_BYTES = 16 << 20
+_MAX_HEADER_BYTES = 256 << 20
 
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
@@ -37,7 +39,8 @@ _KINDS = {
     "U64": "<u8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
 }  # fmt: skip
 _KIND_OF = {np.dtype(text): name for name, text in _KINDS.items()}
-_USER_PREFIX = "column."
+USER_PREFIX = "column."
+"""Prefix of the columns of samples that users named, in the file."""
 _NO_CRC = "00000000"
 _HINT = "the file is damaged or of another kind: make the index again"
 
@@ -91,28 +94,63 @@ def encode(index: Index) -> list[Buffer]:
     Raises `IndexFileError` if no reader would accept a name of a shard, or a column has a type that the file cannot
     hold.
     """
-    described = {name: getattr(index, name) for name in ("format", "fingerprint", "num_shards")}
-    described |= {"notes": dict(index.notes), "metadata": dict(index.metadata)}
-    outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(described)}
-    header: dict[str, Any] = {"__metadata__": outer}
+    columns = [(name, _flat(name, column)) for name, column in columns_of(index)]
+    described = {name: getattr(index, name) for name in ("format", "fingerprint", "num_shards", "notes", "metadata")}
+    head, gaps = head_of(described, [(name, column.dtype, len(column)) for name, column in columns])
     parts: list[Buffer] = []
-    position = 0
-    for name, column in _columns(index):
-        data = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
-        if data.dtype not in _KIND_OF or data.ndim != 1:
-            msg = f"the column {name!r} is of type {data.dtype} and shape {data.shape}"
-            raise IndexFileError(msg, hint=f"an index holds flat columns of {', '.join(_KINDS)}")
-        end = position + data.nbytes
-        header[name] = _entry(_KIND_OF[data.dtype], len(data), position, end)
-        parts.append(data.view(np.uint8).data if len(data) else b"")
+    for (_, column), gap in zip(columns, gaps, strict=True):
+        parts.append(column.view(np.uint8).data if len(column) else b"")
+        if gap:
+            parts.append(bytes(gap))
+    return [with_crc(head, _crc_of(head, *parts)), *parts]
+
+
+def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[Any], int]]) -> tuple[bytes, list[int]]:
+    """Return the head of an index file, all that comes before the columns, and the bytes of the gap behind each.
+
+    ``described`` has format, fingerprint, num_shards, notes and metadata; columns are names in the file, types and
+    lengths. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if no reader would accept the head.
+    """
+    about = {**described, "notes": dict(described["notes"]), "metadata": dict(described["metadata"])}
+    outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(about)}
+    header: dict[str, Any] = {"__metadata__": outer}
+    gaps: list[int] = []
+    position = num_parts = 0
+    for name, kind, length in columns:
+        end = position + length * kind.itemsize
+        header[name] = _entry(_KIND_OF[_stored(name, kind)], length, position, end)
         position = end + -end % _ALIGNMENT
+        gaps.append(position - end)
+        num_parts += 1
         if position > end:
-            header[f"padding.{len(parts)}"] = _entry("U8", position - end, end, position)
-            parts.append(bytes(position - end))
+            header[f"padding.{num_parts}"] = _entry("U8", position - end, end, position)
+            num_parts += 1
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
-    head = len(text).to_bytes(_LENGTH_BYTES, "little") + text
-    return [head.replace(_crc_entry(_NO_CRC), _crc_entry(f"{_crc_of(head, *parts):08x}"), 1), *parts]
+    if len(text) > _MAX_HEADER_BYTES:
+        msg = f"the header of the index would have {len(text)} bytes, and readers accept {_MAX_HEADER_BYTES}"
+        raise IndexFileError(msg, hint="larger shards, or fewer inputs that are left out, take fewer bytes")
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, gaps
+
+
+def with_crc(head: bytes, crc: int) -> bytes:
+    """Return the head of an index file with the CRC-32 of the whole file, computed with zeros in its place."""
+    return head.replace(_crc_entry(_NO_CRC), _crc_entry(f"{crc:08x}"), 1)
+
+
+def _flat(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    if column.ndim != 1:
+        msg = f"the column {name!r} has the shape {column.shape}"
+        raise IndexFileError(msg, hint="an index holds flat columns")
+    return np.ascontiguousarray(column, _stored(name, column.dtype))
+
+
+def _stored(name: str, kind: np.dtype[Any]) -> np.dtype[Any]:
+    stored = kind.newbyteorder("<")
+    if stored not in _KIND_OF:
+        msg = f"the column {name!r} is of type {kind}"
+        raise IndexFileError(msg, hint=f"an index holds columns of {', '.join(_KINDS)}")
+    return stored
 
 
 def _entry(kind: str, length: int, start: int, end: int) -> dict[str, Any]:
@@ -128,23 +166,33 @@ def _crc_of(*parts: Buffer) -> int:
     return reduce(lambda crc, part: crc32(part, crc), parts, 0)
 
 
-def _columns(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the columns of the file, in their order."""
-    check_names(index.shard_names)
-    if any("\n" in version for version in index.shard_versions):
-        msg = "a version of a shard holds a newline"
-        raise IndexFileError(msg, hint="leave the version empty")
-    yield "shard_bytes", index.shard_bytes
-    yield "shard_names", _blob("\n".join(index.shard_names))
-    yield "shard_versions", _blob("\n".join(index.shard_versions))
-    if index.shard_heads:
-        yield "shard_heads", _blob(json.dumps({str(number): dict(head) for number, head in index.shard_heads.items()}))
+def columns_of(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the columns of the file, by their names in it, in their order."""
+    yield from shard_columns(index.shard_bytes, index.shard_names, index.shard_versions, index.shard_heads)
     yield "extent_first_sample", index.extent_first_sample
     for name in (*EXTENT_COLUMNS, "extent_checksum", "sample_bytes"):
         if (column := getattr(index, name)) is not None:
             yield name, column
     for name, column in index.columns.items():
-        yield _USER_PREFIX + name, column
+        yield USER_PREFIX + name, column
+
+
+def shard_columns(
+    num_bytes: NDArray[np.int64],
+    names: Sequence[str],
+    versions: Sequence[str],
+    heads: Mapping[int, Mapping[str, Any]],
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the columns about shards, with which the file begins; see `Index`."""
+    check_names(names)
+    if any("\n" in version for version in versions):
+        msg = "a version of a shard holds a newline"
+        raise IndexFileError(msg, hint="leave the version empty")
+    yield "shard_bytes", num_bytes
+    yield "shard_names", _blob("\n".join(names))
+    yield "shard_versions", _blob("\n".join(versions))
+    if heads:
+        yield "shard_heads", _blob(json.dumps({str(number): dict(head) for number, head in heads.items()}))
 
 
 def _blob(text: str) -> NDArray[np.uint8]:
@@ -168,8 +216,8 @@ def decode(buffer: Buffer) -> Index:
     num_extents, num_samples = len(first_sample) - 1, int(first_sample[-1]) if len(first_sample) else -1
     if num_extents < 0 or num_samples < 0 or int(first_sample[0]) != 0:
         _refuse("its column 'extent_first_sample' does not begin at 0 and ascend")
-    user = {name[len(_USER_PREFIX) :]: _expected(columns, name, tuple(_KINDS), num_samples)
-            for name in columns if name.startswith(_USER_PREFIX)}  # fmt: skip
+    user = {name[len(USER_PREFIX) :]: _expected(columns, name, tuple(_KINDS), num_samples)
+            for name in columns if name.startswith(USER_PREFIX)}  # fmt: skip
     sums = _expected(columns, "extent_checksum", ("U32",), num_extents) if "extent_checksum" in columns else None
     sizes = _expected(columns, "sample_bytes", ("U32", "U64"), num_samples) if "sample_bytes" in columns else None
     names, versions = (_expected(columns, name, ("U8",)) for name in ("shard_names", "shard_versions"))
@@ -191,6 +239,35 @@ def decode(buffer: Buffer) -> Index:
             for name, kind in EXTENT_COLUMNS.items()
         },
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexHead:
+    """Contents of the head of an index file; ``columns`` are their types and byte ranges in the file."""
+
+    format: str
+    num_shards: int
+    notes: Mapping[str, int]
+    metadata: Mapping[str, Any]
+    columns: Mapping[str, tuple[np.dtype[Any], int, int]]
+
+
+def read_head(read: Callable[[int, int], Buffer], num_bytes: int) -> IndexHead:
+    """Return what the head of an index file of ``num_bytes`` says; ``read`` returns a range of the file, in two calls.
+
+    Raises `IndexFileError` if it is no index file, or a column would lie outside.
+    """
+    length = int.from_bytes(bytes(read(0, min(num_bytes, _LENGTH_BYTES))), "little")
+    if length > min(_MAX_HEADER_BYTES, num_bytes - _LENGTH_BYTES):
+        _refuse("its first 8 bytes are not the length of a header")
+    header, data_start = _header(read(0, _LENGTH_BYTES + length))
+    described = _taken_metadata(header)
+    columns = {}
+    for name, entry in header.items():
+        kind, start, end = _range_of(name, entry, data_start, num_bytes)
+        columns[name] = kind, data_start + start, data_start + end
+    about = {name: described[name] for name in ("format", "num_shards", "notes", "metadata")}
+    return IndexHead(columns=columns, **about)
 
 
 def confirm(buffer: Buffer, *, required: bool = False) -> None:
@@ -254,20 +331,26 @@ def _taken_metadata(header: dict[str, Any]) -> dict[str, Any]:
 
 def _column(buffer: Buffer, data_start: int, name: str, entry: object) -> NDArray[Any]:
     """Return one column as a read-only view, its range checked against the file."""
+    kind, start, end = _range_of(name, entry, data_start, len(buffer))
+    if start == end:
+        return np.zeros(0, dtype=kind)
+    column = np.frombuffer(buffer, dtype=kind, count=(end - start) // kind.itemsize, offset=data_start + start)
+    column.flags.writeable = False
+    return column
+
+
+def _range_of(name: str, entry: object, data_start: int, num_bytes: int) -> tuple[np.dtype[Any], int, int]:
+    """Return type, first and end byte of one column behind the head, checked against the size of the file."""
     shape = entry.get("shape") if isinstance(entry, dict) else None
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     kind = _KINDS.get(str(entry.get("dtype"))) if isinstance(entry, dict) else None
     if not (_are_counts(shape, 1) and _are_counts(offsets, 2) and kind) or shape is None or offsets is None:
         _refuse(f"its header does not describe the column {name[:80]!r}")
     start, end = offsets
-    inside = start <= end <= len(buffer) - data_start and end - start == shape[0] * np.dtype(kind).itemsize
+    inside = start <= end <= num_bytes - data_start and end - start == shape[0] * np.dtype(kind).itemsize
     if not inside or (data_start + start) % np.dtype(kind).itemsize:
         _refuse(f"its column {name[:80]!r} of {shape[0]} values cannot lie at bytes {start} to {end}")
-    if start == end:
-        return np.zeros(0, dtype=kind)
-    column = np.frombuffer(buffer, dtype=kind, count=shape[0], offset=data_start + start)
-    column.flags.writeable = False
-    return column
+    return np.dtype(kind), start, end
 
 
 def _are_counts(values: object, length: int) -> bool:

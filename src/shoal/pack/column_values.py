@@ -64,7 +64,7 @@ class ColumnValues:
             if any(isinstance(value, str) for value in values):
                 strings = list(map(str, values))
                 texts[column.name] = sorted(set(strings))
-                arrays[column.name] = _codes(strings, texts[column.name])
+                arrays[column.name] = codes_of(strings, texts[column.name])
             else:
                 arrays[column.name] = _numbers(values, column.name)
         return arrays, texts
@@ -80,9 +80,9 @@ def joined_columns(
         columns = [part[name] for part in parts]
         if any(name in known for known in texts):
             # As within one shard: if some values are strings, all become strings.
-            both = [_as_texts(column, known.get(name)) for column, known in zip(columns, texts, strict=True)]
+            both = [as_texts(column, known.get(name)) for column, known in zip(columns, texts, strict=True)]
             words[name] = sorted({word for _, known in both for word in known})
-            columns = [_codes(known, words[name])[codes] for codes, known in both]
+            columns = [codes_of(known, words[name])[codes] for codes, known in both]
         else:
             # A shard without samples does not know the types of its columns.
             columns = [column for column in columns if len(column)] or columns[:1]
@@ -90,12 +90,13 @@ def joined_columns(
     return arrays, words
 
 
-def _codes(strings: Sequence[str], words: Sequence[str]) -> NDArray[np.int32]:
+def codes_of(strings: Sequence[str], words: Sequence[str]) -> NDArray[np.int32]:
+    """Return the numbers of strings among distinct words; shape (len(strings),)."""
     code_of = {word: code for code, word in enumerate(words)}
     return np.array([code_of[string] for string in strings], dtype=np.int32)
 
 
-def _as_texts(column: NDArray[Any], known: Sequence[str] | None) -> tuple[NDArray[np.int64], Sequence[str]]:
+def as_texts(column: NDArray[Any], known: Sequence[str] | None) -> tuple[NDArray[np.int64], Sequence[str]]:
     """Return a column of one shard as codes of strings, and the strings."""
     if known is not None:
         return column.astype(np.int64), known

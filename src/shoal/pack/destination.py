@@ -7,14 +7,12 @@ packing, any machine can make any shard, and an output without an index is unfin
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.figures import counted
 from shoal.formats.format_registry import suffixes_in_directories
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.index.index_file import encode
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
@@ -35,8 +32,9 @@ from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING
 from shoal.storage.sources.source import SourceLike, texts_of
+from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import open_store
-from shoal.storage.store_protocol import PutIf, Store
+from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
@@ -171,7 +169,7 @@ class Output:
     def withdraw(self, part: Index) -> None:
         """Remove a shard of an unfinished packing, since it is to be made in another way."""
         name = part.shard_names[0]
-        self.journal.withdraw(name)
+        self.journal.withdraw(part)
         self.store.delete(join(self.url, name))
 
     def committed(self) -> Index | None:
@@ -192,66 +190,77 @@ class Output:
                 return index
         if is_under_way:
             return None
-        msg = f"{without_secrets(self.url)}: another job has taken this destination, or this one was removed from it"
-        raise UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
+        raise self._is_taken()
 
-    def versioned(self, index: Index) -> Index:
-        """Return the index with the versions that the store reports for its shards."""
+    def _is_taken(self) -> UsageError:
+        msg = f"{without_secrets(self.url)}: another job has taken this destination, or this one was removed from it"
+        return UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
+
+    def versions(self, sizes: Mapping[str, int]) -> list[str]:
+        """Return the versions that the store reports for these shards, given by name and size.
+
+        Raises
+        ------
+        StorageError
+            A shard is gone, or has another size.
+        """
         self.store.close()  # drops cached facts about shards that other processes may have rewritten since
-        infos = [self.store.stat(join(self.url, name)) for name in index.shard_names]
-        return replace(index, shard_versions=tuple(info.version for info in infos))
+        infos = stat_all([join(self.url, name) for name in sizes], self.store)
+        for info, num_bytes in zip(infos, sizes.values(), strict=True):
+            if info.num_bytes != num_bytes:
+                msg = f"{without_secrets(info.path)}: this has {info.num_bytes} bytes, and {num_bytes} were written"
+                raise StorageError(msg, hint="does something else write here? nothing was committed")
+        return [info.version for info in infos]
 
     def put(self, name: str, data: Sequence[Buffer]) -> None:
         """Write a file beside the shards; like them, it is begun in the working directory, in case we are killed."""
-        self._written(name, data).finish()
-
-    def _written(self, name: str, data: Sequence[Buffer]) -> UnfinishedObject:
         unfinished = self.begin_shard(name)
-        for buffer in data:
-            unfinished.write([memoryview(buffer).cast("B")])
-        return unfinished
+        unfinished.write(data)
+        unfinished.finish()
 
-    def finish(self, index: Index) -> None:
-        """Write the index; from then on the dataset exists.
+    def commit(self, write: Callable[[UnfinishedObject], str]) -> str:
+        """Write the index, from then on the dataset exists; returns what ``write`` does, which writes its bytes.
 
         Raises
         ------
         UsageError
-            Another packing has written its own index meanwhile.
+            Another packing has written its own index meanwhile, or has taken this destination.
         """
-        if not self._put_on_condition(index):
-            self.put(INDEX_NAME, encode(index))
+        path, replaces = join(self.url, INDEX_NAME), None
+        while True:
+            unfinished = self.begin_shard(INDEX_NAME)
+            try:
+                written = write(unfinished)
+                self.store.close()  # drops cached facts about what was not there before
+                if self._is_committed():
+                    unfinished.abandon()
+                    break
+            except BaseException:
+                unfinished.abandon()
+                raise
+            if unfinished.finish_new(replaces=replaces):
+                break
+            self.store.close()
+            replaces = self.store.find(path)
+            if replaces is not None and not self._is_in_the_way(path):
+                break
         self.journal.clear()
+        return written
+
+    def _is_committed(self) -> bool:
+        """Return True if another machine has committed this packing; `UsageError` if another packing took its place."""
+        if self.journal.is_own():
+            return False
+        path = join(self.url, INDEX_NAME)
+        if self.store.find(path) is None or self._is_in_the_way(path):
+            raise self._is_taken()
+        return True
 
     def discard(self, names: Sequence[str]) -> None:
         """Remove these empty shards and all records of the packing, as if it had not begun."""
         for name in names:
             self.store.delete(join(self.url, name))
         self.journal.clear()
-
-    def _put_new(self, index: Index) -> bool:
-        """Write the index; on a local file system that takes no lock, as a file's name is given once.
-
-        False if there is an index that another packing has not written, which must be replaced.
-        """
-        unfinished = self._written(INDEX_NAME, encode(index))
-        return unfinished.finish_new() or not self._is_in_the_way(join(self.url, INDEX_NAME))
-
-    def _put_on_condition(self, index: Index) -> bool:
-        """Write the index unless another packing has; False if it must be written without a condition."""
-        store, path = self.store, join(self.url, INDEX_NAME)
-        if not scheme_of(self.url) or not isinstance(store, PutIf):
-            return self._put_new(index)
-        try:
-            while (there := store.find(path)) is None or self._is_in_the_way(path):
-                if store.put_if(path, encode(index), replaces=there):
-                    return True
-                store.close()  # drops cached facts about the previous index
-        except StorageError as error:
-            if error.errno != errno.ENOTSUP:
-                raise
-            return self._put_new(index)
-        return True
 
     def _is_in_the_way(self, path: str) -> bool:
         """Return True if the index there must be replaced, False if it is our own; raise if it is another packing's."""
@@ -262,6 +271,11 @@ class Output:
             return True
         msg = f"{without_secrets(path)}: another packing has written this while this one was under way"
         raise UsageError(msg, hint="pack again, into another directory: shards of both may have the same names")
+
+    def index(self) -> Index:
+        """Return the index of the finished dataset."""
+        self.store.close()
+        return load_index(join(self.url, INDEX_NAME), store=self.store)
 
     def lock(self) -> None:
         """On a local file system, keep other processes of this machine from packing here; `StorageError` if one is."""

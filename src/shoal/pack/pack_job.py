@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 from shoal.errors import StorageError, UsageError
-from shoal.figures import counted
 from shoal.index.table import Index
 from shoal.pack.destination import Output
 from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
-from shoal.pack.packed_dataset import PackSummary, summary_of_finished
+from shoal.pack.packed_dataset import Committed, PackSummary, summary_of_finished
+from shoal.pack.records.part_groups import PartGroup, merged_groups
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_writer import ShardSummary
 from shoal.storage.urls import without_secrets
-
-_MOST_NAMED = 10
 
 
 class Units(Protocol):
@@ -39,8 +34,11 @@ class Units(Protocol):
     def unit(self, number: int) -> ShardJob:
         """Return a unit, which can be pickled and holds no more than it needs."""
 
-    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
-        """Join the parts of all units, and write the index."""
+    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:
+        """Return the parts of units from number ``first`` on with all columns that the index is to have."""
+
+    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
+        """Join the merged parts of all units, and write the index."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,15 +121,17 @@ class PackJob:
             raise UsageError(msg)
 
     def missing(self) -> list[int]:
-        """Return the numbers of units that are still to be run; two requests each."""
+        """Return the numbers of units that are still to be run; one listing of the destination."""
         if isinstance(self.units, Index) or self.out.committed() is not None:
             return []
-        return [number for number, part in enumerate(_parts(self.out, self.units)) if part is None]
+        finished = self.out.journal.finished()
+        return [number for number, name in enumerate(self.units.names) if name not in finished]
 
     def finish(self) -> PackSummary:
         """Check that all units have run, and write the index: from then on the dataset exists. May be called again.
 
-        O(samples) time, and memory of the index; two requests a shard.
+        O(samples) time, and memory O(shards): parts of the index are merged, some hundred at a time, and the index is
+        written column by column. Two requests a shard, 32 at a time; one listing.
 
         Raises
         ------
@@ -150,9 +150,12 @@ JobEngine = Callable[[PackJob], PackSummary]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Result of a job; ``num_workers``, the processes of this machine, is 0 if there was nothing to do here."""
+    """Result of a job, with the metadata of its index.
 
-    index: Index
+    ``num_workers``, the processes of this machine, is 0 if there was nothing to do here.
+    """
+
+    metadata: Mapping[str, Any]
     summary: PackSummary
     num_workers: int
     peak_bytes: int
@@ -165,13 +168,13 @@ def run_here(job: PackJob, *, num_workers: int, progress: Progress | PackProgres
     """
     units = job.units
     if isinstance(units, Index):
-        return Ran(units, summary_of_finished(job.out.url, units), 0, peak_bytes())
+        return Ran(units.metadata, summary_of_finished(job.out.url, units), 0, peak_bytes())
     num_bytes = units.plan.shard_record_bytes.tolist()
     tally = progress if isinstance(progress, PackProgress) else PackProgress(num_bytes, progress)
     workers = min(num_workers, job.num_units)
     made, peak = run_jobs(map(units.unit, range(len(units))), job.out, num_workers=workers, report=tally.report)
-    index, summary = _committed(job)
-    return Ran(index, replace(summary, shards=tuple(made)), workers, peak)
+    metadata, summary = _committed(job)
+    return Ran(metadata, replace(summary, shards=tuple(made)), workers, peak)
 
 
 def run_on(engine: JobEngine, job: PackJob) -> Ran:
@@ -181,55 +184,30 @@ def run_on(engine: JobEngine, job: PackJob) -> Ran:
     """
     units = job.units
     if isinstance(units, Index):
-        return Ran(units, summary_of_finished(job.out.url, units), 0, peak_bytes())
+        return Ran(units.metadata, summary_of_finished(job.out.url, units), 0, peak_bytes())
     missing = {units.names[number] for number in job.missing()}
     summary = engine(job)
     shards = tuple(replace(shard, done_before=shard.name not in missing) for shard in summary.shards)
-    return Ran(_committed(job)[0], replace(summary, shards=shards), 0, peak_bytes())
+    return Ran(job.out.index().metadata, replace(summary, shards=shards), 0, peak_bytes())
 
 
-def _committed(job: PackJob) -> tuple[Index, PackSummary]:
+def _committed(job: PackJob) -> tuple[Mapping[str, Any], PackSummary]:
+    """Commit the job if that is not done; return the metadata of its index."""
     units = job.units
     if isinstance(units, Index):
-        return units, summary_of_finished(job.out.url, units)
+        return units.metadata, summary_of_finished(job.out.url, units)
     done = job.out.committed()
     if done is None:
         try:
-            return _commit(job.out, units)
+            groups = merged_groups(job.out.journal, units.names, cuts=units.plan.cuts, completed=units.completed)
+            written, summary = units.commit(job.out, groups)
         except (StorageError, UsageError):
             # Another machine that has committed this job removes the parts, maybe while they are read here.
             with suppress(UsageError):
                 done = job.out.committed()
             if done is None:
                 raise
-    return done, summary_of_finished(job.out.url, done)
-
-
-def _commit(out: Output, units: Units) -> tuple[Index, PackSummary]:
-    found = _parts(out, units)
-    parts = [part for part in found if part is not None]
-    if len(parts) < len(found):
-        missing = [number for number, part in enumerate(found) if part is None]
-        msg = f"{len(missing)} of {counted(len(found), 'unit')} are missing: {_spans(missing)}"
-        raise UsageError(msg, hint="run them, then finish again; nothing was committed")
-    for part, planned in zip(parts, np.diff(units.plan.cuts).tolist(), strict=True):
-        num_found = part.num_samples + len(part.metadata["skipped"])
-        if num_found != planned:
-            msg = f"{part.shard_names[0]}: {planned} inputs were planned, and {num_found} are accounted for"
-            raise UsageError(msg, hint="nothing was committed")
-    return units.commit(out, parts)
-
-
-def _parts(out: Output, units: Units) -> list[Index | None]:
-    return [out.journal.kept(name) for name in units.names]
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """Return numbers as text, with runs as spans.
-
-    >>> _spans([1, 2, 3, 7])
-    '1-3, 7'
-    """
-    runs = [[number for _, number in group] for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return ", ".join([*texts[:_MOST_NAMED], *(["..."] if len(texts) > _MOST_NAMED else [])])
+            job.out.journal.clear()  # of what was merged here meanwhile
+        else:
+            return written.metadata, summary
+    return done.metadata, summary_of_finished(job.out.url, done)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.formats.mds.writer import INDEX_NAME, mds_index_of
-from shoal.index.assembly import joined
+from shoal.formats.mds.writer import INDEX_NAME, mds_index
+from shoal.index.streamed_index import write_streamed
 from shoal.index.table import Index
-from shoal.pack.column_values import joined_columns
 from shoal.pack.destination import Output
 from shoal.pack.inputs.duplicates import Duplicates
 from shoal.pack.inputs.sample_fields import SampleFields
+from shoal.pack.records.part_groups import PartGroup, group_of, joined_groups, merged_index
 from shoal.pack.shard_writer import ShardSummary
 from shoal.reading.checks.record_checksums import FRAMES
 
@@ -80,39 +81,72 @@ def summary_of_finished(url: str, index: Index) -> PackSummary:
     return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed, fields, duplicates)
 
 
-def finish(
-    out: Output, parts: Sequence[Index], *, about: Mapping[str, Any], skipped: Sequence[tuple[str, str]] = ()
-) -> Index:
-    """Write the index of all finished shards; ``about`` goes into its metadata.
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The index that was written, without its columns: the summaries of its shards, its fingerprint and metadata."""
 
-    ``skipped`` are inputs that were left out beforehand: names and reasons. Raises `UsageError` if no shard holds a
-    sample; the shards are then removed.
+    format: str
+    fingerprint: str
+    metadata: Mapping[str, Any]
+    shards: tuple[ShardSummary, ...]
+
+
+def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> Committed:
+    """Write the index of all finished shards, from their parts in memory; `finish_groups` takes less."""
+    return finish_groups(out, [group_of(merged_index(parts))] if parts else [], about=about)
+
+
+def finish_groups(
+    out: Output,
+    groups: Sequence[PartGroup],
+    *,
+    about: Mapping[str, Any],
+    skipped: Sequence[tuple[str, str]] = (),
+) -> Committed:
+    """Write the index of all finished shards, column by column; ``about`` goes into its metadata.
+
+    ``skipped`` are inputs that were left out beforehand: names and reasons. Memory: O(shards), and a few columns of a
+    group. Raises `UsageError` if no shard holds a sample; the shards are then removed.
     """
-    all_skipped = [*map(list, skipped), *(pair for part in parts for pair in part.metadata["skipped"])]
-    if not any(part.num_samples for part in parts):
-        out.discard([name for part in parts for name in part.shard_names])
+    shards = tuple(summary for group in groups for summary in summaries_of(group))
+    names = [shard.name for shard in shards]
+    all_skipped = [*map(list, skipped), *(list(pair) for shard in shards for pair in shard.skipped)]
+    if not any(group.num_samples for group in groups):
+        out.discard(names)
         why = "no sample"
         if all_skipped:
             every = "the only input was" if len(all_skipped) == 1 else f"all {counted(len(all_skipped), 'input')} were"
             why = f"{every} left out, {all_skipped[0][0]!r} since {all_skipped[0][1]}"
         msg = f"nothing was packed: {why}"
         raise UsageError(msg, hint="are these the right inputs?")
-    texts = [part.metadata["texts"] for part in parts]
-    frames = {part.shard_names[0]: part.metadata.get("frame") for part in parts}
-    num_renamed = sum(part.metadata.get("num_renamed", 0) for part in parts)
-    columns, words = joined_columns([part.columns for part in parts], texts)
+    index = joined_groups(groups, names=names, versions=out.versions({shard.name: shard.num_bytes for shard in shards}))
+    frames = zip(names, (frame for group in groups for frame in group.metadata["frames"]), strict=True)
+    num_renamed = sum(shard.num_renamed for shard in shards)
     metadata = {
-        **{name: parts[0].metadata[name] for name in ("cutting_rule", "extent_bytes")},
+        **{name: groups[0].metadata[name] for name in ("cutting_rule", "extent_bytes")},
         "plan": out.plan,
-        "digests": [part.metadata["digest"] for part in parts],
-        FRAMES: {name: frame for name, frame in frames.items() if frame is not None},
+        "digests": [shard.digest for shard in shards],
+        FRAMES: {name: frame for name, frame in frames if frame is not None},
         "skipped": all_skipped,
         **({"num_renamed": num_renamed} if num_renamed else {}),
-        **({"texts": words} if words else {}),
+        **({"texts": index.texts} if index.texts else {}),
         **about,
     }
-    index = out.versioned(joined(parts, columns=columns, metadata=metadata))
-    if index.format == "mds":
-        out.put(INDEX_NAME, [mds_index_of(index)])
-    out.finish(index)
-    return index
+    format_name = groups[0].format
+    if format_name == "mds":
+        heads = [group.shard_heads.get(number, {}) for group in groups for number in range(len(group.shard_bytes))]
+        sizes = [(shard.name, shard.num_bytes, shard.num_samples) for shard in shards]
+        out.put(INDEX_NAME, [mds_index(sizes, [head.get("columns") for head in heads])])
+    described = {"format": format_name, "notes": index.notes, "metadata": metadata}
+    fingerprint = out.commit(partial(write_streamed, columns=index.columns, shard_names=names, about=described))
+    return Committed(format_name, fingerprint, metadata, shards)
+
+
+def summaries_of(group: PartGroup) -> Iterator[ShardSummary]:
+    """Yield the summaries of the shards of a group."""
+    lists = (group.metadata[name] for name in ("names", "counts", "digests", "skipped", "renamed"))
+    for name, num_samples, digest, skipped, num_renamed, num_bytes in zip(
+        *lists, group.shard_bytes.tolist(), strict=True
+    ):
+        pairs = tuple((str(one), str(reason)) for one, reason in skipped)
+        yield ShardSummary(name, num_samples, num_bytes, digest, pairs, num_renamed)

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column, as_columns
@@ -28,10 +29,11 @@ from shoal.pack.inputs.repeats import LEFT_OUT, ClassCount, Repeats, asked_repea
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
 from shoal.pack.jobs import Progress, ShardJob
 from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
-from shoal.pack.packed_dataset import PackSummary, finish
+from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
+from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard, summary_of
+from shoal.pack.shard_writer import Shard
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
 
@@ -269,7 +271,7 @@ def pack_inputs(
         ran = run_here(job, num_workers=several, progress=progress) if engine is None else run_on(engine, job)
     finally:
         job.out.release()
-    classes = counted_classes(repeats, ran.index)
+    classes = counted_classes(repeats, ran.metadata)
     num_inputs = len(inputs) + len(inputs.left_out) + (inputs.duplicates.num_samples if inputs.duplicates else 0)
     return Packed(ran.summary, num_inputs, ran.num_workers, ran.peak_bytes, classes)
 
@@ -326,20 +328,25 @@ class InputUnits:
         shard = replace(self.common, name=self.names[number])
         return ShardJob(number, shard, self.inputs.samples(chosen, copies), len(chosen))
 
-    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
+    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:  # noqa: ARG002  # of the same shape
+        """Return the parts, which are complete."""
+        return parts
+
+    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
         """Join the parts, count classes and fields, and write the index."""
-        inputs, left_out = self.inputs, _left_out(self.plan, parts)
-        fields = counted_fields(inputs.field_sets(), self.plan, parts, name=inputs.key)
+        inputs = self.inputs
+        skipped = self.plan.skipped_inputs([places for group in groups for places in group.metadata["skipped_places"]])
+        left_out = _left_out(self.plan, skipped)
+        fields = counted_fields(inputs.field_sets(), self.plan, skipped, name=inputs.key)
         about = {
             **({"classes": inputs.classes} if inputs.classes else {}),
             **({LEFT_OUT: left_out} if any(left_out) else {}),
             **({} if fields is None else {FIELDS: fields.to_dict()}),
             **({} if inputs.duplicates is None else {DUPLICATES: inputs.duplicates.to_dict()}),
         }
-        index = finish(out, parts, about=about, skipped=inputs.left_out)
-        shards = tuple(map(summary_of, parts))
-        return index, PackSummary(
-            out.url, index.format, shards, index.fingerprint, inputs.left_out, 0, fields, inputs.duplicates
+        made = finish_groups(out, groups, about=about, skipped=inputs.left_out)
+        return made, PackSummary(
+            out.url, made.format, made.shards, made.fingerprint, inputs.left_out, 0, fields, inputs.duplicates
         )
 
 
@@ -349,11 +356,11 @@ def _worth_workers(plan: PackPlan) -> int:
     return max(1, min(usable_processors(), int(seconds)))
 
 
-def _left_out(plan: PackPlan, parts: Sequence[Index]) -> list[int]:
+def _left_out(plan: PackPlan, skipped: NDArray[np.int64]) -> list[int]:
     """Count the samples of each class that were left out; empty if classes are not repeated."""
     if plan.repeats is None:
         return []
-    classes = plan.repeats.class_of[plan.skipped_inputs(parts)]
+    classes = plan.repeats.class_of[skipped]
     counts: list[int] = np.bincount(classes, minlength=len(plan.repeats.classes)).tolist()
     return counts
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.index.table import Index
 from shoal.order.arrays.permutation import unpermute
 from shoal.order.seeds import check_seed, key
 from shoal.pack.inputs.repeats import Repeats
@@ -58,13 +57,9 @@ class PackPlan:
         """Return the inputs of a shard in order, and the copy number of each."""
         return _inputs_at(int(self.cuts[shard]), int(self.cuts[shard + 1]), self.repeats, self.mix)
 
-    def skipped_inputs(self, parts: Sequence[Index]) -> NDArray[np.int64]:
-        """Return the inputs that the finished shards left out, by their parts of the index; repeats count each."""
-        skipped = [
-            self.inputs(shard)[0][part.metadata["skipped_places"]]
-            for shard, part in enumerate(parts)
-            if part.metadata["skipped_places"]
-        ]
+    def skipped_inputs(self, places: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        """Return the inputs that were left out, by their places among those of each shard; repeats count each."""
+        skipped = [self.inputs(shard)[0][list(left_out)] for shard, left_out in enumerate(places) if left_out]
         return np.concatenate([np.zeros(0, dtype=np.int64), *skipped])
 
 

@@ -13,7 +13,7 @@ from typing import IO, Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import os_failure
-from shoal.storage.store_protocol import Buffer, Find, Put, PutIf
+from shoal.storage.store_protocol import Buffer, Find, ObjectInfo, Put, PutIf
 from shoal.storage.urls import scheme_of
 
 _FLUSH_BYTES = 1 << 20
@@ -78,12 +78,16 @@ class UnfinishedObject(Protocol):
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append bytes."""
 
+    def patch(self, first_byte: int, data: bytes) -> None:
+        """Replace bytes that were written."""
+
     def finish(self) -> None:
         """Make it visible, replacing any object of its name."""
 
-    def finish_new(self) -> bool:
-        """Make it visible unless there is an object of its name; otherwise abandon it and return False.
+    def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
+        """Make it visible if the object of its name is ``replaces`` (None: if there is none); else abandon it.
 
+        Returns True if it is visible. Local files do not compare: one that ``replaces`` another does so in any case.
         Where a file system has no hard links, or a store no conditional writes, two that do this at the same moment may
         both succeed: the later one stays.
         """
@@ -138,6 +142,12 @@ class GrowingFile:
             with self._abandoned_on_failure():
                 self._flush()
 
+    def patch(self, first_byte: int, data: bytes) -> None:
+        """Replace bytes that were written."""
+        with self._abandoned_on_failure():
+            self._flush()
+            os.pwrite(self._descriptor, data, first_byte)
+
     def finish(self) -> None:
         """Rename the file to its final name."""
         with self._abandoned_on_failure():
@@ -145,8 +155,11 @@ class GrowingFile:
             os.replace(self._temporary, self._path)
             self._close()
 
-    def finish_new(self) -> bool:
-        """Give the file its final name, unless there is one of that name."""
+    def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
+        """Give the file its final name, unless there is one of that name that it does not replace."""
+        if replaces is not None:
+            self.finish()
+            return True
         with self._abandoned_on_failure():
             self._complete()
             try:
@@ -233,6 +246,15 @@ class SpooledObject:
             raise os_failure(error, f"the bytes of {self._path} in {tempfile.gettempdir()}", verb="keep") from error
         self._buffers, self._held_bytes = [], 0
 
+    def patch(self, first_byte: int, data: bytes) -> None:
+        """Replace bytes that were written."""
+        if self._file is not None:
+            os.pwrite(self._file.fileno(), data, first_byte)
+            return
+        whole = bytearray(b"".join(self._buffers))
+        whole[first_byte : first_byte + len(data)] = data
+        self._buffers = [whole]
+
     def finish(self) -> None:
         """Upload the object."""
         try:
@@ -240,18 +262,18 @@ class SpooledObject:
         finally:
             self.abandon()
 
-    def finish_new(self) -> bool:
-        """Upload the object, unless there is one of that name."""
+    def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
+        """Upload the object, unless there is one of that name that it does not replace."""
         try:
             data = self._data()
             num_bytes = sum(map(len, data)) if isinstance(data, list) else len(data)
             if isinstance(self._store, PutIf) and num_bytes <= _MOST_BYTES_AT_ONCE:
                 try:
-                    return self._store.put_if(self._path, data, replaces=None)
+                    return self._store.put_if(self._path, data, replaces=replaces)
                 except StorageError as error:
                     if error.errno != errno.ENOTSUP:
                         raise
-            if self._store.find(self._path) is not None:
+            if self._store.find(self._path) != replaces:
                 return False
             self._store.put(self._path, data)
             return True

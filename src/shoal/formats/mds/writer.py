@@ -139,26 +139,31 @@ def mds_index_of(index: Index) -> bytes:
 
     Raises `UsageError` if they do not all have the same columns, or the index does not know those of one.
     """
-    heads = [index.shard_heads.get(number, {}).get("columns") for number in range(index.num_shards)]
-    for name, columns in zip(index.shard_names, heads, strict=True):
+    counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
+    shards = list(zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True))
+    return mds_index(shards, [index.shard_heads.get(number, {}).get("columns") for number in range(index.num_shards)])
+
+
+def mds_index(shards: Sequence[tuple[str, int, int]], heads: Sequence[Any]) -> bytes:
+    """`mds_index_of` for shards given by name, bytes and number of samples, and the columns that each has."""
+    for (name, _, _), columns in zip(shards, heads, strict=True):
         if columns is None:
             msg = f"the index does not say which columns {name} has"
             raise UsageError(msg, hint="index the shards again")
         if columns != heads[0]:
-            msg = f"{name} has the columns {columns}, and {index.shard_names[0]} has {heads[0]}"
+            msg = f"{name} has the columns {columns}, and {shards[0][0]} has {heads[0]}"
             raise UsageError(msg, hint="name the encodings for all shards with options={'columns': {...}}")
-    counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
     described = _described(dict(map(tuple, heads[0] or ()))) if heads else {}
-    shards = [
+    entries = [
         {
             **described,
             "raw_data": {"basename": name, "bytes": num_bytes, "hashes": {}},
             "samples": num_samples,
             "zip_data": None,
         }
-        for name, num_bytes, num_samples in zip(index.shard_names, index.shard_bytes.tolist(), counts, strict=True)
+        for name, num_bytes, num_samples in shards
     ]
-    return json.dumps({"version": 2, "shards": shards}, sort_keys=True).encode()
+    return json.dumps({"version": 2, "shards": entries}, sort_keys=True).encode()
 
 
 def _described(columns: Mapping[str, str]) -> dict[str, Any]:

@@ -225,9 +225,10 @@ def repack_opened(
             units.reader.close()
         job.out.release()
     peak = max(ran.peak_bytes, planned.peak_bytes)
-    classes = counted_classes(planned.selection.repeats, ran.index)
+    index = units if isinstance(units, Index) else job.out.index()
+    classes = counted_classes(planned.selection.repeats, ran.metadata)
     sizing, num_looked_at = planned.sizing, planned.num_looked_at
-    return Repacked(ran.summary, sizing, ran.index, source, ran.num_workers, peak, num_looked_at, classes)
+    return Repacked(ran.summary, sizing, index, source, ran.num_workers, peak, num_looked_at, classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,9 +17,10 @@ from shoal.pack.from_shards.span_reader import SpanReader, SpanSamples
 from shoal.pack.inputs.duplicates import DUPLICATES
 from shoal.pack.inputs.repeats import LEFT_OUT
 from shoal.pack.jobs import ShardJob
-from shoal.pack.packed_dataset import PackSummary, finish
+from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
+from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
-from shoal.pack.shard_writer import Shard, summary_of
+from shoal.pack.shard_writer import Shard
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import ResolvedOrder
 
@@ -49,28 +50,33 @@ class SpanUnits:
         copies = None if self.copies is None else self.copies[first:stop]
         return ShardJob(number, shard, SpanSamples(self.reader, first, stop, copies), stop - first)
 
-    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
-        """Join the parts with the columns of the source, and write the index."""
-        index, duplicates = self.source.index, self.selection.duplicates
-        ids = self.source.epoch(0).ids(0, self.source.num_samples)
-        shards = tuple(map(summary_of, parts))
-        spans = [ids[slice(*span)] for span in pairwise(self.plan.cuts.tolist())]
-        left_out = self._left_out(parts, spans)
+    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:
+        """Return the parts with the columns of the source."""
+        cuts = self.plan.cuts[first : first + len(parts) + 1]
+        ids = self.source.epoch(0).ids(int(cuts[0]), int(cuts[-1]))
+        spans = pairwise((cuts - cuts[0]).tolist())
+        index = self.source.index
+        return [_with_columns(part, index, ids[slice(*span)]) for part, span in zip(parts, spans, strict=True)]
+
+    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
+        """Join the parts, and write the index."""
+        duplicates = self.selection.duplicates
+        left_out = self._left_out([places for group in groups for places in group.metadata["skipped_places"]])
         about = {
-            **_classes(index, [column.name for column in self.common.columns]),
+            **_classes(self.source.index, [column.name for column in self.common.columns]),
             **({LEFT_OUT: left_out} if any(left_out) else {}),
             **({} if duplicates is None else {DUPLICATES: duplicates.to_dict()}),
         }
-        parts = [_with_columns(part, index, span) for part, span in zip(parts, spans, strict=True)]
-        joined = finish(out, parts, about=about)
-        return joined, PackSummary(out.url, joined.format, shards, joined.fingerprint, duplicates=duplicates)
+        made = finish_groups(out, groups, about=about)
+        return made, PackSummary(out.url, made.format, made.shards, made.fingerprint, duplicates=duplicates)
 
-    def _left_out(self, parts: Sequence[Index], spans: Sequence[NDArray[np.int64]]) -> list[int]:
+    def _left_out(self, places: Sequence[Sequence[int]]) -> list[int]:
         """Count the samples of each class that were left out; empty if classes are not repeated."""
         if self.selection.repeats is None:
             return []
-        ids = [span[part.metadata["skipped_places"]] for part, span in zip(parts, spans, strict=True)]
-        classes = self.selection.classes_of(np.concatenate(ids).astype(np.int64))
+        epoch, spans = self.source.epoch(0), pairwise(self.plan.cuts.tolist())
+        ids = [epoch.ids(*span)[list(own)] for own, span in zip(places, spans, strict=True) if own]
+        classes = self.selection.classes_of(np.concatenate([np.zeros(0, np.int64), *ids]))
         counts: list[int] = np.bincount(classes, minlength=len(self.selection.repeats.classes)).tolist()
         return counts
 

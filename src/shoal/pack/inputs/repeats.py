@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.index.table import Index
 from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import check_seed, key
 
@@ -133,10 +133,10 @@ def asked_repeats(
     return oversampled(labels(key), oversample, seed=seed) if oversample else None
 
 
-def counted_classes(repeats: Repeats | None, index: Index) -> tuple[ClassCount, ...]:
-    """Return the classes with the number of samples left out of each, which the metadata of the index tells."""
+def counted_classes(repeats: Repeats | None, metadata: Mapping[str, Any]) -> tuple[ClassCount, ...]:
+    """Return the classes with the number of samples left out of each, by the metadata of the index."""
     classes = () if repeats is None else repeats.classes
-    left_out = index.metadata.get(LEFT_OUT)
+    left_out = metadata.get(LEFT_OUT)
     if not left_out:
         return classes
     return tuple(replace(entry, num_left_out=number) for entry, number in zip(classes, left_out, strict=True))

@@ -76,13 +76,13 @@ def sets_of_fields(fields: Iterable[tuple[str, ...] | str]) -> FieldSets:
 
 
 def counted_fields(
-    found: FieldSets | None, plan: PackPlan, parts: Sequence[Index], *, name: Callable[[int], str]
+    found: FieldSets | None, plan: PackPlan, skipped: NDArray[np.int64], *, name: Callable[[int], str]
 ) -> SampleFields | None:
-    """Count the fields of the packed samples: repeats count each time, skipped samples do not count."""
+    """Count the fields of the packed samples: repeats count each time, the inputs that were ``skipped`` do not."""
     if found is None:
         return None
     left = np.ones(len(found.codes), dtype=np.int64) if plan.repeats is None else plan.repeats.times.copy()
-    np.subtract.at(left, plan.skipped_inputs(parts), 1)
+    np.subtract.at(left, skipped, 1)
     of_sets = np.bincount(found.codes, weights=left, minlength=len(found.sets)).astype(np.int64).tolist()
     counts: Counter[str] = Counter()
     for fields, count in zip(found.sets, of_sets, strict=True):

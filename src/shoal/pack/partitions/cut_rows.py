@@ -15,7 +15,7 @@ from shoal.pack.column_values import values_in
 from shoal.pack.destination import Output
 from shoal.pack.shard_writer import Shard, ShardWriter
 from shoal.storage.atomic_writes import UnfinishedObject
-from shoal.storage.store_protocol import Buffer
+from shoal.storage.store_protocol import Buffer, ObjectInfo
 from shoal.storage.urls import join, without_secrets
 
 _SMALL_SHARE = 4  # less than a quarter of a shard does not become one of its own
@@ -125,7 +125,10 @@ class _Nowhere:
     def finish(self) -> None:
         pass
 
-    def finish_new(self) -> bool:
+    def patch(self, first_byte: int, data: bytes) -> None:
+        pass
+
+    def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:  # noqa: ARG002  # of the same shape
         return True
 
     def abandon(self) -> None:

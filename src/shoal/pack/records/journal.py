@@ -8,20 +8,25 @@ computed. The plan is the first record and the last one to go.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import IndexFileError, StorageError
 from shoal.index.index_file import decode, encode
+from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
+from shoal.processes.calls_in_order import called_in_order
 from shoal.storage.atomic_writes import remove_abandoned
 from shoal.storage.sources.shard_selection import PACKING, PACKING_PLAN
 from shoal.storage.store_protocol import ObjectInfo, Store
-from shoal.storage.urls import join, scheme_of
+from shoal.storage.urls import join, relative, scheme_of
 
 _PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note", ".made"
+_GROUP = ".group"
+_NUM_THREADS = 32  # requests of small records to a store, side by side
 _OF_BEGINNING = (".tmp", _NOTE, _MADE)  # records that a packing leaves before its first shard is finished
 
 
@@ -75,30 +80,70 @@ class Journal:
 
     def keep(self, part: Index) -> None:
         """Record that the one shard of this index is finished."""
-        self._store.put(self._path(part.shard_names[0] + _PART), encode(part))
+        self._store.put(self._part_path(part.shard_names[0], int(part.shard_bytes[0])), encode(part))
 
     def kept(self, name: str) -> Index | None:
         """Return the index of a finished shard; None if it is unfinished or has changed since."""
-        data = self._read(name + _PART)
-        if data is None:
-            return None
-        try:
-            part = decode(data)
-        except IndexFileError:
-            return None
         info = self._store.find(join(self._url, name))
-        is_same = info is not None and info.num_bytes == int(part.shard_bytes[0])
-        return part if is_same and part.metadata.get("plan") == self._plan else None
+        data = None if info is None else self._read_path(self._part_path(name, info.num_bytes))
+        return None if data is None else self._decoded(data)
 
-    def withdraw(self, name: str) -> None:
+    def finished(self) -> dict[str, ObjectInfo]:
+        """Return the record of each finished shard, by name of the shard; one listing, and no record is read."""
+        self._store.close()  # drops cached facts about what other machines have written since
+        if not scheme_of(self._url) and not Path(self._url).is_dir():
+            return {}
+        sizes: dict[str, int] = {}
+        records: dict[tuple[str, int], ObjectInfo] = {}
+        ending = f"-{self._plan}{_PART}"
+        for info in self._store.list(self._url):
+            name = relative(info.path, self._url)
+            if not name.startswith(f"{PACKING}/"):
+                sizes[name] = info.num_bytes
+            elif name.endswith(ending):
+                num_bytes = name.removesuffix(ending).rpartition(".")[2]
+                records[_shard_of(name), int(num_bytes)] = info
+        return {name: record for (name, num_bytes), record in records.items() if sizes.get(name) == num_bytes}
+
+    def parts(self, records: Iterable[ObjectInfo]) -> Iterator[Index | None]:
+        """Yield the part in each record of `finished`, read side by side; None if it was damaged, and is removed now.
+
+        Raises `StorageError` if a record is gone.
+        """
+
+        def read(record: ObjectInfo) -> Index | None:
+            part = self._decoded(bytes(self._store.read_range(record.path, 0, record.num_bytes)))
+            if part is None:
+                self._store.delete(record.path)
+            return part
+
+        return called_in_order(read, records, num_threads=self._num_threads)
+
+    def _decoded(self, data: bytes) -> Index | None:
+        with suppress(IndexFileError):
+            part = decode(data)
+            if part.metadata.get("plan") == self._plan:
+                return part
+        return None
+
+    def keep_group(self, key: str, data: Sequence[Buffer]) -> None:
+        """Store merged parts under a key, until this packing is finished."""
+        self._store.put(self._path(f"{key}-{self._plan}{_GROUP}"), data)
+
+    def group(self, key: str) -> tuple[int, Callable[[int, int], Buffer]] | None:
+        """Return the bytes of merged parts, and how to read a range of them; None if there are none."""
+        path = self._path(f"{key}-{self._plan}{_GROUP}")
+        info = self._store.find(path)
+        return None if info is None else (info.num_bytes, partial(self._store.read_range, path))
+
+    def withdraw(self, part: Index) -> None:
         """Remove the record of a finished shard, which is to be made again."""
-        self._store.delete(self._path(name + _PART))
+        self._store.delete(self._part_path(part.shard_names[0], int(part.shard_bytes[0])))
 
     def forget(self, name: str) -> None:
         """Remove all records of a shard that was finished only after the index was written."""
-        self.withdraw(name)
         for path in self._paths():
-            if path.startswith(self._path(f"{name}.")) and path.endswith(_MADE):
+            if path.startswith(self._path(f"{name}.")) and path.endswith((_MADE, _PART)):
                 self._store.delete(path)
         self._remove_directory()
 
@@ -114,21 +159,31 @@ class Journal:
         """Return all records, of any plan; none if there is no journal."""
         if not scheme_of(self.directory) and not Path(self.directory).is_dir():
             return []
-        own = (_PART, _NOTE, _MADE, ".tmp", f"/{_PLAN}", f"/{_LOCK}")
+        own = (_PART, _GROUP, _NOTE, _MADE, ".tmp", f"/{_PLAN}", f"/{_LOCK}")
         return [info for info in self._store.list(self.directory) if info.path.endswith(own)]
 
     def made_by_name(self, records: Sequence[ObjectInfo]) -> dict[str, set[str]]:
         """Return the digests of all bytes that were made for each name, by the records of the job."""
         made: dict[str, set[str]] = {}
+        parts = []
         for info in records:
             name = info.path.rpartition("/")[2]
             if name.endswith(_MADE):
                 shard, _, digest = name.removesuffix(_MADE).rpartition(".")
                 made.setdefault(shard, set()).add(digest)
             elif name.endswith(_PART):
-                with suppress(IndexFileError):
-                    part = decode(bytes(self._store.read_range(info.path, 0, info.num_bytes)))
-                    made.setdefault(part.shard_names[0], set()).add(str(part.metadata["digest"]))
+                parts.append(info)
+
+        def read(info: ObjectInfo) -> Index | None:
+            with suppress(IndexFileError):
+                return decode(bytes(self._store.read_range(info.path, 0, info.num_bytes)))
+            return None
+
+        # A shard of `Writer` has no other record.
+        unknown = [info for info in parts if _shard_of(info.path) not in made]
+        for part in called_in_order(read, unknown, num_threads=self._num_threads):
+            if part is not None:
+                made.setdefault(part.shard_names[0], set()).add(str(part.metadata["digest"]))
         return made
 
     def take_over(self) -> None:
@@ -138,17 +193,14 @@ class Journal:
 
     def remove_records(self) -> None:
         """Remove all records; that of the plan, for which readers look, goes last. Other files stay."""
-        for info in self.records():
-            if not info.path.endswith((f"/{_PLAN}", f"/{_LOCK}")):
-                self._store.delete(info.path)
+        kept = (f"/{_PLAN}", f"/{_LOCK}")
+        self._delete(info.path for info in self.records() if not info.path.endswith(kept))
         self._remove_plan()
 
     def clear(self) -> None:
         """Remove the directory with all that is in it; the file that marks it as one goes last."""
         kept = (self._path(_PLAN), self._path(_LOCK))
-        for path in self._paths():
-            if path not in kept:
-                self._store.delete(path)
+        self._delete(path for path in self._paths() if path not in kept)
         self._remove_plan()
 
     def remove_abandoned(self) -> None:
@@ -156,6 +208,14 @@ class Journal:
         if not scheme_of(self._url):
             for path in Path(self.directory).glob("*.tmp"):
                 remove_abandoned(str(path))
+
+    def _delete(self, paths: Iterable[str]) -> None:
+        for _ in called_in_order(self._store.delete, paths, num_threads=self._num_threads):
+            pass
+
+    @property
+    def _num_threads(self) -> int:
+        return 1 if self._store.reads_ahead else _NUM_THREADS
 
     def _remove_plan(self) -> None:
         self._store.delete(self._path(_PLAN))
@@ -177,7 +237,9 @@ class Journal:
             return []
 
     def _read(self, name: str) -> bytes | None:
-        path = self._path(name)
+        return self._read_path(self._path(name))
+
+    def _read_path(self, path: str) -> bytes | None:
         try:
             info = self._store.find(path)
             return None if info is None else bytes(self._store.read_range(path, 0, info.num_bytes))
@@ -187,5 +249,14 @@ class Journal:
                 return None
             raise
 
+    def _part_path(self, name: str, num_bytes: int) -> str:
+        # With plan and size in the name, a listing tells which shards are finished.
+        return self._path(f"{name}.{num_bytes}-{self._plan}{_PART}")
+
     def _path(self, name: str) -> str:
         return join(self._url, f"{PACKING}/{name}")
+
+
+def _shard_of(part_path: str) -> str:
+    """Return the name of the shard in that of its record."""
+    return part_path.rpartition("/")[2].rpartition("-")[0].rpartition(".")[0]

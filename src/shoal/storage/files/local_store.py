@@ -335,7 +335,8 @@ def _walk(directory: str, found: list[ObjectInfo], *, above: tuple[tuple[int, in
                 if entry.is_dir():
                     _walk(entry.path, found, above=(*above, key))
                 elif entry.is_file():
-                    found.append(_info(entry.path, entry.stat()))
+                    with contextlib.suppress(FileNotFoundError):  # removed since
+                        found.append(_info(entry.path, entry.stat()))
     except StorageError:
         raise
     except OSError as error:
