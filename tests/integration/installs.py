@@ -28,6 +28,7 @@ ENVIRONMENTS = {
     "jax": ("jax==0.10.2", *TESTING),
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
     "ray": ("ray[data,train]==2.60.0", *TESTING),
+    "engines": ("dask==2026.8.0", "distributed==2026.8.0", "daft==0.7.26", "apache-beam==2.77.0"),
     "spark": ("pyspark==4.0.1", "pyarrow==26.0.1", "numpy>=2.0", *TESTING),
     "peers": NEEDED_BESIDE_TORCH,
 }

@@ -33,6 +33,7 @@ def test_the_blocks_for_another_library_run_with_it(
         "HF_HOME": str(tmp_path / "hf"),
         "HF_HUB_OFFLINE": "1",
         "JAX_PLATFORMS": "cpu",
+        "RAY_AUTH_MODE": "disabled",  # or Ray writes a token into the home directory
     }
     done = subprocess.run(
         [python(environment), Path(__file__).parent / "run_page.py", path, environment],

@@ -35,6 +35,7 @@ def run_inside(python: Path, directory: Path, *options: str, seconds: float) -> 
             "RAY_TMPDIR": short,  # also for the address of the running cluster, which others must not find
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",  # or Ray writes a token into the home directory
         }
         words = [str(python), "-m", "pytest", "-q", "-x", "-W", "default", "-p", "no:cacheprovider", "--durations", "9"]
         words += [
