@@ -67,6 +67,7 @@ LIBRARIES = {
     "PIL": ("shoal.formats", "shoal.stream"),
     "simplejpeg": ("shoal.formats.decoding.jpeg_pixels",),
     "msgpack": ("shoal.formats",),
+    "msgspec": ("shoal.formats.decoding.json_text",),
     "cbor2": ("shoal.formats",),
     "xxhash": ("shoal.formats.metadata.manifests",),
     "yaml": ("shoal.formats",),

@@ -23,6 +23,7 @@ LIBRARY_OF_EXTRA: Mapping[str, str] = {
     "spark": "pyspark",
     "ray": "ray",
     "tokens": "tokenizers",
+    "json": "msgspec",
 }
 """Library that each extra of shoal installs."""
 

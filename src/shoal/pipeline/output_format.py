@@ -145,8 +145,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _integer(value: int) -> Any:
+    if -(1 << 63) <= value < 1 << 63:
+        return np.int64(value)
+    array = np.asarray(value)
+    return value if array.dtype.kind == "O" else array[()]  # integers beyond 64 bits stay Python integers
+
+
+_NUMPY_SCALARS: Mapping[type, Callable[[Any], Any]] = {
+    bool: np.bool_, int: _integer, float: np.float64, complex: np.complex128, str: str, bytes: lambda value: value,
+}  # fmt: skip
+
+
 def _scalars(value: Any) -> Any:
     """Convert Python numbers to numpy scalars."""
+    if (scalar := _NUMPY_SCALARS.get(type(value))) is not None:
+        return scalar(value)
     if isinstance(value, dict):
         return {name: _scalars(item) for name, item in value.items()}
     if type(value) is tuple:

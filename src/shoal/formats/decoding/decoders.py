@@ -7,7 +7,6 @@ bytes in any case.
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.decoding.images import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
+from shoal.formats.decoding.json_text import parse_json
 from shoal.formats.decoding.pickles import array_loader, torch_loader, unpickler
 from shoal.hints import did_you_mean, pip_install
 
@@ -57,7 +57,7 @@ def _cbor(data: bytes) -> Any:
 _PLAIN: Mapping[str, Decoder] = {
     **dict.fromkeys(("txt", "text", "transcript"), bytes.decode),
     **dict.fromkeys(("cls", "cls2", "index", "count", "inx", "id"), int),
-    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("json", "jsn"), parse_json),
     **dict.fromkeys(("mp", "msg", "msgpack"), _msgpack),
     "cbor": _cbor,
 }

@@ -14,6 +14,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.decoding.images import open_image
+from shoal.formats.decoding.json_text import parse_json
 
 _KEY = b"huggingface"
 _ORIENTATION = 0x0112
@@ -54,7 +55,7 @@ def _decoder(feature: Any, *, names: bool) -> _Decode | None:
     if kind == "Audio":
         return partial(_embedded, "audio") if feature.get("decode", True) else None
     if kind == "Json":
-        return json.loads if feature.get("decode", True) else None
+        return parse_json if feature.get("decode", True) else None
     if kind == "ClassLabel":
         return partial(_class_name, feature.get("names") or []) if names else None
     if kind in _LISTS:

@@ -7,8 +7,10 @@ sample. The last line needs no newline, and a byte order mark at the start is sk
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from shoal.errors import ShardError
+from shoal.formats.decoding.json_text import json_parser
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.lines.line_borders import BOM, WHITE, LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
@@ -66,10 +68,14 @@ def _refuse_one_value(front: bytes, shard: str) -> None:
         raise ShardError(msg, shard=shard, byte=0, hint=hint)
 
 
+def _value(data: bytes) -> Any:
+    return json.loads(data.decode("utf-8").strip(WHITE))
+
+
 def _decode_json(data: bytes) -> Sample:
     """Return the fields of the object on a line."""
     try:
-        value = json.loads(data.decode("utf-8").strip(WHITE))
+        value = json_parser(_value)(data)
     except UnicodeDecodeError as error:
         what, byte = f"is not UTF-8: {error.reason}", error.start
     except json.JSONDecodeError as error:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.decoding.json_text import parse_json
 from shoal.formats.decoding.pickles import unpickler
 from shoal.formats.mds.encodings import decoder_of
 
@@ -100,7 +101,7 @@ def json_value(data: bytes) -> Any:
     Raises `ValueError` if they are invalid; memory stays within a few times their number.
     """
     if not data or data[0] > _LAST_TAG:
-        return json.loads(data)
+        return parse_json(data)
     reader = _Reader(data)
     value = reader.value()
     if reader.position != len(data):

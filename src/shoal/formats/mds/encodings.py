@@ -16,6 +16,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.decoding.images import open_image, pillow
+from shoal.formats.decoding.json_text import parse_json
 from shoal.formats.decoding.pickles import unpickler
 from shoal.formats.lines.json_values import check_keys, plain_number
 
@@ -220,11 +221,11 @@ _FILES = _with_lists({"jpeg": bytes, "png": bytes, "pil": _png_of})
 _DECODERS: dict[str, Decode] = {
     "bytes": bytes,
     "str": lambda data: data.decode("utf-8"),
-    "int": lambda data: int(np.frombuffer(data, "<i8", count=1)[0]),
+    "int": lambda data: int.from_bytes(data, "little", signed=True),
     "str_int": lambda data: int(data.decode("utf-8")),
     "str_float": lambda data: float(data.decode("utf-8")),
     "str_decimal": _decimal,
-    "json": json.loads,
+    "json": parse_json,
     **_with_lists({"jpeg": _image, "png": _image, "pil": _raw_image}),
 }
 

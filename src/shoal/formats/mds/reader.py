@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from struct import Struct
 from typing import Any, NoReturn
 
 import numpy as np
@@ -95,7 +96,7 @@ class Mds:
         fixed_bytes = sum(column.fixed_bytes or 0 for column in columns)
         walk = partial(walk_sizes, buffer, span.num_samples, num_sizes=num_sizes, fixed_bytes=fixed_bytes)
         starts = borders_in(buffer, span, walk)
-        crcs, decode = partial(offset_crcs, starts, span.first_byte), partial(_decode, columns, num_sizes)
+        crcs, decode = partial(offset_crcs, starts, span.first_byte), _decoder(columns)
         gathered = partial(_gathered, columns, buffer, starts)
         return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, columns=gathered)
 
@@ -110,32 +111,43 @@ def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int
     return Columns(kinds, tuple(records[name] for name, _ in kinds))
 
 
-def _decode(columns: tuple[_Column, ...], num_sizes: int, data: bytes) -> Sample:
-    """Return the values of a sample, by the sizes at its start."""
-    at = 4 * num_sizes
-    sizes = iter(np.frombuffer(data, "<u4", count=num_sizes).tolist() if at <= len(data) else ())
-    sample: Sample = {}
-    for column in columns:
-        size = next(sizes, None) if column.fixed_bytes is None else column.fixed_bytes
-        if size is None or at + size > len(data):
-            msg = f"column {column.name!r} ends after its sample, which has {len(data)} bytes"
-            raise BadRecordError(msg)
-        try:
+class _SampleDecoder:
+    """Decoder of samples with these columns: everything that is the same for each is worked out once."""
+
+    __slots__ = ("_columns", "_head_bytes", "_sizes")
+
+    def __init__(self, columns: tuple[_Column, ...]) -> None:
+        self._columns = [(column, column.fixed_bytes) for column in columns]
+        self._sizes = Struct(f"<{sum(column.fixed_bytes is None for column in columns)}I")
+        self._head_bytes = self._sizes.size
+
+    def __call__(self, data: bytes) -> Sample:
+        """Return the values of a sample, by the sizes at its start."""
+        sample: Sample = {}
+        at = end = self._head_bytes
+        num_bytes = len(data)
+        sizes = iter(self._sizes.unpack_from(data) if end <= num_bytes else ())
+        for column, fixed_bytes in self._columns:
+            end = at + (next(sizes, num_bytes) if fixed_bytes is None else fixed_bytes)
+            if end > num_bytes:
+                msg = f"column {column.name!r} ends after its sample, which has {num_bytes} bytes"
+                raise BadRecordError(msg)
             if column.is_wanted:
-                sample[column.name] = column.decode(data[at : at + size])
-        except UsageError:
-            raise
-        except NoFileError as error:
-            msg = f"column {column.name!r} {error}"
-            raise BadRecordError(msg, byte=at, hint=error.hint) from None
-        except (ValueError, RecursionError, OSError, SyntaxError) as error:
-            msg = f"column {column.name!r} is not a valid {column.encoding}: {error}"
-            raise BadRecordError(msg, byte=at) from None
-        at += size
-    if at != len(data):
-        msg = f"the columns of this sample have {at} bytes, and it has {len(data)}"
-        raise BadRecordError(msg)
-    return sample
+                try:
+                    sample[column.name] = column.decode(data[at:end])
+                except UsageError:
+                    raise
+                except NoFileError as error:
+                    msg = f"column {column.name!r} {error}"
+                    raise BadRecordError(msg, byte=at, hint=error.hint) from None
+                except (ValueError, RecursionError, OSError, SyntaxError) as error:
+                    msg = f"column {column.name!r} is not a valid {column.encoding}: {error}"
+                    raise BadRecordError(msg, byte=at) from None
+            at = end
+        if end != num_bytes:
+            msg = f"the columns of this sample have {end} bytes, and it has {num_bytes}"
+            raise BadRecordError(msg)
+        return sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +181,11 @@ def _known_columns(
 ) -> tuple[_Column, ...]:
     chosen = wanted_of([name for name, _ in pairs], wanted)
     return tuple(_Column(name, encoding, name in chosen, allow_pickle, files) for name, encoding in pairs)
+
+
+@lru_cache(maxsize=64)
+def _decoder(columns: tuple[_Column, ...]) -> _SampleDecoder:
+    return _SampleDecoder(columns)
 
 
 @lru_cache(maxsize=64)
