@@ -48,7 +48,7 @@ class FakeEngine:
 
     def start(self, address: str | None) -> None:
         if address == "nowhere":
-            msg = "no such master\nat java.base"
+            msg = "An error occurred while calling None.SparkSession.\n: no such master\n\tat java.base"
             raise RuntimeError(msg)
         self.events.append(("started", address))
 

@@ -123,8 +123,9 @@ def _starting(name: str, address: str | None, *, hint: str) -> Iterator[None]:
         raise
     except Exception as error:
         where = "here" if address is None else f"at {_shown(address)}"
-        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        msg = f"{name} cannot be reached or started {where}: {printable(first)}"
+        # py4j first says which call has failed, then why.
+        lines = [line.strip(": ") for line in str(error).splitlines() if not line.startswith("An error occurred while")]
+        msg = f"{name} cannot be reached or started {where}: {printable((lines or [type(error).__name__])[0])}"
         raise UsageError(msg, hint=hint) from error
 
 

@@ -19,8 +19,8 @@ from shoal.pack.shard_writer import Named, Unreadable
 from shoal.processes.interpreters import usable_processors
 
 _JOB_BYTES, _JOB_SAMPLES = 64 << 20, 1 << 16
-# Rough cost of reading and digesting.
-_SAMPLE_SECONDS, _BYTE_SECONDS = 20e-6, 1e-9
+# Rough cost of reading and digesting (bench/packing_choices.py).
+_SAMPLE_SECONDS, _BYTE_SECONDS = 10e-6, 0.6e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
