@@ -1,8 +1,8 @@
-"""What the index of many shards costs the driver that merges its parts: memory, CPU time, in packers of other libraries.
+"""What the index of many shards costs the driver that merges its parts, in packers of other libraries.
 
 ``python bench/packer_drivers.py [--shards 100000]`` writes parts of an index as they lie there when all tasks are done
-(no shard exists, none is read) and merges them by the library itself: Streaming's `merge_index` of a part for each task,
-with one shard each, as `dataframe_to_mds` calls it; LitData's merge of a part for each of 1,000 workers. It prints CPU
+(no shard exists, none is read) and has the library merge them: Streaming's `merge_index` of a part for each task, with
+one shard each, as `dataframe_to_mds` calls it; LitData's merge of a part for each of 1,000 workers. It prints CPU
 seconds, the peak of memory beyond that of the imports, and the size of the index.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.compat.peers.environments import python_of  # noqa: E402  # after the path to it
-from tests.environments import CannotHaveError  # noqa: E402
+from tests.compat.peers.environments import python_of  # after the path to it
+from tests.environments import CannotHaveError
 
 _MEASURED = """
 import json, logging, os, resource, sys, time
