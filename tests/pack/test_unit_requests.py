@@ -58,7 +58,7 @@ def test_the_guide_counts_no_fewer_requests_than_a_unit_makes(tmp_path: Path, mo
     few, *few_made = requests_of_job(tmp_path, "few", 160_000, monkeypatch)
     many, *many_made = requests_of_job(tmp_path, "many", 32_000, monkeypatch)
     text = GUIDE.read_text(encoding="utf-8")
-    stated = [int(re.search(rf"^{name} = (\d+)", text, re.MULTILINE)[1]) for name in ("PUTS_A_UNIT", "GETS_A_UNIT")]
+    stated = [int(number) for number in re.findall(r"^(?:PUTS|GETS)_A_UNIT = (\d+)$", text, re.MULTILINE)]
     assert many > 3 * few
     for most, first, second in zip(stated, few_made, many_made, strict=True):
         assert 0.5 * most < (second - first) / (many - few) <= most
