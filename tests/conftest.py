@@ -24,9 +24,11 @@ collect_ignore_glob = [
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples on every run and machine: a red check must be a change of ours. HYPOTHESIS_PROFILE=search looks
-# for new ones.
-settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples on every run and machine: a red check must be a change of ours, and more of the same find no more.
+# HYPOTHESIS_PROFILE=search looks for new ones.
+settings.register_profile(
+    "ci", derandomize=True, max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("search", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
