@@ -18,6 +18,7 @@ from shoal.pack import PackJob, PackSummary, ShardSummary, plan
 from shoal.pack.destination import Output
 from shoal.pack.pack_job import PackTask
 from shoal.pack.ray import ShoalDatasink
+from shoal.pack.records.journal import Journal
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 14_000, "shuffle": True, "seed": 3, "columns": ["length"]}
 SINK: dict[str, Any] = {"format": "jsonl", "shard_bytes": 4_000, "columns": ["id"]}
@@ -114,8 +115,9 @@ def slow_down() -> None:
 
         return slow
 
-    for name in ("begin_shard", "publish", "keep"):
-        setattr(Output, name, slowly(getattr(Output, name)))
+    steps: list[tuple[Any, str]] = [(Output, "begin_shard"), (Output, "publish"), (Journal, "made"), (Journal, "keep")]
+    for owner, name in steps:
+        setattr(owner, name, slowly(getattr(owner, name)))
 
 
 class SlowSink(ShoalDatasink):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +17,9 @@ ROOT = Path(__file__).parent.parent.parent
 INSIDE = Path(__file__).parent / "inside_ray.py"
 
 
+@pytest.mark.timeout(1000)
 def test_packing_works_with_ray(python: Callable[[str], Path], tmp_path: Path) -> None:
-    run_inside(python("ray"), tmp_path, seconds=400)
+    run_inside(python("ray"), tmp_path, seconds=900)
 
 
 @pytest.mark.soak
@@ -37,41 +39,49 @@ def run_inside(python: Path, directory: Path, *options: str, seconds: float) -> 
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",  # or Ray writes a token into the home directory
         }
-        words = [str(python), "-m", "pytest", "-q", "-x", "-W", "default", "-p", "no:cacheprovider", "--durations", "9"]
-        words += [
-            "-m",
-            "soak" if options else "not soak",
-            "--basetemp",
-            str(directory / "inside"),
-            *options,
-            str(INSIDE),
-        ]
-        job = subprocess.Popen(
-            words,
-            env={**os.environ, **told},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            said, _ = job.communicate(timeout=seconds)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
-            end_what_is_left(short)
-    print(said)
-    assert job.returncode == 0, said[-6000:]
+        words = [str(python), "-m", "pytest", "-v", "-x", "-W", "default", "-p", "no:cacheprovider", "--durations", "9"]
+        words += ["-m", "soak" if options else "not soak", "--basetemp", str(directory / "inside"), *options]
+        with (directory / "said").open("wb") as said:
+            job = subprocess.Popen(
+                [*words, str(INSIDE)],
+                env={**os.environ, **told},
+                cwd=ROOT,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    job.wait(seconds)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+                end_what_is_left(short)
+    text = (directory / "said").read_text()
+    print(text)
+    assert job.returncode == 0, text[-6000:]
 
 
 def end_what_is_left(directory: str) -> None:
-    """Kill processes of the cluster that are in no group of ours: they have its directory among their words."""
-    for words in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            is_ours = os.fsencode(f"{directory}/") in words.read_bytes()
-        except OSError:
-            continue
-        if is_ours:
-            os.kill(int(words.parent.name), signal.SIGKILL)
+    """Kill what runs the cluster in this directory and is in no group of ours; workers end when it does."""
+    end = time.monotonic() + 20
+    while (left := running_in(directory)) and time.monotonic() < end:
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.2)
+    assert not left
+
+
+def running_in(directory: str) -> list[int]:
+    """Processes whose words or open files are in a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            opened = [os.readlink(file) for file in process.glob("fd/*")]
+            if os.fsencode(f"{directory}/") in (process / "cmdline").read_bytes() or any(
+                path.startswith(f"{directory}/") for path in opened
+            ):
+                found.append(int(process.name))
+    return found

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Sample
@@ -21,8 +23,9 @@ from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import clean, remove_made
 from shoal.pack.destination import Output, check_prefix, plan_of
-from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
+from shoal.pack.packed_dataset import PackSummary, finish_groups, summaries_of, summary_of_finished
 from shoal.pack.partitions.cut_rows import CutRows
+from shoal.pack.records.part_groups import PartGroup, merged_groups
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Shard, ShardSummary, summary_of
 from shoal.storage.urls import join, without_secrets
@@ -163,7 +166,7 @@ class PartitionWriter:
     def commit(self, written: Iterable[WrittenPartition]) -> PackSummary:
         """Write the index over the shards of all partitions: from then on the dataset exists.
 
-        What earlier attempts made and none of these results has is removed. O(samples) time, and memory of the index.
+        What earlier attempts made and none of these results has is removed. O(samples) time, and O(shards) memory.
 
         Raises
         ------
@@ -181,23 +184,31 @@ class PartitionWriter:
                 msg = f"{without_secrets(self.url)}: there is a dataset already, and these rows are others"
                 raise UsageError(msg, hint="write into another directory, or remove what is there")
             return summary_of_finished(self.url, done)
-        parts = []
-        for shard in shards:
-            part = self._out.journal.kept(shard.name)
-            if part is None or part.metadata["digest"] != shard.digest:
-                msg = f"{without_secrets(join(self.url, shard.name))}: this was written, and is missing now, or another"
-                raise UsageError(msg, hint="nothing was committed; does something else write here?")
-            parts.append(part)
-        _check_columns(parts)
-        remove_made(self._out, self._out.journal.records(), named={shard.name for shard in shards})
-        index = finish(self._out, parts, about={})
-        return PackSummary(self.url, index.format, tuple(shards), index.fingerprint)
+        if not shards:
+            finish_groups(self._out, [], about={})  # which says so
+        recorded = self._out.journal.finished()
+        self._check_there(shard.name for shard in shards if shard.name not in recorded)
+        cuts = np.cumsum([0, *(shard.num_samples for shard in shards)])
+        names = [shard.name for shard in shards]
+        groups = merged_groups(self._out.journal, names, cuts=cuts, completed=lambda _, parts: parts)
+        found = [shard for group in groups for shard in summaries_of(group)]
+        self._check_there(one.name for one, known in zip(shards, found, strict=True) if one.digest != known.digest)
+        _check_columns(groups)
+        remove_made(self._out, self._out.journal.records(), named=set(names))
+        committed = finish_groups(self._out, groups, about={})
+        return PackSummary(self.url, committed.format, committed.shards, committed.fingerprint)
 
     def abort(self) -> None:
         """Remove what this run and earlier ones have made, unless it is committed or another run has begun here."""
         with suppress(UsageError):
             if self._finished() is None:
                 clean(self.url, grace_seconds=0, storage_options=self._storage_options)
+
+    def _check_there(self, lost: Iterator[str]) -> None:
+        name = next(lost, None)
+        if name is not None:
+            msg = f"{without_secrets(join(self.url, name))}: this was written, and is missing now, or another"
+            raise UsageError(msg, hint="nothing was committed; does something else write here?")
 
     def _finished(self) -> Index | None:
         done = self._out.committed()
@@ -223,13 +234,14 @@ def _in_order(written: Iterable[WrittenPartition]) -> list[ShardSummary]:
     return [shard for number in sorted(by_number) for shard in by_number[number].shards]
 
 
-def _check_columns(parts: Sequence[Index]) -> None:
+def _check_columns(groups: Sequence[PartGroup]) -> None:
     """Raise `UsageError` if MDS shards describe their columns differently: they share one description."""
     known: dict[str, Any] = {}
-    for part in parts:
-        found = options_of_shard(part.format, part.shard_heads.get(0, {}))
-        known = known or found
-        if found != known:
-            msg = f"{part.shard_names[0]} has the columns {found['columns']}, and shards before it {known['columns']}"
-            hint = "options={'columns': {...}} gives all shards the same; nothing was committed"
-            raise UsageError(msg, hint=hint)
+    for group in groups:
+        for number, name in enumerate(group.metadata["names"]):
+            found = options_of_shard(group.format, group.shard_heads.get(number, {}))
+            known = known or found
+            if found != known:
+                msg = f"{name} has the columns {found['columns']}, and shards before it {known['columns']}"
+                hint = "options={'columns': {...}} gives all shards the same; nothing was committed"
+                raise UsageError(msg, hint=hint)
