@@ -79,9 +79,8 @@ def running_in(directory: str) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            opened = [os.readlink(file) for file in process.glob("fd/*")]
-            if os.fsencode(f"{directory}/") in (process / "cmdline").read_bytes() or any(
-                path.startswith(f"{directory}/") for path in opened
-            ):
+            opened = [str(file.readlink()) for file in process.glob("fd/*")]
+            words = (process / "cmdline").read_text(errors="replace").split("\0")
+            if any(f"{directory}/" in path for path in (*opened, *words)):
                 found.append(int(process.name))
     return found
