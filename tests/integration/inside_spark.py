@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 import shoal
 import shoal.pack.spark
@@ -209,3 +210,96 @@ def test_an_error_of_the_progress_ends_the_job(spark: SparkSession, inputs: Path
     with pytest.raises(ZeroDivisionError):
         shoal.pack.spark.run(spark, planned(inputs, tmp_path / "out"), progress=fail)
     assert not (tmp_path / "out" / "shoal.index").exists()
+
+
+def table(spark: SparkSession, num_partitions: int) -> DataFrame:
+    """Return rows with a key that has many ties, in as many partitions."""
+    rows = spark.range(0, 5000, 1, num_partitions)
+    texts = functions.concat(functions.lit("text "), functions.col("id").cast("string"))
+    return rows.select("id", (functions.col("id") % 7).alias("label"), texts.alias("text"))
+
+
+def test_a_table_sorted_by_a_key_is_cut_evenly_however_it_lies(spark: SparkSession, tmp_path: Path) -> None:
+    def written(name: str, rows: DataFrame, **more: Any) -> shoal.pack.PackSummary:
+        return shoal.pack.spark.write(rows, tmp_path / name, key="label", format="jsonl", shard_bytes="16KiB", **more)
+
+    told: list[tuple[int, int]] = []
+    first = written("first", table(spark, 3), progress=lambda *numbers: told.append(numbers))
+    again = written("again", table(spark, 5).orderBy(functions.rand(1)), num_partitions=7)
+    assert (first.digest, first.fingerprint) == (again.digest, again.fingerprint)
+    assert written("first", table(spark, 2)).digest == first.digest
+    total = len(first.shards)
+    assert told[0] == (0, total)
+    assert told[-1] == (total, total)
+    assert total > 8
+    sizes = [shard.num_bytes for shard in first.shards]
+    assert max(sizes) - min(sizes) < 2000
+    found = [shoal.open(str(tmp_path / "first"))[number] for number in range(0, 5000, 10)]
+    assert [sample["label"] for sample in found] == sorted(sample["label"] for sample in found)
+    rows = [json.loads(line) for shard in first.shards for line in open_lines(tmp_path / "first" / shard.name)]
+    assert sorted(row["id"] for row in rows) == list(range(5000))
+    with pytest.raises(UsageError, match="this would make another one"):
+        written("first", table(spark, 2).limit(4999))
+
+
+def open_lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_a_table_whose_driver_died_is_finished_with_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
+    def written(name: str, **more: Any) -> shoal.pack.PackSummary:
+        return shoal.pack.spark.write(table(spark, 3), tmp_path / name, key="id", shard_bytes="16KiB", **more)
+
+    expected = written("expected")
+
+    def die(done: int, total: int) -> None:
+        if done:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        written("out", progress=die)
+    lost = list((tmp_path / "out").glob("*.parquet"))[:3]
+    for path in lost:
+        path.unlink()
+    told: list[tuple[int, int]] = []
+    assert written("out", progress=lambda *numbers: told.append(numbers)).fingerprint == expected.fingerprint
+    assert told[0] == (len(expected.shards) - 3, len(expected.shards))
+    assert not (tmp_path / "out" / ".shoal-pack").exists()
+
+
+def test_an_error_of_a_row_is_that_of_shoal(spark: SparkSession, tmp_path: Path) -> None:
+    rows = table(spark, 3).withColumn("data", functions.col("text").cast("binary"))
+    with pytest.raises(UsageError, match="JSON") as caught:
+        shoal.pack.spark.write(rows, tmp_path / "out", key="id", format="jsonl")
+    assert "Traceback" not in str(caught.value)
+    with pytest.raises(UsageError, match="no column 'lable'") as caught:
+        shoal.pack.spark.write(rows, tmp_path / "out", key="lable")
+    assert "did you mean 'label'?" in caught.value.hint
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "mds", "tar"])
+def test_the_format_shoal_writes_partitions_as_they_are(spark: SparkSession, tmp_path: Path, format_name: str) -> None:
+    shoal.pack.spark.register(spark)
+    ordered = table(spark, 4).repartitionByRange(3, "id").sortWithinPartitions("id")
+
+    def save(rows: DataFrame, name: str, **more: str) -> None:
+        writer = rows.write.format("shoal").mode("append").option("format", format_name).option("shard_bytes", "64KiB")
+        for option, value in more.items():
+            writer = writer.option(option, value)
+        writer.save(str(tmp_path / name))
+
+    save(ordered, "out", sort="id", columns="label")
+    dataset = shoal.open(str(tmp_path / "out"))
+    assert dataset.index_column("label").tolist() == [number % 7 for number in range(5000)]
+    assert (len(list((tmp_path / "out").glob("shard-000002-*"))) > 1) == (format_name != "parquet")  # compressed
+    shards = contents(tmp_path / "out")
+    save(ordered, "out", sort="id", columns="label")  # compares
+    assert contents(tmp_path / "out") == shards
+    with pytest.raises(Exception, match="these rows are others"):
+        save(ordered.filter("id < 4000"), "out", sort="id", columns="label")
+    assert contents(tmp_path / "out") == shards
+    with pytest.raises(Exception, match="rows are not sorted by 'id'"):
+        save(table(spark, 2).orderBy(functions.rand(1)), "other", sort="id")
+    assert [path for path in (tmp_path / "other").rglob("*") if path.is_file()] == []
+    with pytest.raises(Exception, match="never replaced"):
+        ordered.write.format("shoal").mode("overwrite").save(str(tmp_path / "out"))

@@ -29,7 +29,7 @@ ENVIRONMENTS = {
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
     "ray": ("ray[data,train]==2.60.0", *TESTING),
     "engines": ("dask==2026.8.0", "distributed==2026.8.0", "daft==0.7.26", "apache-beam==2.77.0"),
-    "spark": ("pyspark==4.0.1", "pyarrow==26.0.1", "numpy>=2.0", *TESTING),
+    "spark": ("pyspark[sql]==4.0.1", "pyarrow==26.0.1", *TESTING),
     "peers": NEEDED_BESIDE_TORCH,
 }
 # Installed without what they ask for: a torchvision, and with it another torch, of 5 GB.

@@ -15,6 +15,7 @@ from shoal.hints import pip_install
 _OLDEST = 4
 _NOTE = "shoal error: "
 _NOTED = re.compile(rf"{_NOTE}([A-Za-z0-9+/=]+)")
+_NEEDED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([\w.]+)")
 _LACKING = re.compile(r"No module named '(shoal\b[\w.]*)'")
 _EXCEPTION = re.compile(r"^([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -91,6 +92,9 @@ def error_of(text: str) -> ShoalError:
         found = pickle.loads(base64.b64decode(noted[-1]))  # noqa: S301  # our own tasks have written it
         if isinstance(found, ShoalError):
             return found
+    if needed := _NEEDED.search(text):
+        msg = f"tables of Spark need {needed[1]}, which is not installed"
+        return UsageError(msg, hint="pip install 'pyspark[sql]', here and for the Python of the executors")
     if lacking := _LACKING.search(text):
         msg = f"a machine of the cluster cannot import {lacking[1]}"
         hint = "install shoal for the Python of the executors (spark.pyspark.python), or send it along with "

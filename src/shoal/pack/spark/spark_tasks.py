@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
@@ -48,15 +49,21 @@ def run(spark: Any, job: UnitJob[_Result], *, progress: UnitProgress | None = No
     """
     context = context_of(spark)
     missing = job.missing()
-    counted = _Counted(progress, job.num_units)
-    counted.tell(job.num_units - len(missing))
-    finished = context.accumulator(job.num_units - len(missing), counted)
-    for tasks in _rounds(job, missing):
-        with own_errors():
-            context.parallelize(tasks, len(tasks)).foreach(_Unit(finished))
+    with counting(context, job.num_units, missing, progress) as finished:
+        for tasks in _rounds(job, missing):
+            with own_errors():
+                context.parallelize(tasks, len(tasks)).foreach(_Unit(finished))
+    return job.finish()
+
+
+@contextmanager
+def counting(context: Any, num_units: int, missing: Sequence[int], progress: UnitProgress | None) -> Iterator[Any]:
+    """Yield an accumulator to which tasks add the units that they finish; an error of ``progress`` is raised."""
+    counted = _Counted(progress, num_units)
+    counted.tell(num_units - len(missing))
+    yield context.accumulator(num_units - len(missing), counted)
     if counted.error is not None:
         raise counted.error
-    return job.finish()
 
 
 def _rounds(job: UnitJob[Any], units: Sequence[int]) -> Iterator[list[bytes]]:
@@ -110,5 +117,6 @@ class _Counted:
 
     def addInPlace(self, value: int, more: int) -> int:  # noqa: N802  # the interface of pyspark
         """Return the sum, and tell of it."""
-        self.tell(value + more)
+        if more:
+            self.tell(value + more)
         return value + more

@@ -1,0 +1,171 @@
+"""Spark's tables as shards: ``df.write.format("shoal")`` and ``spark.read.format("shoal")``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Sample
+from shoal.hints import did_you_mean
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
+from shoal.pack.spark.spark_rows import samples_of, types_of
+from shoal.pack.spark.spark_session import spark_library
+
+spark_library()
+from pyspark import TaskContext  # noqa: E402  # after the check
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage  # noqa: E402
+
+_WRITER_OPTIONS = (
+    "path", "format", "shard_bytes", "columns", "prefix", "extent_bytes", "options", "storage_options", "sort",
+)  # fmt: skip
+
+
+def register(spark: Any) -> None:
+    """Make the format ``"shoal"`` known to a session, to read and write tables with."""
+    spark.dataSource.register(ShoalDataSource)
+
+
+class ShoalDataSource(DataSource):  # type: ignore[misc]
+    """The format ``"shoal"`` of Spark's tables.
+
+    Written are the partitions of a table, each by its task, in their order; the driver commits all with one index.
+    Names and bytes of shards follow from the number of a partition, its rows and the options. An attempt that is
+    repeated gives the same, or an error that names the shard if its rows are others. Spark refuses the mode
+    ``errorifexists``; ``append`` means here: into a directory that has no dataset yet. Nothing is ever replaced.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "shoal"
+
+    def writer(self, schema: Any, overwrite: bool) -> ShoalWriter:  # noqa: FBT001  # the interface of pyspark
+        """Return the writer of a table."""
+        if overwrite:
+            msg = "a dataset of shards is never replaced, so there is no mode('overwrite')"
+            raise UsageError(msg, hint="mode('append'), into a directory of its own")
+        options = dict(self.options)
+        _check_names(options, _WRITER_OPTIONS)
+        format_name = options.get("format", "parquet")
+        given = _json_of(options, "options")
+        types = {name: value for name, value in types_of(schema, format_name).items() if name not in given}
+        table_schema = types.pop("schema", None)
+        writer = PartitionWriter(
+            _path_of(options),
+            format=format_name,
+            shard_bytes=options.get("shard_bytes"),
+            columns=_names_of(options, "columns"),
+            prefix=options.get("prefix", "shard"),
+            extent_bytes=options.get("extent_bytes", EXTENT_BYTES),
+            options={**types, **given},
+            storage_options=_json_of(options, "storage_options"),
+        )
+        writer.begin(table_schema)
+        return ShoalWriter(writer, _names_of(options, "sort"))
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """Message of a task to the driver: its shards, and the sort keys of its first and last row."""
+
+    partition: WrittenPartition
+    keys: tuple[tuple[Any, ...], ...] = ()
+
+
+class ShoalWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writer of a table; made by the driver, and sent to tasks. With ``sort``, the order of rows is checked."""
+
+    def __init__(self, writer: PartitionWriter, sort: Sequence[str]) -> None:
+        self._writer, self._sort = writer, tuple(sort)
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write the rows of the partition that this task has."""
+        number = TaskContext.get().partitionId()
+        ends: list[tuple[Any, ...]] = []
+        rows = samples_of(iterator)
+        if self._sort:
+            rows = _sorted(rows, self._sort, ends)
+        return Written(self._writer.write(number, rows), tuple(ends))
+
+    def commit(self, messages: Sequence[Written | None]) -> None:
+        """Write the index, by which the dataset exists."""
+        written = sorted((message for message in messages if message is not None), key=_number_of)
+        last: tuple[Any, ...] | None = None
+        for message in written:
+            if message.keys and last is not None and message.keys[0] < last:
+                raise _unsorted(self._sort, f"partition {message.partition.partition} begins before the one before it")
+            last = message.keys[-1] if message.keys else last
+        self._writer.commit(message.partition for message in written)
+
+    def abort(self, messages: Sequence[Written | None]) -> None:  # noqa: ARG002  # the interface of pyspark
+        """Remove what was written."""
+        self._writer.abort()
+
+
+def _number_of(message: Written) -> int:
+    return message.partition.partition
+
+
+def _sorted(rows: Iterable[Sample], names: Sequence[str], ends: list[tuple[Any, ...]]) -> Iterator[Sample]:
+    """Yield rows that must be sorted, and put the keys of the first and the last of them into ``ends``."""
+    last: tuple[Any, ...] | None = None
+    for number, row in enumerate(rows):
+        try:
+            key = tuple(map(_rank, map(row.__getitem__, names)))
+        except KeyError as error:
+            msg = f"the table has no column {error.args[0]!r} to be sorted by"
+            raise UsageError(msg, hint=f"its columns are {', '.join(row)}") from None
+        if last is None:
+            ends += [key, key]
+        elif key < last:
+            raise _unsorted(names, f"row {number} of a partition comes before the one before it")
+        ends[1] = last = key
+        yield row
+
+
+def _rank(value: Any) -> tuple[Any, ...]:
+    """Return what compares as Spark sorts: nothing first, what is no number last."""
+    if value is None:
+        return (0,)
+    return (1, value) if value == value else (2,)  # noqa: PLR0124
+
+
+def _unsorted(names: Sequence[str], why: str) -> UsageError:
+    by = ", ".join(map(repr, names))
+    msg = f"the rows are not sorted by {by}: {why}"
+    hint = f"df.repartitionByRange({by}).sortWithinPartitions({by}); or shoal.pack.spark.write(df, url, key=[{by}])"
+    return UsageError(msg, hint=hint)
+
+
+def _check_names(options: Mapping[str, str], known: Sequence[str]) -> None:
+    for name in options:
+        if name.lower() not in known:
+            msg = f"the format shoal has no option {name!r}"
+            raise UsageError(msg, hint=f"{did_you_mean(name, known)}it has {', '.join(known)}")
+
+
+def _path_of(options: Mapping[str, str]) -> str:
+    if "path" not in options:
+        msg = "there is no path"
+        raise UsageError(msg, hint="save(url) when writing, load(url) when reading")
+    return options["path"]
+
+
+def _names_of(options: Mapping[str, str], name: str) -> list[str]:
+    return [word.strip() for word in options.get(name, "").split(",") if word.strip()]
+
+
+def _json_of(options: Mapping[str, str], name: str) -> dict[str, Any]:
+    text = options.get(name, "{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        msg = f"{name} must be a JSON object, and is {text!r:.80}"
+        raise UsageError(msg, hint=f"""option("{name}", '{{"compression": "zstd"}}'), for instance""")
+    return found

@@ -1,0 +1,215 @@
+"""`shoal.pack.spark.write`: a table of Spark, sorted by a key, as shards of equal size.
+
+One shuffle sorts the table (`shoal.pack.spark.spark_order`), another brings the rows of a shard into one task.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from shoal.formats.column_paths import Column, as_columns
+from shoal.formats.writing.written_formats import encoder_named
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.table import Index
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.destination import Output, check_prefix, names_of_shards, plan_of
+from shoal.pack.jobs import ShardJob
+from shoal.pack.pack_job import PackJob
+from shoal.pack.packed_dataset import PackSummary, finish
+from shoal.pack.shard_plan import PackPlan
+from shoal.pack.shard_sizes import shard_sizing
+from shoal.pack.shard_writer import Shard, summary_of
+from shoal.pack.spark.spark_order import Sizes, Span, check_table, ordered_table, plain_rows, sizes_of, spans_of
+from shoal.pack.spark.spark_rows import samples_of, types_of
+from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
+from shoal.pack.spark.spark_tasks import counting
+from shoal.pack.unit_job import UnitProgress
+
+_ROW, _SHARD = "__shoal_row", "__shoal_shard"
+_SPAN = ("__shoal_partition", "__shoal_first", "__shoal_stop")
+_ROW_BITS = 33  # of monotonically_increasing_id, below the number of the partition
+
+
+def write(
+    df: Any,
+    url: str | os.PathLike[str],
+    *,
+    key: str | Sequence[str],
+    format: str = "parquet",  # noqa: A002  # the word of the public interface
+    shard_bytes: int | str | None = None,
+    num_readers: int = 1,
+    columns: Sequence[str | Column] = (),
+    prefix: str = "shard",
+    extent_bytes: int | str = EXTENT_BYTES,
+    num_partitions: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: UnitProgress | None = None,
+) -> PackSummary:
+    """Write a table of Spark as shards of equal size, sorted by a key, and commit them with one index.
+
+    Names and bytes of the shards follow from the rows and the arguments alone, not from how the table lies in
+    partitions, the number of executors, or attempts. Rows of equal keys come in the order of a hash of theirs. If the
+    driver dies, the same call makes only what is missing.
+
+    The table is computed once and kept on the disks of the executors while it is written; rows are shuffled twice.
+
+    Parameters
+    ----------
+    df
+        A `pyspark.sql.DataFrame` without maps, variants and types of the user, which Spark cannot order.
+    url, format, columns, prefix, extent_bytes, options, storage_options
+        As for `shoal.pack.Writer`. Columns of tables and MDS have the types of ``df``.
+    key
+        The column, or columns, by which the rows are sorted; ascending, and nulls first.
+    shard_bytes
+        Approximate bytes of the rows of a shard at most, before compression; shards are cut evenly, so that no small
+        one is left. None for the rule of `shard_sizing` for ``num_readers`` readers.
+    num_partitions
+        Partitions in which the table is sorted; None leaves it to Spark. It has no influence on the result.
+    progress
+        Called with the number of finished shards and the total.
+
+    Returns
+    -------
+    PackSummary
+        Shards with their digests.
+
+    Raises
+    ------
+    UsageError
+        The destination already holds something else, the table has no such column, or the format cannot hold a row.
+    StorageError
+        A shard cannot be written, as often as Spark tried.
+    WorkerError
+        Spark gave up for another reason.
+    """
+    context_of(df.sparkSession)
+    keys = [key] if isinstance(key, str) else list(key)
+    check_table(df, keys)
+    check_prefix(prefix)
+    given = dict(options or {})
+    shard = Shard(
+        "", format, {**types_of(df.schema, format), **given}, as_columns(columns),
+        parse_bytes(extent_bytes, "extent_bytes"),
+    )  # fmt: skip
+    suffix = encoder_named(format, **shard.options).suffix
+    from pyspark import StorageLevel  # noqa: PLC0415  # optional
+
+    with own_errors():
+        ordered = ordered_table(df, keys, format, num_partitions).persist(StorageLevel.DISK_ONLY)
+    try:
+        with own_errors():
+            sizes = sizes_of(ordered)
+        if shard_bytes is None:
+            shard_bytes = shard_sizing(sizes.total_bytes, num_readers=num_readers).shard_bytes
+        num_bytes = parse_bytes(shard_bytes, "shard_bytes")
+        asked = _asked(df, keys, sizes, shard, num_bytes, prefix, given)
+        out = Output(url, plan=plan_of(asked), storage_options=storage_options)
+        finished = out.begin(suffix=suffix, asked=asked)
+        out.release()
+        if finished is not None:
+            return PackJob(out, finished).finish()
+        with own_errors():
+            spans = spans_of(ordered, sizes, num_bytes)
+        units = _units(spans, shard, prefix, suffix)
+        job = PackJob(out, units)
+        if missing := job.missing():
+            _pack(out, units, ordered, missing, progress)
+        return job.finish()
+    finally:
+        ordered.unpersist()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SortedUnits:
+    """Units whose rows come through a shuffle of Spark, and not from a table of inputs."""
+
+    plan: PackPlan
+    names: Sequence[str]
+    common: Shard
+    spans: Sequence[Span]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def unit(self, number: int) -> ShardJob:
+        """Return a unit that lacks its rows."""
+        num_rows = int(self.plan.cuts[number + 1] - self.plan.cuts[number])
+        return ShardJob(number, replace(self.common, name=self.names[number]), (), num_rows)
+
+    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
+        """Join the parts, and write the index."""
+        index = finish(out, parts, about={})
+        return index, PackSummary(out.url, index.format, tuple(map(summary_of, parts)), index.fingerprint)
+
+
+def _asked(
+    df: Any, keys: list[str], sizes: Sizes, shard: Shard, shard_bytes: int, prefix: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all that the shards follow from, so that an unfinished packing can be recognised."""
+    return {
+        "spark": 1,
+        "rows": sizes.rows_hash,
+        "num_rows": sizes.total_rows,
+        "schema": df.schema.simpleString(),
+        "key": keys,
+        "format": shard.format,
+        "shard_bytes": shard_bytes,
+        "columns": [[column.name, column.path] for column in shard.columns],
+        "prefix": prefix,
+        "extent_bytes": shard.extent_bytes,
+        "options": {name: repr(value) for name, value in options.items()},
+    }
+
+
+def _units(spans: Sequence[Span], common: Shard, prefix: str, suffix: str) -> SortedUnits:
+    # A row larger than a shard leaves shares of the bytes in which no row begins.
+    numbers = {share: number for number, share in enumerate(sorted({span.shard for span in spans}))}
+    spans = [replace(span, shard=numbers[span.shard]) for span in spans]
+    num_rows, num_bytes = np.zeros((2, len(numbers)), dtype=np.int64)
+    for span in spans:
+        num_rows[span.shard] += span.stop - span.first
+        num_bytes[span.shard] += span.num_bytes
+    plan = PackPlan(np.concatenate([[0], np.cumsum(num_rows)]), num_bytes)
+    return SortedUnits(plan, names_of_shards(prefix, suffix, range(len(numbers))), common, spans)
+
+
+def _pack(out: Output, units: SortedUnits, ordered: Any, missing: Sequence[int], progress: UnitProgress | None) -> None:
+    """Bring the rows of each missing shard into one task, and make the shards."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    wanted, session = set(missing), ordered.sparkSession
+    spans = [(span.shard, span.partition, span.first, span.stop) for span in units.spans if span.shard in wanted]
+    with counting(session.sparkContext, len(units), missing, progress) as finished, own_errors():
+        where = session.createDataFrame(spans, ", ".join(f"{name} long" for name in (_SHARD, *_SPAN)))
+        rows = plain_rows(ordered).withColumn(_ROW, F.monotonically_increasing_id())
+        number = F.col(_ROW).bitwiseAND((1 << _ROW_BITS) - 1)
+        is_in_span = F.shiftright(_ROW, _ROW_BITS) == F.col(_SPAN[0])
+        is_in_span &= (number >= F.col(_SPAN[1])) & (number < F.col(_SPAN[2]))
+        placed = rows.join(F.broadcast(where), is_in_span).drop(*_SPAN)
+        # By a hash: a task may get several shards, and others none. For ranges Spark would compute a sample first.
+        by_shard = placed.repartition(len(missing), _SHARD).sortWithinPartitions(_SHARD, _ROW)
+        by_shard.mapInArrow(_PackShards(out, replace(units, spans=()), finished), "shard long").collect()
+
+
+class _PackShards:
+    """Function of a task: makes the shards whose rows it gets, one after the other."""
+
+    def __init__(self, out: Output, units: SortedUnits, finished: Any) -> None:
+        self._out, self._units, self._finished = out, units, finished
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        with noting_errors():
+            for number, rows in groupby(samples_of(batches), key=itemgetter(_SHARD)):
+                own = ({name: row[name] for name in row if name not in (_SHARD, _ROW)} for row in rows)
+                replace(self._units.unit(number), inputs=own).run(self._out, lambda _, __: None)
+                self._finished += 1
+        yield from ()
