@@ -11,17 +11,29 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.hints import did_you_mean
 from shoal.index.cutting import EXTENT_BYTES
+from shoal.indexing.open_source import Opened, open_source
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.partitions.partition_reader import PartitionReader
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
-from shoal.pack.spark.spark_rows import samples_of, types_of
+from shoal.pack.spark.spark_rows import arrow_schema_of, batches_of, samples_of, schema_of_dataset, types_of
 from shoal.pack.spark.spark_session import spark_library
 
 spark_library()
 from pyspark import TaskContext  # noqa: E402  # after the check
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage  # noqa: E402
+from pyspark.sql.datasource import (  # noqa: E402
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
+_READER_OPTIONS = ("path", "decode", "split", "format", "partition_bytes", "storage_options")
 _WRITER_OPTIONS = (
     "path", "format", "shard_bytes", "columns", "prefix", "extent_bytes", "options", "storage_options", "sort",
 )  # fmt: skip
+
+_PARTITION_BYTES = 128 << 20
 
 
 def register(spark: Any) -> None:
@@ -32,16 +44,45 @@ def register(spark: Any) -> None:
 class ShoalDataSource(DataSource):  # type: ignore[misc]
     """The format ``"shoal"`` of Spark's tables.
 
+    Read are the samples of a dataset in stored order, by spans of about ``partition_bytes`` (128 MiB). The columns are
+    those of a table's or MDS's schema; else of the first 1000 samples, and a later one with another field is an error.
+    ``.schema(...)`` names them instead: fields that it lacks are then left out. Fields of a tar are bytes, unless the
+    option ``decode`` is ``true``.
+
     Written are the partitions of a table, each by its task, in their order; the driver commits all with one index.
     Names and bytes of shards follow from the number of a partition, its rows and the options. An attempt that is
     repeated gives the same, or an error that names the shard if its rows are others. Spark refuses the mode
     ``errorifexists``; ``append`` means here: into a directory that has no dataset yet. Nothing is ever replaced.
     """
 
+    _is_found = False  # the schema, rather than given
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return "shoal"
+
+    def schema(self) -> Any:
+        """Return the schema of a dataset that is read without one."""
+        self._is_found = True
+        return schema_of_dataset(*self._opened())
+
+    def reader(self, schema: Any) -> ShoalReader:
+        """Return the reader of a dataset."""
+        _, reader = self._opened()
+        wanted = parse_bytes(self.options.get("partition_bytes", _PARTITION_BYTES), "partition_bytes")
+        return ShoalReader(reader, schema, max(1, -(-reader.num_bytes // wanted)), is_whole=self._is_found)
+
+    def _opened(self) -> tuple[Opened, PartitionReader]:
+        options = dict(self.options)
+        _check_names(options, _READER_OPTIONS)
+        split, stored = options.get("split"), _json_of(options, "storage_options")
+        path, shard_format = _path_of(options), options.get("format")
+        opened = open_source(path, split=split, format=shard_format, storage_options=stored or None)
+        decode = options.get("decode", "false").lower() == "true"
+        return opened, PartitionReader(
+            path, decode=decode, split=split, format=shard_format, storage_options=stored or None
+        )
 
     def writer(self, schema: Any, overwrite: bool) -> ShoalWriter:  # noqa: FBT001  # the interface of pyspark
         """Return the writer of a table."""
@@ -66,6 +107,22 @@ class ShoalDataSource(DataSource):  # type: ignore[misc]
         )
         writer.begin(table_schema)
         return ShoalWriter(writer, _names_of(options, "sort"))
+
+
+class ShoalReader(DataSourceReader):  # type: ignore[misc]
+    """Reader of a dataset, by spans; sent to tasks with the index."""
+
+    def __init__(self, reader: PartitionReader, schema: Any, num_spans: int, *, is_whole: bool) -> None:
+        self._reader, self._schema = reader, arrow_schema_of(schema)
+        self._num_spans, self._is_whole = num_spans, is_whole
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the spans, one a task."""
+        return [InputPartition(span) for span in self._reader.spans(self._num_spans)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the samples of a span as record batches."""
+        yield from batches_of(self._reader.samples(*partition.value), self._schema, is_whole=self._is_whole)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from shoal.formats.mds.encodings import encoding_for
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_types import arrow_library
+from shoal.formats.tables.column_kinds import kinds_of_rows, schema_of_kinds
+from shoal.formats.tables.rows_to_columns import table_of_rows
 from shoal.formats.writing.written_formats import TABLE_FORMATS
+from shoal.indexing.open_source import Opened
+from shoal.pack.from_shards.new_schemas import options_like
+from shoal.pack.partitions.partition_reader import PartitionReader
 
 _VALUES: Mapping[str, Any] = {
     **dict.fromkeys(("byte", "short", "integer", "long"), 0),
@@ -16,6 +22,9 @@ _VALUES: Mapping[str, Any] = {
     "string": "",
     "binary": b"",
 }
+
+_FIRST_SAMPLES = 1000
+_ROWS_AT_ONCE = 256
 
 
 def arrow_schema_of(schema: Any) -> Any:
@@ -44,3 +53,24 @@ def samples_of(batches: Iterable[Any]) -> Iterator[Sample]:
     """Yield the rows of record batches."""
     for batch in batches:
         yield from batch.to_pylist()
+
+
+def schema_of_dataset(opened: Opened, reader: PartitionReader) -> Any:
+    """Return the schema of Spark for a dataset: that of its tables, or else of its first samples."""
+    arrow_library("a table of Spark")
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  # optional
+
+    schema = options_like(opened, "parquet").get("schema")
+    if schema is None:
+        first = list(reader.samples(0, min(_FIRST_SAMPLES, reader.num_samples)))
+        schema = schema_of_kinds(kinds_of_rows({}, first, first=0, format_name="Spark", skips=False))
+    return from_arrow_schema(schema)
+
+
+def batches_of(samples: Iterable[Sample], schema: Any, *, is_whole: bool) -> Iterator[Any]:
+    """Yield samples as record batches of a schema of pyarrow; unless that ``is_whole``, other fields are left out."""
+    rest = iter(samples)
+    while rows := list(islice(rest, _ROWS_AT_ONCE)):
+        if not is_whole:
+            rows = [{name: row[name] for name in schema.names if name in row} for row in rows]
+        yield from table_of_rows(rows, schema, format_name="Spark").to_batches()
