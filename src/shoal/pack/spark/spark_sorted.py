@@ -22,10 +22,11 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output, check_prefix, names_of_shards, plan_of
 from shoal.pack.jobs import ShardJob
 from shoal.pack.pack_job import PackJob
-from shoal.pack.packed_dataset import PackSummary, finish
+from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
+from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard, summary_of
+from shoal.pack.shard_writer import Shard
 from shoal.pack.spark.spark_order import Sizes, Span, check_table, ordered_table, plain_rows, sizes_of, spans_of
 from shoal.pack.spark.spark_rows import samples_of, types_of
 from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
@@ -145,10 +146,14 @@ class SortedUnits:
         num_rows = int(self.plan.cuts[number + 1] - self.plan.cuts[number])
         return ShardJob(number, replace(self.common, name=self.names[number]), (), num_rows)
 
-    def commit(self, out: Output, parts: Sequence[Index]) -> tuple[Index, PackSummary]:
-        """Join the parts, and write the index."""
-        index = finish(out, parts, about={})
-        return index, PackSummary(out.url, index.format, tuple(map(summary_of, parts)), index.fingerprint)
+    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:  # noqa: ARG002  # of the same shape
+        """Return the parts, which are complete."""
+        return parts
+
+    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
+        """Join the merged parts, and write the index."""
+        made = finish_groups(out, groups, about={})
+        return made, PackSummary(out.url, made.format, made.shards, made.fingerprint)
 
 
 def _asked(
