@@ -18,6 +18,7 @@ import pytest
 import ray
 from tests.integration import ray_jobs
 from tests.integration.ray_jobs import ALWAYS, NUM_ROWS, OPTIONS, SINK, FailingOnce, FailingSink, Job, Refused, SlowSink
+from tests.integration.shards_on_engines import check_shards_on_engine
 from tests.pack.contents import contents_of
 from tests.pack.files import make_files
 
@@ -355,3 +356,12 @@ def test_spans_of_whole_extents_are_read_in_order(nodes: Nodes, source: Path, tm
     found.context.execution_options.preserve_order = True
     assert [row["__key__"] for row in found.take_all()] == [ds[number]["__key__"] for number in range(300)]
     assert found.materialize().num_blocks() == 7
+
+
+# ---- units on shards
+
+
+def test_shards_are_indexed_and_verified_while_workers_are_killed(nodes: Nodes, tmp_path: Path) -> None:
+    with killing(nodes, 3, seed=4) as killed:
+        check_shards_on_engine(lambda job: shoal.pack.ray.run(job, remote_options=ALWAYS), tmp_path / "in", seconds=0.1)
+    assert killed

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
+from tests.integration.shards_on_engines import check_shards_on_engine
 
 import shoal
 import shoal.pack.spark
@@ -335,3 +336,21 @@ def test_types_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> No
     back = spark.read.format("shoal").load(str(tmp_path / "out"))
     assert back.schema.simpleString() == rows.schema.simpleString()
     assert back.collect() == rows.sort("id").collect()
+
+
+def test_shards_are_indexed_and_verified_while_executors_are_killed(spark: SparkSession, tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def kill() -> None:
+        for _ in range(NUM_KILLS):
+            if over.wait(random.uniform(1.0, 3.0)):
+                return
+            kill_an_executor()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        check_shards_on_engine(lambda job: shoal.pack.spark.run(spark, job), tmp_path / "in", seconds=0.1)
+    finally:
+        over.set()
+        killer.join()

@@ -25,6 +25,7 @@ _Kept = TypeVar("_Kept")
 
 _KEEP_SECONDS = 7 * 86_400.0
 _LEAST_WAIT_SECONDS = 1.0
+_UNKNOWN_WAIT_SECONDS = 5.0  # of a rank that has no share, and does not know how long one takes
 _LONGEST_PAUSE_SECONDS = 1.0
 _SIDE_BY_SIDE = 32  # shards of others that are taken over in one pass, since as many are read at a time
 
@@ -96,11 +97,10 @@ class _Sharing:
         """Run the units that are due from this rank alone."""
         share = set(range(self._me.rank, self._units.num_units, self._me.world_size))
         own = [number for number in self._units.missing() if number in share]
-        began_seconds = time.monotonic()
-        self._run(own, num_processes=max(1, usable_processors() // self._me.local_size))
-        # At about this pace, parts of other ranks come too.
-        pace_seconds = (time.monotonic() - began_seconds) / max(1, len(own))
-        self._wait_seconds = max(_LEAST_WAIT_SECONDS, 2 * pace_seconds)
+        longest_seconds = self._run(own, num_processes=max(1, usable_processors() // self._me.local_size))
+        # Shards that are read side by side finish in bursts; those of other ranks come about as often.
+        usual_seconds = 2 * longest_seconds if own else _UNKNOWN_WAIT_SECONDS
+        self._wait_seconds = max(_LEAST_WAIT_SECONDS, usual_seconds)
 
     def is_complete(self) -> bool:
         """Return True if all parts are there."""
@@ -144,7 +144,12 @@ class _Sharing:
                 num_shards += len(self._units.task(number).shards)
         return some
 
-    def _run(self, numbers: Sequence[int], *, num_processes: int) -> None:
+    def _run(self, numbers: Sequence[int], *, num_processes: int) -> float:
+        """Run some units; return the longest time in which none was done."""
         workers = 0 if num_processes == 1 else num_processes
+        longest_seconds, last_seconds = 0.0, time.monotonic()
         for _ in self._units.run_side_by_side(numbers, workers=workers, progress=self._progress):
             self._num_run += 1
+            now_seconds = time.monotonic()
+            longest_seconds, last_seconds = max(longest_seconds, now_seconds - last_seconds), now_seconds
+        return longest_seconds
