@@ -42,45 +42,48 @@ SHARD_BYTES = 16 << 20
 SECONDS = 600  # a run that was not disturbed and takes longer has failed
 STUCK_SECONDS = 90  # one that a kill holds up for so long hangs
 _SHARDS = (".tar", ".mds", ".bin")
-_SPARK = (*NEEDED_BESIDE_TORCH, "pyarrow==26.0.1", "pandas<3", "pyspark==4.0.1")
+_ENVIRONMENTS = PEERS | {
+    "streaming-spark": Peer(
+        (*NEEDED_BESIDE_TORCH, "pyarrow==26.0.1", "pandas<3", "pyspark==4.0.1"),
+        torch=True,
+        alone=("mosaicml-streaming==0.13.0",),
+        program="java",
+    )
+}
 
 
 class Packer(NamedTuple):
-    """A packer, with the environment it needs: of a peer, or one of the integration tests by its name."""
+    """A packer; its environment is one of peers, one of the integration tests, or that of shoal."""
 
     title: str
     script: str
-    peer: Peer | str
+    environment: str = ""
     format: str = "tar"
 
 
 PACKERS = {
-    "mds": Packer("Streaming 0.13.0, MDSWriter in a pool", "mds_processes.py", PEERS["streaming"]),
-    "mds-spark": Packer(
-        "Streaming 0.13.0, dataframe_to_mds, Spark 4.0.1",
-        "mds_spark.py",
-        Peer(_SPARK, torch=True, alone=("mosaicml-streaming==0.13.0",), program="java"),
-    ),
+    "mds": Packer("Streaming 0.13.0, MDSWriter in a pool", "mds_processes.py", "streaming"),
+    "mds-spark": Packer("Streaming 0.13.0, dataframe_to_mds", "mds_spark.py", "streaming-spark"),
     "ray": Packer("Ray Data 2.60.0, write_webdataset", "ray_data.py", "ray"),
-    "litdata": Packer("LitData 0.2.76, optimize", "litdata_optimize.py", PEERS["litdata"]),
-    "img2dataset": Packer("the loop of img2dataset, webdataset 1.0.2", "img2dataset_style.py", PEERS["webdataset"]),
-    "shoal": Packer("shoal pack", "shoal_pack.py", Peer()),
-    "shoal-mds": Packer("shoal pack --format mds", "shoal_pack.py", Peer(), "mds"),
+    "litdata": Packer("LitData 0.2.76, optimize", "litdata_optimize.py", "litdata"),
+    "img2dataset": Packer("the loop of img2dataset, webdataset 1.0.2", "img2dataset_style.py", "webdataset"),
+    "shoal": Packer("shoal pack", "shoal_pack.py"),
+    "shoal-mds": Packer("shoal pack --format mds", "shoal_pack.py", format="mds"),
+    "shoal-ray": Packer("shoal.pack.ray.run, Ray 2.60.0", "shoal_with_ray.py", "ray"),
+    "shoal-spark": Packer("shoal.pack.spark.run, Spark 4.0.1", "shoal_with_spark.py", "streaming-spark"),
 }
 
 
 def python_for(name: str) -> Path:
-    peer = PACKERS[name].peer
-    if isinstance(peer, str):
-        return python_with(peer)
+    if not name:
+        return Path(sys.executable)
+    if name not in _ENVIRONMENTS:
+        return python_with(name)
+    peer = _ENVIRONMENTS[name]
     if peer.program and shutil.which(peer.program) is None:
         msg = f"{peer.program} is not installed"
         raise CannotHaveError(msg)
-    if not peer.packages:
-        return Path(sys.executable)
-    own = name if name == "mds-spark" else next(known for known, other in PEERS.items() if other is peer)
-    home = home_of(ROOT / ".compat" / "peers", {"mds-spark": "streaming-spark"}.get(own, own))
-    stand_ins = TORCHVISION if peer.torch else None
+    home, stand_ins = home_of(ROOT / ".compat" / "peers", name), TORCHVISION if peer.torch else None
     return environment(home, peer.packages, alone=peer.alone, stand_ins=stand_ins, torch=peer.torch)
 
 
@@ -89,12 +92,12 @@ class Run:
 
     def __init__(self, name: str, files: Path, home: Path) -> None:
         self.packer, self.files, self.out = PACKERS[name], files, home / "out"
-        self._python, self._home = python_for(name), home
+        self._python, self._home = python_for(PACKERS[name].environment), home
         self._environment = {name: value for name, value in os.environ.items() if name != "RANK"} | {
             "HOME": str(home),
             "TMPDIR": str(home),
             "RAY_TMPDIR": str(home),
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]),
             "PYSPARK_PYTHON": str(self._python),
             "PACKING_BEGUN": str(home / "begun"),
             "PACKING_FORMAT": self.packer.format,
@@ -210,11 +213,11 @@ def told(run: Run, wanted: set[str], whole: dict[str, tuple[int, str]]) -> str:
         return f"no dataset ({run.last_words()}); {len(found)} files, {sum(size for size, _ in found.values()):,} bytes"
     counts = Counter(keys)
     doubled = sum(count - 1 for key, count in counts.items() if key in wanted)
-    broken = sum(key.startswith("broken") for key in counts)
+    num_broken = sum(key.startswith("broken") for key in counts)
     orphans = _named_by_no_index(run.out, found)
     return (
-        f"{len(keys):,} samples, {len(wanted - counts.keys()):,} lost, {doubled:,} doubled, "
-        f"{broken} broken shards; {orphans}; names and bytes of shards are {same}"
+        f"{len(keys) - num_broken:,} samples, {len(wanted - counts.keys()):,} lost, {doubled:,} doubled, "
+        f"{num_broken} broken shards; {orphans}; names and bytes of shards are {same}"
     )
 
 
@@ -294,7 +297,7 @@ def side_by_side(runs: dict[str, Run], num_files: int, rounds: int) -> None:
             driver, total = (max(column) / 1e6 for column in list(zip(*found, strict=True))[3:])
             num_bytes = sum(size for size, _ in written[name].values())
             print(
-                f"{PACKERS[name].title:48} {num_files / wall:8,.0f} rows/s (best), {cpu:6.2f} s of CPU "
+                f"{PACKERS[name].title:42} {num_files / wall:8,.0f} rows/s (best), {cpu:6.2f} s of CPU "
                 f"after {before:5.2f} s to start; {num_bytes:,} bytes in {len(written[name])} files; "
                 f"driver {driver:,.0f} MB, all {total:,.0f} MB"
             )
