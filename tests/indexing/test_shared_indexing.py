@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,10 @@ from tests.storage.servers import moto, s3_client, s3_options
 from tests.stream.made import write_tars
 
 import shoal
+from shoal.errors import ShardError, StorageError
+from shoal.indexing import open_source
+from shoal.indexing.jobs import shard_units, shared_indexing
+from shoal.storage.files.local_store import LocalStore
 from shoal.stream.ranks import job_rank
 
 COUNTS = [20, 30, 10, 5, 40, 1, 7, 9, 12, 3]
@@ -183,3 +188,50 @@ def test_ranks_killed_in_any_number(ranks: Ranks, tars: Path, expected: str) -> 
 )
 def test_the_rank_of_a_job(environment: dict[str, str], expected: tuple[int, int, int] | None) -> None:
     assert job_rank(environment) == expected
+
+
+@pytest.fixture
+def as_rank(expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is a rank of a job, with a cache of its own in which there is no index; its data are not small."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setattr(open_source, "small_bytes", lambda _: 0)
+    monkeypatch.setattr(shard_units, "_LEAST_SHARDS", 1)
+    monkeypatch.setattr(shared_indexing, "_LEAST_WAIT_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("as_rank")
+@pytest.mark.parametrize("verb", ["put", "find", "list", "read_range"])
+def test_where_parts_cannot_be_kept_each_rank_does_it_alone(
+    verb: str, tars: Path, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = getattr(LocalStore, verb)
+
+    def fail(self: LocalStore, path: str, *given: Any) -> Any:
+        if "/units" in path:
+            msg = "the disk does not work"
+            raise StorageError(msg)
+        return whole(self, path, *given)
+
+    monkeypatch.setattr(LocalStore, verb, fail)
+    assert shoal.open(tars).stream.opened.index.fingerprint == expected
+    assert "ranks cannot share the work" in caplog.text
+
+
+@pytest.mark.usefixtures("as_rank")
+def test_what_it_costs_to_share_nothing_is_said(
+    tars: Path, expected: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with caplog.at_level(logging.INFO, logger="shoal"):
+        assert shoal.open(tars).stream.opened.index.fingerprint == expected
+    assert f"machines that do not share {tmp_path / 'own'} each index all 10 shards of 0.0 GB" in caplog.text
+    assert "rank 1 of 16 indexes its share of 10 units" in caplog.text
+
+
+@pytest.mark.usefixtures("as_rank")
+def test_an_error_of_a_shard_is_that_of_one_machine(tars: Path) -> None:
+    shard = sorted(tars.glob("*.tar"))[1]
+    os.truncate(shard, 2500)
+    with pytest.raises(ShardError, match=shard.name):
+        shoal.open(tars)

@@ -13,6 +13,7 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -424,27 +425,34 @@ class _Making:
         if isinstance(self.format, Folder):
             return None  # nothing is read
         found, beside = self.what.source, join(self.what.source.root, INDEX_NAME)
-        directory, parts_store = join(found.root, PARTS), self.shared
-        if parts_store is None:
-            directory, parts_store = str(Path(self.cache_dir, UNITS)), LocalStore()
-            if scheme_of(found.root):
-                text = "%s: ranks on machines that do not share %s each read the headers of all shards: %s"
-                _log.info(text, found.asked, self.cache_dir, "publish_index=True or a shared SHOAL_CACHE_DIR avoids it")
+        places: list[tuple[str, Store]] = [(str(Path(self.cache_dir, UNITS)), LocalStore())]
+        if self.shared is not None:
+            places.insert(0, (join(found.root, PARTS), self.shared))
+        elif scheme_of(found.root) or me.local_size < me.world_size:
+            text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
+            how = "; publish_index=True shares that, too" if scheme_of(found.root) else ""
+            _log.info(text, found.asked, self.cache_dir, len(infos), sum(info.num_bytes for info in infos) / 1e9, how)
 
         def there() -> tuple[Index, str | None] | None:
             if (known := self._cached(path, infos)) is not None or self.shared is None:
                 return known
             self.shared.close()  # drops what was known of the index
-            if self.shared.find(beside) is None:
-                return None
-            index = load_index(beside, store=self.shared, cache_dir=self.cache_dir)
-            return (index, beside) if describes(index, found, infos) else None
+            with suppress(ShoalError):
+                if self.shared.find(beside) is not None:
+                    index = load_index(beside, store=self.shared, cache_dir=self.cache_dir)
+                    return (index, beside) if describes(index, found, infos) else None
+            return None
 
-        units = index_units(
-            self.what, self.store, self.format, extent_bytes=EXTENT_BYTES, checksum=False,
-            parts_in=partial(UnitParts, directory, store=parts_store),
-        )  # fmt: skip
-        return index_together(units, me, keep=partial(self._kept, path=path), there=there, progress=self.progress)
+        for directory, parts_store in places:
+            units = index_units(
+                self.what, self.store, self.format, extent_bytes=EXTENT_BYTES, checksum=False,
+                parts_in=partial(UnitParts, directory, store=parts_store),
+            )  # fmt: skip
+            keep = partial(self._kept, path=path)
+            made = index_together(units, me, keep=keep, there=there, progress=self.progress)
+            if made is not None:
+                return made
+        return None
 
     def _local(self) -> LocalStore:
         return self.store if isinstance(self.store, LocalStore) else LocalStore()

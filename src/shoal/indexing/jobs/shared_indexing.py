@@ -27,6 +27,7 @@ _KEEP_SECONDS = 7 * 86_400.0
 _LEAST_WAIT_SECONDS = 1.0
 _UNKNOWN_WAIT_SECONDS = 5.0  # of a rank that has no share, and does not know how long one takes
 _LONGEST_PAUSE_SECONDS = 1.0
+_MOST_FAILURES = 5  # of reading all parts
 _SIDE_BY_SIDE = 32  # shards of others that are taken over in one pass, since as many are read at a time
 
 
@@ -53,25 +54,42 @@ def index_together(
 
     Raises `ShardError`: a shard cannot be parsed; `StorageError`: it cannot be read, or changed meanwhile.
     """
-    parts = units.parts
     try:
-        parts.begin(keep_seconds=_KEEP_SECONDS)
-        if (found := there()) is not None:
-            parts.close()
-            return found
+        return _shared(units, me, keep, there, progress)
     except StorageError as error:
-        _log.info("the ranks of this job cannot share the work: %s", error.message)
+        if not units.parts.failed:
+            raise
+        where, asked = without_secrets(units.parts.directory), units.request.source.asked
+        _log.warning("%s: ranks cannot share the work through %s: %s", asked, where, error.message)
         return None
+
+
+def _shared(
+    units: IndexUnits,
+    me: JobRank,
+    keep: Callable[[Index], _Kept],
+    there: Callable[[], _Kept | None],
+    progress: Progress | None,
+) -> _Kept | None:
+    parts = units.parts
+    parts.begin(keep_seconds=_KEEP_SECONDS)
+    if (found := there()) is not None:
+        parts.close()
+        return found
     text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with the others through %s"
     _log.info(text, units.request.source.asked, *me[:2], units.num_units, without_secrets(parts.directory))
     sharing = _Sharing(units, me, progress)
     sharing.run_own_share()
+    num_failures = 0
     while parts.is_open():
         sharing.wait_or_take_over()
         if sharing.is_complete() and not sharing.is_finished_by_another():
             try:
                 index, _ = units.merged()
             except (StorageError, UsageError):
+                num_failures += 1
+                if num_failures == _MOST_FAILURES:
+                    raise
                 continue  # a part was damaged, or another rank is removing them
             kept = keep(index)
             parts.close()

@@ -8,33 +8,54 @@ them, checks them, and writes one object that readers trust.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 from shoal.storage.urls import join, relative, scheme_of
 
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
+
 _MARK, _PART = "plan", ".part"
 _LISTINGS = 20  # of a local directory that changes meanwhile
+
+
+def _noting_failure(
+    method: Callable[Concatenate[UnitParts, _Given], _Found],
+) -> Callable[Concatenate[UnitParts, _Given], _Found]:
+    @wraps(method)
+    def noting(self: UnitParts, /, *given: _Given.args, **named: _Given.kwargs) -> _Found:
+        try:
+            return method(self, *given, **named)
+        except StorageError:
+            self.failed = True
+            raise
+
+    return noting
 
 
 class UnitParts:
     """The parts of one job, below ``directory``; ``plan`` identifies the job. Can be pickled.
 
     ``store`` is asked anew each time, and should be one that nobody else reads from. Raises `StorageError` if the
-    directory cannot be read or written.
+    directory cannot be read or written; then ``failed`` is true, which tells such an error from those of shards.
     """
 
     def __init__(self, directory: str, plan: str, store: Store) -> None:
+        self.failed = False
         self.directory, self.plan, self._store = directory, plan, store
         self.home = join(directory, plan)
 
     def __reduce__(self) -> tuple[object, ...]:
         return UnitParts, (self.directory, self.plan, self._store)
 
+    @_noting_failure
     def begin(self, *, keep_seconds: float) -> None:
         """Begin the job, or go on with it; jobs that have written nothing for ``keep_seconds`` are removed, this too.
 
@@ -50,11 +71,13 @@ class UnitParts:
                 self._remove(plan, infos)
         self._store.put(self._path(_MARK), b"")
 
+    @_noting_failure
     def is_open(self) -> bool:
         """Return True while the job is under way."""
         self._store.close()  # drops cached facts about what other machines have written since
         return self._store.find(self._path(_MARK)) is not None
 
+    @_noting_failure
     def put(self, number: int, data: Sequence[Buffer]) -> None:
         """Leave the part of a unit, unless the job was finished meanwhile."""
         path = self._path(_name(number))
@@ -68,6 +91,7 @@ class UnitParts:
                 self._store.delete(path)
                 self._remove_directories(self.plan)
 
+    @_noting_failure
     def get(self, number: int) -> bytes | None:
         """Return the part of a unit; None if there is none."""
         path = self._path(_name(number))
@@ -77,16 +101,19 @@ class UnitParts:
             self._store.close()  # another machine wrote the same part again, or removes it
             return self._read(path)
 
+    @_noting_failure
     def drop(self, number: int) -> None:
         """Remove the part of a unit, which is to be run again."""
         self._store.delete(self._path(_name(number)))
 
+    @_noting_failure
     def missing(self, num_units: int) -> list[int]:
         """Return the numbers of the units that have left no part; one listing."""
         self._store.close()
         there = self._names()
         return [number for number in range(num_units) if _name(number) not in there]
 
+    @_noting_failure
     def close(self) -> None:
         """End the job, whose result is written, and remove its parts."""
         self._store.delete(self._path(_MARK))
