@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -338,3 +339,52 @@ def test_units_that_run_in_one_pass_leave_the_same_parts(tmp_path: Path, tars: P
         assert sorted(done) == [0, 2, 3]
         assert job.missing() == [1]
         assert finished(job) == expected
+
+
+DRIVER = """
+    import os, random, signal, sys, time
+    sys.path[:0] = {path!r}
+    import shoal
+    from shoal.indexing.jobs import shard_units
+    shard_units._LEAST_SHARDS = 2
+
+    def run():
+        job = shoal.plan_index({source!r})
+        for number in job.missing():
+            job.run(number)
+        job.finish()
+
+    def forked():
+        child = os.fork()
+        if not child:
+            try:
+                run()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return child
+
+    began = time.monotonic()
+    assert os.waitpid(forked(), 0)[1] == 0
+    usual_seconds = time.monotonic() - began
+    os.remove({source!r} + "/shoal.index")
+    dice, num_killed = random.Random(7), 0
+    for _ in range(20):
+        child = forked()
+        time.sleep(dice.uniform(0, usual_seconds))
+        os.kill(child, signal.SIGKILL)
+        num_killed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    print(num_killed)
+    assert os.waitpid(forked(), 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_killed_at_twenty_moments(tmp_path: Path, tars: Path) -> None:
+    expected = index_here(tars, tmp_path / "here.index")
+    code = textwrap.dedent(DRIVER).format(path=[str(Path(shoal.__file__).parents[1])], source=str(tars))
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert int(done.stdout) >= 5
+    assert (tars / "shoal.index").read_bytes() == expected
+    assert hidden(tars) == []
+    assert len(names(tars)) == len(COUNTS) + 1

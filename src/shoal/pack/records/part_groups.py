@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from shoal.index.assembly import MOST_SAMPLES_WITH_SIZES, joined
 from shoal.index.index_file import USER_PREFIX, columns_of, encode, read_head, shard_columns
 from shoal.index.streamed_index import StreamedColumn
 from shoal.index.table import EXTENT_COLUMNS, Index
+from shoal.indexing.jobs.shard_units import spans
 from shoal.pack.column_values import as_texts, codes_of, joined_columns
 from shoal.pack.records.journal import Journal
 from shoal.processes.calls_in_order import called_in_order
@@ -32,7 +33,6 @@ from shoal.storage.store_protocol import ObjectInfo
 _GROUP_SHARDS, _GROUP_SAMPLES = 256, 1 << 20
 _NUM_READS = 8  # of a column of one group, at the same time
 _FIRST_SAMPLE = "extent_first_sample"
-_MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,19 +150,8 @@ def merged_groups(
 
 def missing_units(missing: Sequence[int], num_units: int) -> UsageError:
     """Return the error that names missing units."""
-    msg = f"{len(missing)} of {counted(num_units, 'unit')} are missing: {spans_of_numbers(missing)}"
+    msg = f"{len(missing)} of {counted(num_units, 'unit')} are missing: {spans(missing)}"
     return UsageError(msg, hint="run them, then finish again; nothing was committed")
-
-
-def spans_of_numbers(numbers: Sequence[int]) -> str:
-    """Return numbers as text, with runs as spans; the first ten of these.
-
-    >>> spans_of_numbers([1, 2, 3, 7])
-    '1-3, 7'
-    """
-    runs = [[number for _, number in group] for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return ", ".join([*texts[:_MOST_NAMED], *(["..."] if len(texts) > _MOST_NAMED else [])])
 
 
 def _check_counts(parts: Sequence[Index], planned: Sequence[int]) -> None:
