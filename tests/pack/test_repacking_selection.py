@@ -228,6 +228,12 @@ def test_damage_is_no_duplicate(tmp_path: Path) -> None:
     assert [name for name, _ in made.skipped] == ["sample 3", "sample 23"]
     assert made.duplicates is not None
     assert (made.num_samples, made.duplicates.num_samples) == (19, 19)
+    repack(tmp_path / "in", tmp_path / "all", on_error="skip", shard_bytes=100, num_workers=1)
+    job = plan_repack(tmp_path / "in", tmp_path / "job", on_error="skip", shard_bytes=100)
+    for number in job.missing():
+        pickle.loads(pickle.dumps(job.task(number)))()
+    assert [name for name, _ in job.finish().skipped] == ["sample 3", "sample 23"]
+    assert contents_of(tmp_path / "job") == contents_of(tmp_path / "all")
 
 
 @given(st.lists(st.integers(0, 5), max_size=60))

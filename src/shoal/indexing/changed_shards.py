@@ -97,6 +97,10 @@ class ShardCheck:
         made = partial(ShardCheck, store=self._store, format=self._format, cache_dir=self._cache_dir)
         return made, (self._index, self._paths)
 
+    def of_part(self, index: Index, paths: Sequence[str]) -> ShardCheck:
+        """Return a check of other shards of the same store and format, such as a part of these."""
+        return ShardCheck(index, paths, store=self._store, format=self._format, cache_dir=self._cache_dir)
+
     def check(self, shard: int, counting: Counting | None = None) -> None:
         """Return if shard number ``shard`` may be used; raise otherwise.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from shoal.index.table import Index
 from shoal.indexing.open_source import Opened
 from shoal.indexing.sample_keys import sample_keys
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.sampling import shares
+from shoal.order.sampling.shares import Sampling
 from shoal.pack.from_shards.span_reader import SAMPLE, SpanReader, SpanSamples
+from shoal.pack.from_shards.unit_specs import FixedCounts
 from shoal.pack.inputs.dedup_pass import DigestsJob, cuts_of, digests_of, worth_workers
 from shoal.pack.inputs.duplicates import Dedup, Duplicates, distinct_digests, sample_digest
 from shoal.pack.inputs.repeats import Repeats, asked_repeats
@@ -42,9 +42,9 @@ class Selection:
         return self.stored is None and self.repeats is None
 
     @property
-    def sampling(self) -> shares.Sampling | None:
+    def sampling(self) -> Sampling | None:
         """Rule for how often each of the samples that take part comes; None for once."""
-        return None if self.repeats is None else _FixedCounts(self.repeats.times)
+        return None if self.repeats is None else FixedCounts(self.repeats.times)
 
     def classes_of(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the class of each of these samples, by its number in ``repeats.classes``."""
@@ -59,7 +59,7 @@ class Selection:
     def asked(self) -> dict[str, Any]:
         """Return what identifies the selection among the settings of a packing; empty if it is whole."""
         stored = {} if self.duplicates is None else {"dedup": self.duplicates.by}
-        repeats = {} if self.repeats is None else {"repeats": _hash(self.repeats.times)}
+        repeats = {} if self.repeats is None else {"repeats": FixedCounts(self.repeats.times).digest()}
         return stored | repeats
 
 
@@ -133,31 +133,6 @@ def copy_numbers(ids: NDArray[np.int64]) -> NDArray[np.int32]:
     found = np.empty(len(ids), dtype=np.int32)
     found[order] = np.arange(len(ids)) - np.repeat(begins, sizes)
     return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _FixedCounts:
-    """Sampling that takes each sample ``times`` times, shape (num_stored,), in every epoch."""
-
-    times: NDArray[np.int64]
-
-    @property
-    def num_samples(self) -> int:
-        return int(self.times.sum())
-
-    def counts(self, *, seed: int, epoch: int) -> NDArray[np.int64]:  # noqa: ARG002  # always the same
-        return self.times
-
-    @property
-    def repeats(self) -> shares.Repeats:
-        return shares.Repeats.of(self.num_samples, [(self.times.astype(float), np.ones(len(self.times)))])
-
-    def digest(self) -> str:
-        return _hash(self.times)
-
-
-def _hash(times: NDArray[np.int64]) -> str:
-    return hashlib.blake2b(times.astype("<i8").tobytes(), digest_size=8).hexdigest()
 
 
 def _digests_of_keys(keys: Iterator[str], num_samples: int) -> NDArray[np.uint64]:

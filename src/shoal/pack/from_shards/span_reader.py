@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,12 +13,12 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
 from shoal.order.arrays.index_ranges import Runs
+from shoal.pack.from_shards.unit_specs import part_of
 from shoal.pack.inputs.duplicates import KEY_FIELDS
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Named, Unreadable
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
-from shoal.stream.workers.pickling import pack, unpack
 
 SAMPLE = "sample "
 """Prefix of the name of a sample that was left out, followed by its number in the source."""
@@ -29,23 +30,47 @@ class SpanReader:
     The stages of ``spec`` end with `Numbered`. With ``needs_keys`` samples without a key get their number as key;
     ``renamed`` maps fields to new names.
 
-    A pickled reader is for another process, and reads each span independently.
+    A pickled reader is for another process of any machine, and reads each span independently. ``first_id`` is the
+    number in the source of its first sample, if the reader has only a part of the source.
     """
 
     def __init__(
-        self, spec: WorkerSpec, *, needs_keys: bool, renamed: Mapping[str, str] | None = None, continues: bool = True
+        self,
+        spec: WorkerSpec,
+        *,
+        needs_keys: bool,
+        renamed: Mapping[str, str] | None = None,
+        continues: bool = True,
+        first_id: int = 0,
     ) -> None:
-        self._spec, self._needs_keys, self._continues = spec, needs_keys, continues
+        self._spec, self._needs_keys, self._continues, self._first_id = spec, needs_keys, continues, first_id
         self._renamed = dict(renamed or {})
         self._iteration: Iteration | None = None
         self._pending: tuple[int, Sample] | None = None  # already read, for a later span
         self._at = -1
+        self._whole: SpanReader | None = None
         self._packed: bytes | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._packed is None:
-            self._packed = pack(self._spec)
-        return _arrived, (self._packed, self._needs_keys, self._renamed)
+            self._packed = pickle.dumps(self._spec)
+        return _arrived, (self._packed, self._needs_keys, self._renamed, self._first_id)
+
+    def alone(self, first: int, stop: int) -> tuple[SpanReader, int]:
+        """Return a reader with what the span ``[first, stop)`` needs, and where the span begins there."""
+        if self._whole is not None:
+            return self._whole, first
+        part = part_of(self._spec, first, stop)
+        reader = SpanReader(
+            part.spec,
+            needs_keys=self._needs_keys,
+            renamed=self._renamed,
+            continues=False,
+            first_id=self._first_id + part.first_id,
+        )
+        if part.is_whole:
+            self._whole = reader  # pickled once for all units
+        return reader, first - part.first_position
 
     def samples(self, first: int, stop: int) -> Iterator[Sample | Named | Unreadable]:
         """Yield the samples at the positions ``[first, stop)``."""
@@ -84,6 +109,7 @@ class SpanReader:
         return Iteration(IteratorSpec(spec, 0, first))
 
     def _finished(self, sample_id: int, sample: Sample) -> Sample | Named:
+        sample_id += self._first_id
         if self._renamed:
             sample = {self._renamed.get(name, name): value for name, value in sample.items()}
         if self._needs_keys and "__key__" not in sample:
@@ -94,11 +120,12 @@ class SpanReader:
     def _damaged(self, sample_id: int) -> Unreadable:
         shard, _, _ = self._spec.opened.index.place(sample_id)
         error = ShardError("this sample is damaged", shard=shard, hint="`shoal verify` says how")
-        return Unreadable(f"{SAMPLE}{sample_id}", error, error.message)
+        return Unreadable(f"{SAMPLE}{sample_id + self._first_id}", error, error.message)
 
 
-def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str]) -> SpanReader:  # noqa: FBT001  # by pickle
-    return SpanReader(unpack(packed), needs_keys=needs_keys, renamed=renamed, continues=False)
+def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str], first_id: int) -> SpanReader:  # noqa: FBT001
+    spec = pickle.loads(packed)  # noqa: S301  # of a process of this run
+    return SpanReader(spec, needs_keys=needs_keys, renamed=renamed, continues=False, first_id=first_id)
 
 
 class Numbered:
@@ -119,6 +146,10 @@ class SpanSamples:
     first: int
     stop: int
     copies: NDArray[np.int32] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        reader, first = self.reader.alone(self.first, self.stop)
+        return SpanSamples, (reader, first, first + self.stop - self.first, self.copies)
 
     def __iter__(self) -> Iterator[Sample | Named | Unreadable]:
         samples = self.reader.samples(self.first, self.stop)
