@@ -235,6 +235,10 @@ def test_digests_tell_values_apart() -> None:
     digests = [sample_digest({"x": value}, "content") for value in values]
     for one, two in combinations(range(len(values)), 2):
         assert digests[one] != digests[two], (values[one], values[two])
+    records = [np.zeros(2, dtype=kind) for kind in ([("a", "i4"), ("b", "i4")], [("c", "i4"), ("b", "f4")], "V8")]
+    assert len({sample_digest({"x": value}, "content") for value in records}) == 3
+    every_second = memoryview(b"a-c-")[::2]
+    assert sample_digest({"x": every_second}, "content") == sample_digest({"x": b"ac"}, "content")
     assert sample_digest({"a": 1, "b": 2}, "content") == sample_digest({"b": 2, "a": 1, "key": 5}, "content")
     assert sample_digest({"a": b"x"}, "content") == sample_digest({"a": bytearray(b"x"), "__key__": "k"}, "content")
     assert sample_digest({"__key__": "k", "key": 1}, "content") != sample_digest({"__key__": "k", "key": 2}, "content")

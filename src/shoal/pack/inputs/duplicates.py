@@ -144,9 +144,10 @@ def sample_digest(sample: Sample, by: Dedup) -> bytes:
 def _take(found: Any, value: Any) -> None:
     """Add a value with its type and length, so that no two different values add the same bytes."""
     if isinstance(value, bytes | bytearray | memoryview):
-        view = memoryview(value).cast("B")
-        found.update(b"bytes %d " % len(view))
-        found.update(view)
+        view = memoryview(value)
+        data = view.cast("B") if view.c_contiguous else view.tobytes()
+        found.update(b"bytes %d " % len(data))
+        found.update(data)
     elif isinstance(value, str):
         data = value.encode("utf-8", "surrogatepass")
         found.update(b"text %d " % len(data) + data)
@@ -162,7 +163,8 @@ def _take(found: Any, value: Any) -> None:
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.hasobject:
         _take(found, value.tolist())
     elif isinstance(value, np.ndarray | np.generic):
-        found.update(f"array {value.dtype.str} {value.shape} ".encode())
+        kind = repr(value.dtype) if value.dtype.names else value.dtype.str  # which has no names of fields
+        found.update(f"array {kind} {value.shape} ".encode("utf-8", "surrogatepass"))
         found.update(value.tobytes())
     elif isinstance(value, bool | int | float | complex | None) or type(value).__module__ in _PLAIN:
         text = f"{type(value).__name__} {value!r}".encode()
