@@ -27,6 +27,7 @@ _KEEP_SECONDS = 7 * 86_400.0
 _LEAST_WAIT_SECONDS = 1.0
 _UNKNOWN_WAIT_SECONDS = 5.0  # of a rank that has no share, and does not know how long one takes
 _LONGEST_PAUSE_SECONDS = 1.0
+_JOIN_SECONDS = 2.0  # for which a rank waits for each of up to four before it to join the parts
 _MOST_FAILURES = 5  # of reading all parts
 _SIDE_BY_SIDE = 32  # shards of others that are taken over in one pass, since as many are read at a time
 
@@ -127,9 +128,9 @@ class _Sharing:
     def is_finished_by_another(self) -> bool:
         """Wait for ranks before this one to finish the job, as one is enough; return True if one does."""
         ranks_before = 0 if self._is_alone else min(self._me.rank, 4)
-        deadline = time.monotonic() + self._wait_seconds * ranks_before
+        deadline = time.monotonic() + _JOIN_SECONDS * ranks_before
         while time.monotonic() < deadline:
-            time.sleep(min(_LONGEST_PAUSE_SECONDS, self._wait_seconds / 10))
+            time.sleep(_JOIN_SECONDS / 10)
             if not self._units.parts.is_open():
                 return True
         return False
