@@ -337,7 +337,7 @@ def test_blocks_that_may_change_places_are_refused(nodes: Nodes, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["tar", "mds", "parquet", "arrow"])
 def test_what_is_written_is_read(nodes: Nodes, tmp_path: Path, name: str) -> None:
-    sink = ShoalDatasink(tmp_path / "out", **{**SINK, "format": name, "columns": []})
+    sink = ShoalDatasink(tmp_path / "out", **{**SINK, "format": name, "shard_bytes": 200_000, "columns": []})
     ray_jobs.rows().write_datasink(sink)
     assert sink.summary is not None
     found = ray.data.read_datasource(ShoalDatasource(tmp_path / "out", decode=name == "tar"), override_num_blocks=5)
