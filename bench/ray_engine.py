@@ -78,8 +78,8 @@ def main() -> None:
     moments = np.random.default_rng(0)
     words = np.array(["shoal", "packs", "shards", "of", "samples", "with", "an", "index", "beside", "them"])
     texts = [" ".join(moments.choice(words, 80)) for _ in range(1000)]
-    pack(({"id": str(number), "text": texts[number % 1000]} for number in range(given.rows)), f"{home}/in", format="jsonl",
-         shard_bytes=SHARD_BYTES)  # fmt: skip
+    rows = ({"id": str(number), "text": texts[number % 1000]} for number in range(given.rows))
+    pack(rows, f"{home}/in", format="jsonl", shard_bytes=SHARD_BYTES)
     options: dict[str, Any] = {"shard_bytes": SHARD_BYTES, "format": "mds"}
     try:
         if given.what == "engine":

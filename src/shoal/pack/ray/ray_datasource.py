@@ -64,6 +64,7 @@ class ShoalDatasource(_data.Datasource):  # type: ignore[misc,name-defined]
         """Return about ``parallelism`` tasks, whose spans follow one another."""
         ray = ray_library()
         reader = ray.put(self._reader)
+        limit = {} if per_task_row_limit is None else {"per_task_row_limit": per_task_row_limit}  # unknown to Ray 2.49
         share = self._reader.num_bytes / max(1, self._reader.num_samples)
         return [
             _data.ReadTask(
@@ -74,7 +75,7 @@ class ShoalDatasource(_data.Datasource):  # type: ignore[misc,name-defined]
                     exec_stats=None,
                     input_files=None,
                 ),
-                per_task_row_limit=per_task_row_limit,
+                **limit,
             )
             for first, stop in self._reader.spans(parallelism)
         ]
