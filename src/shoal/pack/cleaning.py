@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.formats.metadata.manifests import MANIFEST_NAME
 from shoal.indexing.index_files import load_index
 from shoal.pack.destination import Output, digest_of
 from shoal.storage.sources.shard_selection import INDEX_NAME
@@ -80,7 +81,10 @@ def clean(
         out.journal.take_over()
         named: set[str] = set()
         if out.store.find(path := join(out.url, INDEX_NAME)) is not None:
-            named.update(load_index(path, store=out.store).shard_names)
+            index = load_index(path, store=out.store)
+            named.update(index.shard_names)
+            if index.format == "mds":
+                named.add(MANIFEST_NAME)
         found = remove_made(out, records, named=named)
         removed = (*found.removed, *(relative(info.path, out.url) for info in records))
         num_bytes = found.num_bytes + sum(info.num_bytes for info in records)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,25 +18,23 @@ from typing import Any
 
 from shoal.errors import IndexFileError, StorageError, UsageError
 from shoal.figures import counted
-from shoal.formats.format_registry import suffixes_in_directories
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
 from shoal.pack.records.journal import Journal
+from shoal.pack.records.refusals import manifest_there, other_plan, refuse_shards, taken, unprotected
 from shoal.storage.atomic_writes import UnfinishedObject, begin_object
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.machine_locks import InheritedLock
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
-from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING
+from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
 
-_DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
 _WAIT_SECONDS = 20.0
 _READ_BYTES = 8 << 20
 
@@ -65,25 +62,30 @@ class Output:
         self.store: Store = with_retries(open_store(text, self._options or None), self._options)
         self.journal = Journal(self.url, plan=plan, store=self.store)
         self._lock: InheritedLock | None = None
+        self.may_withdraw = False  # only who is alone here may remove a shard: another might just commit it
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(Output, plan=self.plan, storage_options=self._options), (self.url,)
+        make = partial(Output, plan=self.plan, storage_options=self._options)
+        return make, (self.url,), {"may_withdraw": self.may_withdraw}
 
     @property
     def lock_descriptor(self) -> int | None:
         """File descriptor of the lock, inherited by workers so that it is held while any of them runs."""
         return self._lock.descriptor if self._lock is not None else None
 
-    def begin(self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True) -> Index | None:
+    def begin(
+        self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True, shared: bool = False
+    ) -> Index | None:
         """Check that this packing may write here, and continue an earlier run of it; returns the index if all is done.
 
         ``suffix`` is that of its shards, ``asked`` the requested settings in readable form. Unless this packing
-        ``may_skip`` inputs, a finished dataset that skipped some is refused.
+        ``may_skip`` inputs, a finished dataset that skipped some is refused. For a packing that is ``shared``, by
+        engines that run units without a lock and perhaps twice, the store must be able to refuse to replace an object.
 
         Raises
         ------
         UsageError
-            There are shards already, or another packing is unfinished.
+            There are shards already, or another packing is unfinished; or a shared one cannot be protected.
         StorageError
             The output cannot be written, or another process is writing to it.
         """
@@ -94,7 +96,7 @@ class Output:
                 return done
             self.lock()
         try:
-            finished = self._begin(suffix, asked)
+            finished = self._begin(suffix, asked, shared=shared)
             if finished is not None:
                 self._check_whole(finished, may_skip=may_skip)
         except BaseException:
@@ -118,27 +120,37 @@ class Output:
             hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"
             raise UsageError(msg, hint=hint)
 
-    def _begin(self, suffix: str, asked: Mapping[str, Any]) -> Index | None:
+    def _begin(self, suffix: str, asked: Mapping[str, Any], *, shared: bool) -> Index | None:
         finished = self._finished_index()
         if finished is not None:
             self.journal.clear()
             return finished
         known = self.journal.planned()
+        is_local, is_begun = not scheme_of(self.url), known is not None and known.get("plan") == self.plan
         if known is None:
             try:
-                self._refuse_shards(suffix)
+                refuse_shards(self.url, self._listed(self.url), suffix=suffix)
+                if self.store.find(join(self.url, MANIFEST_NAME)) is not None:
+                    raise manifest_there(self.url)
             except UsageError:
-                self.journal.clear()
+                if is_local:
+                    self.journal.clear()
                 raise
-        else:
-            if known.get("plan") == self.plan:
-                self.journal.remove_abandoned()
-                return None
+            known = {}
+        elif not is_begun and (not is_local or self.journal.has_progress([*self._listed(self.url)])):
             # What merely beginning a packing leaves is no reason to keep the plan of a process that is gone.
-            if scheme_of(self.url) or self.journal.has_progress([*self._listed(self.url)]):
-                raise self._other_plan(known.get("asked"), asked)
-            self.journal.remove_abandoned()
-        self.journal.begin(asked)
+            raise other_plan(self.url, known.get("asked"), asked)
+        self.journal.remove_abandoned()
+        was_shared = is_begun and bool(known.get("shared"))
+        is_recorded = is_begun and (was_shared or not shared or not is_local)
+        if not is_recorded and not self.journal.begin(asked, shared=shared, replaces=is_local):
+            self.store.close()  # drops cached facts about what was not there before
+            return self._begin(suffix, asked, shared=shared)
+        if shared and (reason := self.journal.lacks()):
+            if not is_begun:
+                self.journal.clear()
+            raise unprotected(self.url, reason)
+        self.may_withdraw = is_local and not shared and not was_shared
         return None
 
     def begin_shard(self, name: str) -> UnfinishedObject:
@@ -166,11 +178,17 @@ class Output:
             hint = "the inputs, or what is made of them, are not the same each time; remove a shard that is of no use"
             raise UsageError(msg, hint=hint)
 
+    def undo(self, name: str, digest: str) -> None:
+        """Remove a shard that this job published too late, unless another job here has made the same bytes."""
+        path = join(self.url, name)
+        is_own = self.journal.unmake(name, digest) and self.store.find(path) is not None
+        if is_own and digest_of(path, self.store) == digest:
+            self.store.delete(path)
+
     def withdraw(self, part: Index) -> None:
         """Remove a shard of an unfinished packing, since it is to be made in another way."""
-        name = part.shard_names[0]
         self.journal.withdraw(part)
-        self.store.delete(join(self.url, name))
+        self.store.delete(join(self.url, part.shard_names[0]))
 
     def committed(self) -> Index | None:
         """Return the index if this packing is finished, here or by another machine; None if it is under way.
@@ -190,11 +208,7 @@ class Output:
                 return index
         if is_under_way:
             return None
-        raise self._is_taken()
-
-    def _is_taken(self) -> UsageError:
-        msg = f"{without_secrets(self.url)}: another job has taken this destination, or this one was removed from it"
-        return UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
+        raise taken(self.url)
 
     def versions(self, sizes: Mapping[str, int]) -> list[str]:
         """Return the versions that the store reports for these shards, given by name and size.
@@ -212,11 +226,31 @@ class Output:
                 raise StorageError(msg, hint="does something else write here? nothing was committed")
         return [info.version for info in infos]
 
-    def put(self, name: str, data: Sequence[Buffer]) -> None:
-        """Write a file beside the shards; like them, it is begun in the working directory, in case we are killed."""
-        unfinished = self.begin_shard(name)
-        unfinished.write(data)
-        unfinished.finish()
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file beside the shards; it replaces only what this packing has written under this name.
+
+        Raises
+        ------
+        UsageError
+            There is another file of this name.
+        """
+        digest = hashlib.sha256(data).hexdigest()[: 2 * DIGEST_BYTES]
+        path, replaces = join(self.url, name), None
+        self.journal.made(name, digest)
+        while True:
+            unfinished = self.begin_shard(name)
+            unfinished.write([data])
+            if unfinished.finish_new(replaces=replaces):
+                return
+            self.store.close()  # drops cached facts about what was not there before
+            replaces = self.store.find(path)
+            there = digest if replaces is None else digest_of(path, self.store)
+            if replaces is not None and there == digest:
+                return
+            # An earlier attempt to finish may have died between this file and the index, and have skipped other inputs.
+            if there != digest and there not in self.journal.made_by_name(self.journal.records()).get(name, ()):
+                msg = f"{without_secrets(path)}: a file of this name is there already, which this packing has not made"
+                raise UsageError(msg, hint="move it, then finish again; nothing was committed")
 
     def commit(self, write: Callable[[UnfinishedObject], str]) -> str:
         """Write the index, from then on the dataset exists; returns what ``write`` does, which writes its bytes.
@@ -253,7 +287,7 @@ class Output:
             return False
         path = join(self.url, INDEX_NAME)
         if self.store.find(path) is None or self._is_in_the_way(path):
-            raise self._is_taken()
+            raise taken(self.url)
         return True
 
     def discard(self, names: Sequence[str]) -> None:
@@ -305,37 +339,14 @@ class Output:
         msg = f"{without_secrets(self.url)}: there is a dataset already, and this would make another one"
         raise UsageError(msg, hint="pack into another directory, or remove what is there")
 
-    def _refuse_shards(self, suffix: str) -> None:
-        present = (path.rpartition("/")[2] for path in self._listed(self.url) if f"/{PACKING}/" not in path)
-        suffixes = (suffix, *suffixes_in_directories())
-        shard = next((name for name in present if name.lower().endswith(suffixes)), None)
-        if shard is not None:
-            msg = f"{without_secrets(self.url)}: there are shards already, {shard} for one"
-            raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
-        if self.store.find(join(self.url, MANIFEST_NAME)) is not None:
-            # MDS shards would overwrite it, and for other shards it would claim that they do not exist.
-            msg = f"{without_secrets(self.url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
-            raise UsageError(msg, hint="pack into a directory of its own, or move that file")
-
-    def _other_plan(self, found: object, asked: Mapping[str, Any]) -> UsageError:
-        before: dict[str, Any] = found if isinstance(found, dict) else dict(asked)
-        differing = []
-        for name in sorted({*before, *asked}):
-            was, now = before.get(name), asked.get(name)
-            if was != now:
-                is_digest = any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (was, now))
-                said = ["not given" if value is None else f"{value!r:.80}" for value in (was, now)]
-                differing.append(f"{name}: not the same" if is_digest else f"{name} was {said[0]}, is {said[1]}")
-        msg = f"{without_secrets(self.url)}: another packing was begun here and not finished: "
-        msg += "; ".join(differing) or "its inputs were others"
-        hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to start over"
-        return UsageError(msg, hint=hint)
-
     def _listed(self, directory: str) -> Mapping[str, int]:
         """Return the size of every object below a directory, by path."""
         if not scheme_of(directory) and not Path(directory).is_dir():
             return {}
-        return {info.path: info.num_bytes for info in self.store.list(directory)}
+        self.store.close()  # some stores list other versions than they tell when asked for one object
+        sizes = {info.path: info.num_bytes for info in self.store.list(directory)}
+        self.store.close()
+        return sizes
 
 
 def digest_of(path: str, store: Store) -> str:

@@ -74,7 +74,13 @@ class ShardJob:
                 raise
             # Another machine made all shards and committed meanwhile, and removed what this one was working on.
             summary = summary_of_finished(out.url, done).shards[self.number]
-        if out.committed() is not None:
+        try:
+            done = out.committed()
+        except UsageError:
+            if not summary.done_before:
+                out.undo(summary.name, summary.digest)
+            raise
+        if done is not None:
             out.journal.forget(self.shard.name)
         return summary
 

@@ -136,7 +136,7 @@ def finish_groups(
     if format_name == "mds":
         heads = [group.shard_heads.get(number, {}) for group in groups for number in range(len(group.shard_bytes))]
         sizes = [(shard.name, shard.num_bytes, shard.num_samples) for shard in shards]
-        out.put(INDEX_NAME, [mds_index(sizes, [head.get("columns") for head in heads])])
+        out.put(INDEX_NAME, mds_index(sizes, [head.get("columns") for head in heads]))
     described = {"format": format_name, "notes": index.notes, "metadata": metadata}
     fingerprint = out.commit(partial(write_streamed, columns=index.columns, shard_names=names, about=described))
     return Committed(format_name, fingerprint, metadata, shards)

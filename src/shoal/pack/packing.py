@@ -264,7 +264,8 @@ def pack_inputs(
     `UsageError` if the output already holds something else, or an input cannot be packed as requested, and
     `StorageError` if an input cannot be read, or a shard cannot be written.
     """
-    job = plan_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options)
+    shared = engine is not None
+    job = plan_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, shared=shared)
     try:
         units = job.units
         several = request.num_workers or (_worth_workers(units.plan) if isinstance(units, InputUnits) else 1)
@@ -283,8 +284,12 @@ def plan_inputs(
     *,
     repeats: Repeats | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    shared: bool = False,
 ) -> PackJob:
-    """Return the job that packs inputs; on a local file system its ``out`` is locked, until it is released."""
+    """Return the job that packs inputs, ``shared`` if engines may run it.
+
+    On a local file system its ``out`` is locked, until it is released.
+    """
     check_prefix(request.prefix)
     if repeats is not None:
         inputs.refuse_copies(repeats.times)
@@ -293,7 +298,7 @@ def plan_inputs(
     skips = request.on_error == "skip"
     asked = _asked(inputs, request, columns, repeats)
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=skips)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=skips, shared=shared)
     if finished is not None:
         return PackJob(out, finished)
     try:

@@ -76,7 +76,8 @@ def plan(
     Raises
     ------
     UsageError
-        The destination already holds something else, or an argument cannot be carried out.
+        The destination already holds something else, or an argument cannot be carried out. Or its store cannot refuse
+        to replace an object: fsspec's, and file systems without hard links.
 
     Examples
     --------
@@ -97,7 +98,7 @@ def plan(
         oversample_key=oversample_key, balance=balance, grouped=grouped, labelled=labelled, path_column=path_column,
         require=require, dedup=dedup, on_error=on_error, num_workers=num_workers, options=options,
     )  # fmt: skip
-    job = plan_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options)
+    job = plan_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, shared=True)
     job.out.release()
     return job
 
@@ -154,7 +155,8 @@ def plan_repack(
     Raises
     ------
     UsageError
-        The destination already holds something else, or an argument cannot be carried out.
+        The destination already holds something else, or an argument cannot be carried out. Or its store cannot refuse
+        to replace an object: fsspec's, and file systems without hard links.
 
     Examples
     --------
@@ -189,6 +191,6 @@ def plan_repack(
         options=options or {},
         num_workers=num_workers,
     )
-    job = plan_repacking(opened, url, request, storage_options=there).job
+    job = plan_repacking(opened, url, request, storage_options=there, shared=True).job
     job.out.release()
     return job

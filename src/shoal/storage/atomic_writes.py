@@ -104,6 +104,23 @@ def begin_object(path: str, *, store: _PutFind, scratch: str) -> UnfinishedObjec
     return SpooledObject(path, store) if scheme_of(path) else GrowingFile(path, scratch=scratch)
 
 
+def can_link(scratch: str) -> bool:
+    """Return True if the file system of this directory gives files a second name, on which `finish_new` relies."""
+    names = [os.path.join(scratch, _temporary_name("link")) for _ in range(2)]
+    try:
+        os.close(os.open(names[0], _NEW_FILE, 0o666))
+        os.link(*names)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise os_failure(error, scratch, verb="write") from error
+    finally:
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+    return True
+
+
 def remove_abandoned(path: str) -> None:
     """Remove a temporary file of a `GrowingFile` if the process that wrote it has ended."""
     with contextlib.suppress(OSError):

@@ -215,7 +215,8 @@ def repack_opened(
         text = "shards are made in one process: the script itself defines %s; from a module of its own, several can "
         _log.warning(text + "import it", type(opened.format).__qualname__)
         request = replace(request, num_workers=1)
-    planned = plan_repacking(opened, url, request, storage_options=storage_options, progress=progress)
+    shared = engine is not None
+    planned = plan_repacking(opened, url, request, storage_options=storage_options, progress=progress, shared=shared)
     job, units, source = planned.job, planned.job.units, planned.source
     try:
         workers = request.num_workers or (1 if request.mix else planned.num_workers)
@@ -252,8 +253,12 @@ def plan_repacking(
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    shared: bool = False,
 ) -> PlannedRepacking:
-    """Return the job that repacks; on a local file system its ``out`` is locked, until it is released."""
+    """Return the job that repacks, ``shared`` if engines may run it.
+
+    On a local file system its ``out`` is locked, until it is released.
+    """
     index = opened.index
     refuse_partial(opened)
     format_name = request.format or format_like(index)
@@ -271,7 +276,7 @@ def plan_repacking(
     asked = asked_of(index, request, selection, format_name, columns, sizing)
     source = order_of_source(index, request, selection)
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip")
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip", shared=shared)
     if finished is not None:
         return PlannedRepacking(PackJob(out, finished), source, sizing, selection)
     try:

@@ -7,6 +7,7 @@ computed. The plan is the first record and the last one to go.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +20,9 @@ from shoal.index.index_file import decode, encode
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.processes.calls_in_order import called_in_order
-from shoal.storage.atomic_writes import remove_abandoned
+from shoal.storage.atomic_writes import can_link, remove_abandoned
 from shoal.storage.sources.shard_selection import PACKING, PACKING_PLAN
-from shoal.storage.store_protocol import ObjectInfo, Store
+from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
 from shoal.storage.urls import join, relative, scheme_of
 
 _PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note", ".made"
@@ -50,9 +51,41 @@ class Journal:
         """Return True if a local directory has a journal."""
         return Path(self.directory).exists()
 
-    def begin(self, asked: Mapping[str, Any]) -> None:
-        """Record the plan, with the requested settings in readable form."""
-        self._store.put(self._path(_PLAN), json.dumps({"plan": self._plan, "asked": dict(asked)}).encode())
+    def begin(self, asked: Mapping[str, Any], *, shared: bool = False, replaces: bool = False) -> bool:
+        """Record the plan, with the requested settings in readable form; False if another machine was faster.
+
+        ``shared`` tells later runs that engines may be running the units. Where a store can compare, a record is
+        replaced only if ``replaces`` is true.
+        """
+        record = {"plan": self._plan, "asked": dict(asked), **({"shared": True} if shared else {})}
+        path, data = self._path(_PLAN), json.dumps(record).encode()
+        if isinstance(self._store, PutIf) and not replaces:
+            try:
+                return self._store.put_if(path, data, replaces=None)
+            except StorageError as error:
+                if error.errno != errno.ENOTSUP:
+                    raise
+        self._store.put(path, data)
+        return True
+
+    def lacks(self) -> str:
+        """Return what keeps the store from refusing to write where there is an object already; empty if it does.
+
+        It is asked: the record of the plan, which must be there, is put once more on condition that there is none.
+        """
+        if not scheme_of(self._url):
+            return "" if can_link(self.directory) else "this file system has no hard links"
+        path, data = self._path(_PLAN), self._read(_PLAN)
+        try:
+            if not isinstance(self._store, PutIf):
+                return "this kind of store has no conditional writes"
+            if data is not None and self._store.put_if(path, data, replaces=None):
+                return "this store wrote an object where there was one, though told not to"
+        except StorageError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            return error.message
+        return ""
 
     def planned(self) -> dict[str, Any] | None:
         """Return the record of the plan, of this packing or another one; None if nothing was begun."""
@@ -76,7 +109,19 @@ class Journal:
 
     def made(self, name: str, digest: str) -> None:
         """Record that a shard with this digest is about to be published, so that `clean` knows whose it is."""
-        self._store.put(self._path(f"{name}.{digest}{_MADE}"), b"")
+        self._store.put(self._path(f"{name}.{digest}-{self._plan}{_MADE}"), b"")
+
+    def unmake(self, name: str, digest: str) -> bool:
+        """Remove the records of a shard that came too late; False if another packing has made these bytes as well."""
+        self._store.close()
+        others = [path for path in self._paths() if path.startswith(self._path(f"{name}.{digest}-"))]
+        ending = f"-{self._plan}{_MADE}"
+        for path in self._paths():
+            if path.startswith(self._path(f"{name}.")) and path.endswith((ending, f"-{self._plan}{_PART}")):
+                self._store.delete(path)
+        if self.planned() is None:  # else the directory, and the lock in it, are another packing's
+            self._remove_directory()
+        return all(path.endswith(ending) for path in others)
 
     def keep(self, part: Index) -> None:
         """Record that the one shard of this index is finished."""
@@ -90,13 +135,12 @@ class Journal:
 
     def finished(self) -> dict[str, ObjectInfo]:
         """Return the record of each finished shard, by name of the shard; one listing, and no record is read."""
-        self._store.close()  # drops cached facts about what other machines have written since
         if not scheme_of(self._url) and not Path(self._url).is_dir():
             return {}
         sizes: dict[str, int] = {}
         records: dict[tuple[str, int], ObjectInfo] = {}
         ending = f"-{self._plan}{_PART}"
-        for info in self._store.list(self._url):
+        for info in self._listed(self._url):
             name = relative(info.path, self._url)
             if not name.startswith(f"{PACKING}/"):
                 sizes[name] = info.num_bytes
@@ -160,7 +204,7 @@ class Journal:
         if not scheme_of(self.directory) and not Path(self.directory).is_dir():
             return []
         own = (_PART, _GROUP, _NOTE, _MADE, ".tmp", f"/{_PLAN}", f"/{_LOCK}")
-        return [info for info in self._store.list(self.directory) if info.path.endswith(own)]
+        return [info for info in self._listed(self.directory) if info.path.endswith(own)]
 
     def made_by_name(self, records: Sequence[ObjectInfo]) -> dict[str, set[str]]:
         """Return the digests of all bytes that were made for each name, by the records of the job."""
@@ -169,7 +213,7 @@ class Journal:
         for info in records:
             name = info.path.rpartition("/")[2]
             if name.endswith(_MADE):
-                shard, _, digest = name.removesuffix(_MADE).rpartition(".")
+                shard, _, digest = name.rpartition("-")[0].rpartition(".")
                 made.setdefault(shard, set()).add(digest)
             elif name.endswith(_PART):
                 parts.append(info)
@@ -189,7 +233,7 @@ class Journal:
     def take_over(self) -> None:
         """Make this the packing that may write here, so that tasks of another one stop."""
         if self.planned() is not None:
-            self.begin({})
+            self.begin({}, replaces=True)
 
     def remove_records(self) -> None:
         """Remove all records; that of the plan, for which readers look, goes last. Other files stay."""
@@ -230,11 +274,19 @@ class Journal:
     def _paths(self) -> list[str]:
         """Return all paths in the directory, which other machines may be removing."""
         if scheme_of(self.directory):
-            return [info.path for info in self._store.list(self.directory)]
+            return [info.path for info in self._listed(self.directory)]
         try:
             return [str(path) for path in Path(self.directory).iterdir()]
         except FileNotFoundError:
             return []
+
+    def _listed(self, directory: str) -> list[ObjectInfo]:
+        # Drops cached facts about what other machines have written since; and some stores list other versions than they
+        # tell when asked for one object.
+        self._store.close()
+        found = list(self._store.list(directory))
+        self._store.close()
+        return found
 
     def _read(self, name: str) -> bytes | None:
         return self._read_path(self._path(name))

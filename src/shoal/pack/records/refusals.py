@@ -1,0 +1,72 @@
+"""Refusals: why a packing may not write into an output, or not go on there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.figures import counted
+from shoal.formats.format_registry import suffixes_in_directories
+from shoal.formats.metadata.manifests import MANIFEST_NAME
+from shoal.index.table import Index
+from shoal.storage.sources.shard_selection import PACKING
+from shoal.storage.urls import join, without_secrets
+
+_DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
+
+
+def refuse_shards(url: str, paths: Iterable[str], *, suffix: str) -> None:
+    """Raise `UsageError` if there are shards among the paths below ``url``, or a manifest of them."""
+    present = [path.rpartition("/")[2] for path in paths if f"/{PACKING}/" not in path]
+    suffixes = (suffix, *suffixes_in_directories())
+    shard = next((name for name in present if name.lower().endswith(suffixes)), None)
+    if shard is not None:
+        msg = f"{without_secrets(url)}: there are shards already, {shard} for one"
+        raise UsageError(msg, hint="pack into a directory of its own: its index would hide them")
+
+
+def manifest_there(url: str) -> UsageError:
+    """Return the error for a manifest: MDS shards would overwrite it, and it would say that others do not exist."""
+    msg = f"{without_secrets(url)}: there is an {MANIFEST_NAME}, as beside shards of MDS or LitData"
+    return UsageError(msg, hint="pack into a directory of its own, or move that file")
+
+
+def other_plan(url: str, found: object, asked: Mapping[str, Any]) -> UsageError:
+    """Return the error for an unfinished packing with other settings than ``asked``; those ``found`` are recorded."""
+    before: dict[str, Any] = found if isinstance(found, dict) else dict(asked)
+    differing = []
+    for name in sorted({*before, *asked}):
+        was, now = before.get(name), asked.get(name)
+        if was != now:
+            is_digest = any(isinstance(value, str) and _DIGEST.fullmatch(value) for value in (was, now))
+            said = ["not given" if value is None else f"{value!r:.80}" for value in (was, now)]
+            differing.append(f"{name}: not the same" if is_digest else f"{name} was {said[0]}, is {said[1]}")
+    msg = f"{without_secrets(url)}: another packing was begun here and not finished: "
+    msg += "; ".join(differing) or "its inputs were others"
+    hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to start over"
+    return UsageError(msg, hint=hint)
+
+
+def unprotected(url: str, reason: str) -> UsageError:
+    """Return the error for a store that would replace objects."""
+    msg = f"{without_secrets(url)}: {reason}; so attempts of one unit on two machines could replace each "
+    msg += "other's shards, and two jobs each other's index"
+    hint = "let engines pack into S3, GCS, Azure or a file system with hard links; `shoal pack` without an engine, or "
+    return UsageError(msg, hint=hint + "`shoal.pack.pack`, works here, on one machine")
+
+
+def taken(url: str) -> UsageError:
+    """Return the error of a job that is no longer the one that may write."""
+    msg = f"{without_secrets(url)}: another job has taken this destination, or this one was removed from it"
+    return UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
+
+
+def not_alone(url: str, part: Index) -> UsageError:
+    """Return the error for a shard that lacks inputs, and that others might just commit."""
+    skipped = part.metadata["skipped"]
+    msg = f"{without_secrets(join(url, part.shard_names[0]))}: an earlier run has made this shard without "
+    msg += f"{counted(len(skipped), 'input')}, the first of them {skipped[0][0]}"
+    hint = "on_error='skip' takes it as it is; `shoal pack --clean` removes all shards, to begin again"
+    return UsageError(msg, hint=hint)
