@@ -44,6 +44,7 @@ class SimulatedUnits:
 
     names: Sequence[str]
     plan: PackPlan
+    may_skip: bool = False
 
     def __len__(self) -> int:
         return len(self.names)

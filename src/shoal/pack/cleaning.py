@@ -10,7 +10,6 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.indexing.index_files import load_index
 from shoal.pack.destination import Output, digest_of
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.store_protocol import ObjectInfo
@@ -79,15 +78,17 @@ def clean(
     try:
         _check_age(out.url, records, grace_seconds)
         out.journal.take_over()
-        named: set[str] = set()
-        if out.store.find(path := join(out.url, INDEX_NAME)) is not None:
-            index = load_index(path, store=out.store)
-            named.update(index.shard_names)
-            if index.format == "mds":
-                named.add(MANIFEST_NAME)
-        found = remove_made(out, records, named=named)
-        removed = (*found.removed, *(relative(info.path, out.url) for info in records))
-        num_bytes = found.num_bytes + sum(info.num_bytes for info in records)
+        removed: tuple[str, ...] = ()
+        num_bytes = 0
+        while True:
+            there = out.store.find(join(out.url, INDEX_NAME))
+            found = remove_made(out, records, named=set() if there is None else _named(out))
+            removed, num_bytes = (*removed, *found.removed), num_bytes + found.num_bytes
+            out.store.close()
+            if out.store.find(join(out.url, INDEX_NAME)) == there:
+                break  # else a job that lives has committed, or taken back, its index meanwhile
+        removed = (*removed, *(relative(info.path, out.url) for info in records))
+        num_bytes += sum(info.num_bytes for info in records)
         out.journal.remove_records()
         return Cleaned(removed, num_bytes, found.kept)
     finally:
@@ -108,6 +109,12 @@ def remove_made(out: Output, records: Sequence[ObjectInfo], *, named: Collection
         removed.append(name)
         num_bytes += info.num_bytes
     return Cleaned(tuple(removed), num_bytes, tuple(kept))
+
+
+def _named(out: Output) -> set[str]:
+    """Return the names of the files that belong to the dataset, by its index."""
+    index = out.index()
+    return {*index.shard_names, *([MANIFEST_NAME] if index.format == "mds" else [])}
 
 
 def _check_age(url: str, records: list[ObjectInfo], grace_seconds: float) -> None:

@@ -133,6 +133,9 @@ class Output:
                 if self.store.find(join(self.url, MANIFEST_NAME)) is not None:
                     raise manifest_there(self.url)
             except UsageError:
+                # Another machine may have begun just now, or finished.
+                if self.store.find(join(self.url, INDEX_NAME)) is not None or self.journal.planned() is not None:
+                    return self._begin(suffix, asked, shared=shared)
                 if is_local:
                     self.journal.clear()
                 raise
@@ -143,15 +146,30 @@ class Output:
         self.journal.remove_abandoned()
         was_shared = is_begun and bool(known.get("shared"))
         is_recorded = is_begun and (was_shared or not shared or not is_local)
-        if not is_recorded and not self.journal.begin(asked, shared=shared, replaces=is_local):
+        if not is_recorded:
+            is_first = self.journal.begin(asked, shared=shared, replaces=is_local)
             self.store.close()  # drops cached facts about what was not there before
-            return self._begin(suffix, asked, shared=shared)
+            if not is_first:
+                return self._begin(suffix, asked, shared=shared)
+            if (finished := self._found_meanwhile()) is not None:
+                return finished
         if shared and (reason := self.journal.lacks()):
             if not is_begun:
                 self.journal.clear()
             raise unprotected(self.url, reason)
         self.may_withdraw = is_local and not shared and not was_shared
         return None
+
+    def _found_meanwhile(self) -> Index | None:
+        """Return the index that another machine wrote while this one began, whose record is then of no use."""
+        try:
+            finished = self._finished_index()
+        except UsageError:
+            self.journal.clear()
+            raise
+        if finished is not None:
+            self.journal.clear()
+        return finished
 
     def begin_shard(self, name: str) -> UnfinishedObject:
         """Begin a new shard, which appears when it is finished."""
@@ -252,8 +270,10 @@ class Output:
                 msg = f"{without_secrets(path)}: a file of this name is there already, which this packing has not made"
                 raise UsageError(msg, hint="move it, then finish again; nothing was committed")
 
-    def commit(self, write: Callable[[UnfinishedObject], str]) -> str:
+    def commit(self, write: Callable[[UnfinishedObject], str], sizes: Mapping[str, int]) -> str:
         """Write the index, from then on the dataset exists; returns what ``write`` does, which writes its bytes.
+
+        ``sizes`` has the bytes of each shard.
 
         Raises
         ------
@@ -273,6 +293,7 @@ class Output:
                 unfinished.abandon()
                 raise
             if unfinished.finish_new(replaces=replaces):
+                self._check_committed(sizes)
                 break
             self.store.close()
             replaces = self.store.find(path)
@@ -280,6 +301,19 @@ class Output:
                 break
         self.journal.clear()
         return written
+
+    def _check_committed(self, sizes: Mapping[str, int]) -> None:
+        """Remove the index that was written just now, if the job was removed in the moment before it."""
+        self.store.close()
+        known = self.journal.planned()
+        if known is not None and known.get("plan") == self.plan:
+            return
+        if known is None:
+            with suppress(StorageError):
+                self.versions(sizes)
+                return  # another machine has seen that this is committed, and removed the records
+        self.store.delete(join(self.url, INDEX_NAME))
+        raise taken(self.url)
 
     def _is_committed(self) -> bool:
         """Return True if another machine has committed this packing; `UsageError` if another packing took its place."""

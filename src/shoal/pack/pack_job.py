@@ -13,6 +13,7 @@ from shoal.pack.destination import Output
 from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
 from shoal.pack.packed_dataset import Committed, PackSummary, summary_of_finished
 from shoal.pack.records.part_groups import PartGroup, merged_groups
+from shoal.pack.records.refusals import lacking
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_writer import ShardSummary
 from shoal.storage.urls import without_secrets
@@ -30,6 +31,10 @@ class Units(Protocol):
     @property
     def plan(self) -> PackPlan:
         """The inputs of each shard, and its approximate bytes."""
+
+    @property
+    def may_skip(self) -> bool:
+        """True if inputs may be left out."""
 
     def unit(self, number: int) -> ShardJob:
         """Return a unit, which can be pickled and holds no more than it needs."""
@@ -136,8 +141,8 @@ class PackJob:
         Raises
         ------
         UsageError
-            Units are missing, which it names; a shard has more or fewer samples than were planned; or another job has
-            committed here.
+            Units are missing, which it names; a shard has more or fewer samples than were planned; another job has
+            committed here; or another run of this one has left out inputs, and this one may not.
         StorageError
             The index cannot be written.
         """
@@ -200,6 +205,9 @@ def _committed(job: PackJob) -> tuple[Mapping[str, Any], PackSummary]:
     if done is None:
         try:
             groups = merged_groups(job.out.journal, units.names, cuts=units.plan.cuts, completed=units.completed)
+            skipped = [pair for group in groups for pairs in group.metadata["skipped"] for pair in pairs]
+            if skipped and not units.may_skip:
+                raise lacking(job.out.url, skipped)
             written, summary = units.commit(job.out, groups)
         except (StorageError, UsageError):
             # Another machine that has committed this job removes the parts, maybe while they are read here.
@@ -210,4 +218,6 @@ def _committed(job: PackJob) -> tuple[Mapping[str, Any], PackSummary]:
             job.out.journal.clear()  # of what was merged here meanwhile
         else:
             return written.metadata, summary
+    if not units.may_skip and (skipped := done.metadata["skipped"]):
+        raise lacking(job.out.url, skipped)
     return done.metadata, summary_of_finished(job.out.url, done)

@@ -119,7 +119,8 @@ def finish_groups(
             why = f"{every} left out, {all_skipped[0][0]!r} since {all_skipped[0][1]}"
         msg = f"nothing was packed: {why}"
         raise UsageError(msg, hint="are these the right inputs?")
-    index = joined_groups(groups, names=names, versions=out.versions({shard.name: shard.num_bytes for shard in shards}))
+    sizes = {shard.name: shard.num_bytes for shard in shards}
+    index = joined_groups(groups, names=names, versions=out.versions(sizes))
     frames = zip(names, (frame for group in groups for frame in group.metadata["frames"]), strict=True)
     num_renamed = sum(shard.num_renamed for shard in shards)
     metadata = {
@@ -135,10 +136,10 @@ def finish_groups(
     format_name = groups[0].format
     if format_name == "mds":
         heads = [group.shard_heads.get(number, {}) for group in groups for number in range(len(group.shard_bytes))]
-        sizes = [(shard.name, shard.num_bytes, shard.num_samples) for shard in shards]
-        out.put(INDEX_NAME, mds_index(sizes, [head.get("columns") for head in heads]))
+        described_shards = [(shard.name, shard.num_bytes, shard.num_samples) for shard in shards]
+        out.put(INDEX_NAME, mds_index(described_shards, [head.get("columns") for head in heads]))
     described = {"format": format_name, "notes": index.notes, "metadata": metadata}
-    fingerprint = out.commit(partial(write_streamed, columns=index.columns, shard_names=names, about=described))
+    fingerprint = out.commit(partial(write_streamed, columns=index.columns, shard_names=names, about=described), sizes)
     return Committed(format_name, fingerprint, metadata, shards)
 
 

@@ -327,6 +327,11 @@ class InputUnits:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def may_skip(self) -> bool:
+        """True if inputs may be left out."""
+        return self.common.on_error == "skip"
+
     def unit(self, number: int) -> ShardJob:
         """Return a unit with its own inputs alone."""
         chosen, copies = self.plan.inputs(number)

@@ -27,8 +27,9 @@ from shoal.index.table import Index
 from shoal.pack.column_values import ColumnValues, values_in
 from shoal.pack.destination import DIGEST_BYTES, Output
 from shoal.pack.inputs.repeats import copy_of
-from shoal.pack.records.refusals import not_alone
+from shoal.pack.records.refusals import lacking
 from shoal.storage.atomic_writes import UnfinishedObject
+from shoal.storage.urls import join
 
 _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20
 
@@ -115,7 +116,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
         return replace(summary_of(part), done_before=True)
     if part is not None:
         if not out.may_withdraw:
-            raise not_alone(out.url, part)
+            raise lacking(join(out.url, shard.name), part.metadata["skipped"])
         out.withdraw(part)
     began_seconds = time.monotonic()
     encoder = encoder_named(shard.format, **shard.options)

@@ -43,6 +43,11 @@ class SpanUnits:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def may_skip(self) -> bool:
+        """True if inputs may be left out."""
+        return self.common.on_error == "skip"
+
     def unit(self, number: int) -> ShardJob:
         """Return a unit that reads its own span."""
         first, stop = self.plan.cuts[number : number + 2].tolist()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.format_registry import suffixes_in_directories
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.index.table import Index
 from shoal.storage.sources.shard_selection import PACKING
-from shoal.storage.urls import join, without_secrets
+from shoal.storage.urls import without_secrets
 
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
 
@@ -63,10 +62,12 @@ def taken(url: str) -> UsageError:
     return UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
 
 
-def not_alone(url: str, part: Index) -> UsageError:
-    """Return the error for a shard that lacks inputs, and that others might just commit."""
-    skipped = part.metadata["skipped"]
-    msg = f"{without_secrets(join(url, part.shard_names[0]))}: an earlier run has made this shard without "
-    msg += f"{counted(len(skipped), 'input')}, the first of them {skipped[0][0]}"
-    hint = "on_error='skip' takes it as it is; `shoal pack --clean` removes all shards, to begin again"
+def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:
+    """Return the error for a shard, or a dataset, that another run has made without some inputs, for one that may not.
+
+    A run that is not alone cannot make the shard again: the other might just commit it.
+    """
+    msg = f"{without_secrets(path)}: another run has made this without {counted(len(skipped), 'input')}, the first of "
+    msg += f"them {skipped[0][0]}"
+    hint = "on_error='skip' (--on-error skip) takes it as it is; `shoal pack --clean` removes what is not finished"
     return UsageError(msg, hint=hint)
