@@ -114,7 +114,7 @@ def write(
         num_bytes = parse_bytes(shard_bytes, "shard_bytes")
         asked = _asked(df, keys, sizes, shard, num_bytes, prefix, given)
         out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-        finished = out.begin(suffix=suffix, asked=asked)
+        finished = out.begin(suffix=suffix, asked=asked, shared=True)
         out.release()
         if finished is not None:
             return PackJob(out, finished).finish()
@@ -140,6 +140,11 @@ class SortedUnits:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def may_skip(self) -> bool:
+        """True if rows may be left out."""
+        return self.common.on_error == "skip"
 
     def unit(self, number: int) -> ShardJob:
         """Return a unit that lacks its rows."""
