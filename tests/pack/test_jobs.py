@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -168,6 +169,23 @@ def test_of_two_jobs_one_wins_and_the_other_says_so(tmp_path: Path, source: Path
     with pytest.raises(UsageError, match="another job has taken this destination"):
         loser.run(0)
     assert contents_of(tmp_path / "out") == before
+
+
+def test_planning_again_leaves_alone_what_others_are_writing(tmp_path: Path, source: Path) -> None:
+    plan(source, tmp_path / "out", **OPTIONS)
+    journal = tmp_path / "out" / ".shoal-pack"
+    record, shard, old = (
+        journal / ".shard-000000.tar.1.made.ab.tmp",
+        journal / "shard-000000.tar.ab.tmp",
+        journal / "b.tmp",
+    )
+    for path in (record, shard, old):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    plan(source, tmp_path / "out", **OPTIONS)
+    assert record.exists()
+    assert shard.exists()
+    assert not old.exists()
 
 
 def test_input_that_is_not_the_same_each_time_is_an_error_that_names_the_shard(tmp_path: Path, source: Path) -> None:

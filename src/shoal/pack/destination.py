@@ -143,8 +143,9 @@ class Output:
         elif not is_begun and (not is_local or self.journal.has_progress([*self._listed(self.url)])):
             # What merely beginning a packing leaves is no reason to keep the plan of a process that is gone.
             raise other_plan(self.url, known.get("asked"), asked)
-        self.journal.remove_abandoned()
         was_shared = is_begun and bool(known.get("shared"))
+        self.may_withdraw = is_local and not shared and not was_shared
+        self.journal.remove_abandoned(is_alone=self.may_withdraw)
         is_recorded = is_begun and (was_shared or not shared or not is_local)
         if not is_recorded:
             is_first = self.journal.begin(asked, shared=shared, replaces=is_local)
@@ -157,7 +158,6 @@ class Output:
             if not is_begun:
                 self.journal.clear()
             raise unprotected(self.url, reason)
-        self.may_withdraw = is_local and not shared and not was_shared
         return None
 
     def _found_meanwhile(self) -> Index | None:

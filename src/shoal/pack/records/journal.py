@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,6 +28,7 @@ from shoal.storage.urls import join, relative, scheme_of
 
 _PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note", ".made"
 _GROUP = ".group"
+_ABANDONED_SECONDS = 60.0
 _NUM_THREADS = 32  # requests of small records to a store, side by side
 _OF_BEGINNING = (".tmp", _NOTE, _MADE)  # records that a packing leaves before its first shard is finished
 
@@ -247,11 +249,20 @@ class Journal:
         self._delete(path for path in self._paths() if path not in kept)
         self._remove_plan()
 
-    def remove_abandoned(self) -> None:
-        """Remove what processes of this machine have left unfinished when they died."""
-        if not scheme_of(self._url):
-            for path in Path(self.directory).glob("*.tmp"):
-                remove_abandoned(str(path))
+    def remove_abandoned(self, *, is_alone: bool) -> None:
+        """Remove what processes of this machine have left unfinished when they died.
+
+        Where others may be working, these are shards that nobody has locked or written to for a minute: records in the
+        making have no lock, and a shard has none in its first microseconds.
+        """
+        if scheme_of(self._url):
+            return
+        for path in Path(self.directory).glob("*.tmp"):
+            if not is_alone:
+                with suppress(FileNotFoundError):
+                    if path.name.startswith(".") or time.time() - path.stat().st_mtime < _ABANDONED_SECONDS:
+                        continue
+            remove_abandoned(str(path))
 
     def _delete(self, paths: Iterable[str]) -> None:
         for _ in called_in_order(self._store.delete, paths, num_threads=self._num_threads):
