@@ -207,6 +207,19 @@ def test_a_shard_that_was_published_by_a_task_that_died_is_taken(tmp_path: Path,
     assert (tmp_path / "out" / "shard-000001.tar").stat().st_ino == before.st_ino
 
 
+def test_a_record_that_a_crash_of_the_machine_emptied_is_of_a_missing_unit(tmp_path: Path, source: Path) -> None:
+    job = plan(source, tmp_path / "out", **OPTIONS)
+    for number in range(job.num_units):
+        job.run(number)
+    (record,) = (tmp_path / "out" / ".shoal-pack").glob("shard-000002.tar.*.part")
+    record.write_bytes(b"")
+    assert job.missing() == [2]
+    job.run(2)
+    pack(source, tmp_path / "calm", num_workers=1, **OPTIONS)
+    job.finish()
+    assert contents_of(tmp_path / "out") == contents_of(tmp_path / "calm")
+
+
 def test_counts_must_add_up(tmp_path: Path, source: Path) -> None:
     job = plan(source, tmp_path / "out", **OPTIONS)
     for number in range(job.num_units):
