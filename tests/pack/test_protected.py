@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,28 @@ def test_a_store_that_cannot_refuse_is_refused(tmp_path: Path, source: Path, pla
     assert shoal.open(url, storage_options=options).num_samples == 95
     # What is finished is read, whatever the store can do.
     assert plan(source, url, shard_bytes=30_000, storage_options=options).finish().digest == made.digest
+
+
+def test_a_lost_answer_is_no_reason_to_refuse(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_if, requests = MemoryStore.put_if, count()
+
+    def lost_at_first(self: MemoryStore, path: str, data: Any, *, replaces: Any) -> bool:
+        done = put_if(self, path, data, replaces=replaces)
+        if next(requests) % 2 == 0:
+            error = StorageError("the connection was closed")
+            error.transient = True
+            raise error
+        return done
+
+    monkeypatch.setattr(MemoryStore, "put_if", lost_at_first)
+    url = "memory://lost/out"
+    job = plan(source, url, shard_bytes=30_000)
+    for number in job.missing():
+        job.run(number)
+    assert job.finish().num_samples == 95
+    assert clean(url, grace_seconds=0).removed == ()
+    for info in MemoryStore().list(url):
+        MemoryStore().delete(info.path)
 
 
 def test_one_machine_repacks_there_too(tmp_path: Path, place: tuple[str, Any, str]) -> None:

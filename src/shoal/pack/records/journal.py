@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -74,20 +75,24 @@ class Journal:
     def lacks(self) -> str:
         """Return what keeps the store from refusing to write where there is an object already; empty if it does.
 
-        It is asked: the record of the plan, which must be there, is put once more on condition that there is none.
+        It is asked: a note of no other use is put twice, the second time on condition that there is none.
         """
         if not scheme_of(self._url):
             return "" if can_link(self.directory) else "this file system has no hard links"
-        path, data = self._path(_PLAN), self._read(_PLAN)
+        if not isinstance(self._store, PutIf):
+            return "this kind of store has no conditional writes"
+        path = self._path(f"{os.urandom(8).hex()}{_NOTE}")  # which no other machine removes meanwhile
+        self._store.put(path, b"first")
         try:
-            if not isinstance(self._store, PutIf):
-                return "this kind of store has no conditional writes"
-            if data is not None and self._store.put_if(path, data, replaces=None):
+            # Other bytes: who finds its own, after an answer was lost, must take them for written.
+            if self._store.put_if(path, b"second", replaces=None):
                 return "this store wrote an object where there was one, though told not to"
         except StorageError as error:
             if error.errno != errno.ENOTSUP:
                 raise
             return error.message
+        finally:
+            self._store.delete(path)
         return ""
 
     def planned(self) -> dict[str, Any] | None:
