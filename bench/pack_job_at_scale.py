@@ -29,8 +29,8 @@ from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.pack import Output, PackJob, PackSummary
-from shoal.pack.destination import names_of_shards
 from shoal.pack.packed_dataset import Committed, finish_groups
+from shoal.pack.records.output_names import names_of_shards
 from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.storage.urls import scheme_of

@@ -25,10 +25,10 @@ from shoal.errors import UsageError
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import GRACE_SECONDS, clean
-from shoal.pack.destination import check_apart
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.tree_inputs import shard_suffix
 from shoal.pack.packing import Packed, PackRequest, bytes_of, pack_inputs, repeats_of
+from shoal.pack.records.output_names import check_apart
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 
 

@@ -33,10 +33,10 @@ from shoal.figures import counted
 from shoal.indexing.open_source import Opened
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.destination import check_apart
 from shoal.pack.from_shards.mixing_gain import mixedness
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import repack_opened
+from shoal.pack.records.output_names import check_apart
 from shoal.pipeline.tokenizing import Tokenize, tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 

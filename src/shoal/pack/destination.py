@@ -8,7 +8,6 @@ packing, any machine can make any shard, and an output without an index is unfin
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +28,6 @@ from shoal.storage.machine_locks import InheritedLock
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME
-from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
@@ -390,41 +388,3 @@ def digest_of(path: str, store: Store) -> str:
     for first in range(0, num_bytes, _READ_BYTES):
         found.update(store.read_range(path, first, min(num_bytes, first + _READ_BYTES)))
     return found.hexdigest()[: 2 * DIGEST_BYTES]
-
-
-def plan_of(asked: Any) -> str:
-    """Return the digest of requested settings, as JSON: the ``plan`` of an `Output`."""
-    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def check_prefix(prefix: str) -> str:
-    """Return the prefix of shard names; `UsageError` if shards would lie elsewhere, be hidden, or not fit an index."""
-    if not prefix or prefix[0] == "." or "/" in prefix or not prefix.isprintable():
-        msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
-        raise UsageError(msg, hint="a prefix has no slash, no control characters, and no dot at its beginning")
-    return prefix
-
-
-def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[str]:
-    """Return the names of shards by number.
-
-    >>> names_of_shards("train", ".tar", [0, 12])
-    ['train-000000.tar', 'train-000012.tar']
-    """
-    return [f"{prefix}-{number:06d}{suffix}" for number in numbers]
-
-
-def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
-    """Raise `UsageError` if the output is a directory that is read, or lies in one: the next run would read it too."""
-    out = _resolved(os.fspath(url))
-    texts, _ = texts_of(source)
-    for text in texts:
-        read = _resolved(text)
-        if out == read or out.startswith(f"{read.rstrip('/')}/"):
-            msg = f"{without_secrets(os.fspath(url))} lies in {without_secrets(text)}, all of which is input"
-            raise UsageError(msg, hint="write into a directory beside it")
-
-
-def _resolved(text: str) -> str:
-    path = local_path(text)
-    return object_path(path).rstrip("/") if scheme_of(path) else str(Path(expand_home(path)).resolve())

@@ -20,7 +20,7 @@ from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
+from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.inputs.duplicates import DUPLICATES, Dedup
 from shoal.pack.inputs.input_sources import inputs_of
@@ -30,6 +30,7 @@ from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
 from shoal.pack.jobs import Progress, ShardJob
 from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
 from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
+from shoal.pack.records.output_names import check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import shard_sizing

@@ -12,12 +12,12 @@ from shoal.formats.shard_format import Format
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.indexing.open_source import open_source
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.destination import check_apart
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import plan_repacking
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.pack_job import PackJob
 from shoal.pack.packing import inputs_and_request, plan_inputs
+from shoal.pack.records.output_names import check_apart
 from shoal.pipeline.tokenizing import tokenize_with
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides

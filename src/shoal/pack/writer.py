@@ -16,8 +16,9 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.column_values import values_in
-from shoal.pack.destination import Output, check_prefix, names_of_shards, plan_of
+from shoal.pack.destination import Output
 from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
+from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Shard, ShardWriter, mark_of, summary_of
 

@@ -29,7 +29,7 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.open_source import Opened, open_source
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.destination import Output, check_apart, check_prefix, names_of_shards, plan_of
+from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import (
     Schema,
     options_like,
@@ -60,6 +60,7 @@ from shoal.pack.inputs.repeats import ClassCount, counted_classes
 from shoal.pack.jobs import PackProgress, Progress
 from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
 from shoal.pack.packed_dataset import PackSummary
+from shoal.pack.records.output_names import check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing
 from shoal.pack.shard_writer import Shard

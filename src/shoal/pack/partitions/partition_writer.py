@@ -22,9 +22,10 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import clean, remove_made
-from shoal.pack.destination import Output, check_prefix, plan_of
+from shoal.pack.destination import Output
 from shoal.pack.packed_dataset import PackSummary, finish_groups, summaries_of, summary_of_finished
 from shoal.pack.partitions.cut_rows import CutRows
+from shoal.pack.records.output_names import check_prefix, plan_of
 from shoal.pack.records.part_groups import PartGroup, merged_groups
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Shard, ShardSummary, summary_of

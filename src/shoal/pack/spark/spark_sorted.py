@@ -19,10 +19,11 @@ from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.destination import Output, check_prefix, names_of_shards, plan_of
+from shoal.pack.destination import Output
 from shoal.pack.jobs import ShardJob
 from shoal.pack.pack_job import PackJob
 from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
+from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of
 from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_sizes import shard_sizing

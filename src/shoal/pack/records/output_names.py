@@ -1,0 +1,54 @@
+"""Names in an output: those of its shards, that of its plan, and its own, which must lie apart from what is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.storage.cache_directory import expand_home
+from shoal.storage.sources.local_patterns import local_path
+from shoal.storage.sources.source import SourceLike, texts_of
+from shoal.storage.urls import object_path, scheme_of, without_secrets
+
+
+def plan_of(asked: Any) -> str:
+    """Return the digest of requested settings, as JSON: the ``plan`` of an `Output`."""
+    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def check_prefix(prefix: str) -> str:
+    """Return the prefix of shard names; `UsageError` if shards would lie elsewhere, be hidden, or not fit an index."""
+    if not prefix or prefix[0] == "." or "/" in prefix or not prefix.isprintable():
+        msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
+        raise UsageError(msg, hint="a prefix has no slash, no control characters, and no dot at its beginning")
+    return prefix
+
+
+def names_of_shards(prefix: str, suffix: str, numbers: Sequence[int]) -> list[str]:
+    """Return the names of shards by number.
+
+    >>> names_of_shards("train", ".tar", [0, 12])
+    ['train-000000.tar', 'train-000012.tar']
+    """
+    return [f"{prefix}-{number:06d}{suffix}" for number in numbers]
+
+
+def check_apart(source: SourceLike, url: str | os.PathLike[str]) -> None:
+    """Raise `UsageError` if the output is a directory that is read, or lies in one: the next run would read it too."""
+    out = _resolved(os.fspath(url))
+    texts, _ = texts_of(source)
+    for text in texts:
+        read = _resolved(text)
+        if out == read or out.startswith(f"{read.rstrip('/')}/"):
+            msg = f"{without_secrets(os.fspath(url))} lies in {without_secrets(text)}, all of which is input"
+            raise UsageError(msg, hint="write into a directory beside it")
+
+
+def _resolved(text: str) -> str:
+    path = local_path(text)
+    return object_path(path).rstrip("/") if scheme_of(path) else str(Path(expand_home(path)).resolve())
