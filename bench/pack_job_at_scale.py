@@ -1,6 +1,6 @@
 """Time and memory of the process that drives a packing of very many shards: plan, missing, finish.
 
-    python bench/pack_job_at_scale.py DIRECTORY_OR_URL [--shards 100000] [--samples 200] [--moto]
+    python bench/pack_job_at_scale.py DIRECTORY_OR_URL [--shards 100000] [--samples 200] [--moto] [--step plan]
 
 The shards and their parts of the index are simulated: each shard is a file of zeros, 2 KiB a sample (one byte a sample
 in an object store), and its part has sizes, a checksum and a column of 8 bytes for each sample. With ``--moto`` an S3
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -28,7 +29,7 @@ import numpy as np
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
-from shoal.pack import Output, PackJob, PackSummary
+from shoal.pack import Output, PackJob, PackSummary, plan
 from shoal.pack.packed_dataset import Committed, finish_groups
 from shoal.pack.records.output_names import names_of_shards
 from shoal.pack.records.part_groups import PartGroup
@@ -99,12 +100,32 @@ def make(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
         return sum(1 for _ in threads.map(lay, range(arguments.shards)))
 
 
+def plan_files(directory: Path, num_files: int) -> int:
+    """Plan a job of small files, each a shard of its own, and print what is shipped."""
+    for number in range(0 if (directory / "in").exists() else num_files):
+        path = directory / "in" / f"{number // 1000:03d}" / f"{number % 1000:03d}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(100))
+    began_cpu = time.process_time()
+    job = plan(directory / "in", directory / "out", shard_bytes=1, labelled=False)
+    planned_cpu = time.process_time()
+    some = range(0, job.num_units, max(1, job.num_units // 1000))
+    task_bytes = [len(pickle.dumps(job.task(number))) for number in some]
+    task_us = (time.process_time() - planned_cpu) / len(some) * 1e6
+    job_bytes = len(pickle.dumps(job))
+    print(f"planned in {planned_cpu - began_cpu:.1f} s of CPU; the pickled job has {job_bytes:,} bytes")
+    print(f"a task has {max(task_bytes):,} bytes at most, pickled in {task_us:.0f} us")
+    return job.num_units
+
+
 def step(name: str, arguments: argparse.Namespace, options: dict[str, Any]) -> None:
     """One step in this process."""
     before = peak_mib()
     began, began_cpu = time.monotonic(), time.process_time()
     if name == "make":
         found = make(arguments, options)
+    elif name == "plan":
+        found = plan_files(Path(arguments.url), arguments.shards)
     elif name == "missing":
         found = len(job_of(arguments, options).missing())
     else:
