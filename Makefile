@@ -42,6 +42,7 @@ test: .venv/stamp ## every test and every example in a docstring
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show
 	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000
 	$(BIN)/python -m pytest -m soak tests --timeout 3000
+	SHOAL_NUM_KILLS=20 $(BIN)/python -m pytest -m integration tests/integration/test_pack_with_spark.py
 
 quick: .venv/stamp ## lint, types, layers, and the tests of what changed since main, in less than a minute
 	$(BIN)/ruff check --quiet

@@ -18,6 +18,8 @@ from unittest import mock
 
 import shoal
 import shoal.pack
+import shoal.pack.ray
+import shoal.pack.spark
 import shoal.prometheus
 from shoal.cli.main import VERBS, main
 from shoal.indexing.jobs.index_job import IndexJob
@@ -67,6 +69,8 @@ def page() -> str:
     parts += ["## Formats\n", text_of(shoal.formats), *formats()]
     parts += ["## Measuring\n", text_of(shoal.measure), *measuring()]
     parts += ["## Packing\n", text_of(shoal.pack), *door(shoal.pack)]
+    parts += [*member("shoal.pack.ray.run", shoal.pack.ray.run)]
+    parts += [*member("shoal.pack.spark.run", shoal.pack.spark.run)]
     parts += ["## Jobs on shards\n", *member("shoal.plan_index", shoal.plan_index)]
     parts += [text_of(IndexJob), *members(IndexJob, "job"), *member("shoal.plan_verify", shoal.plan_verify)]
     parts += [text_of(VerifyJob), *members(VerifyJob, "job")]

@@ -27,7 +27,7 @@ import shoal.pack.spark
 from shoal.errors import StorageError, UsageError, WorkerError
 from shoal.index.index_file import decode, encode
 
-NUM_KILLS = int(os.environ.get("SHOAL_NUM_KILLS", "3"))
+NUM_KILLS = int(os.environ.get("SHOAL_NUM_KILLS", "2"))
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_input_arguments(parser)
     _add_order_arguments(parser)
-    add_engine_arguments(parser, planned="inputs are listed, and the index is written, by this one")
+    add_engine_arguments(
+        parser, planned="the inputs are listed (with --workers), and the index is written, by this machine"
+    )
     group = parser.add_argument_group("cleaning")
     text = "pack nothing; remove from DST what an unfinished job has made there, and its records"
     group.add_argument("--clean", metavar="DST", help=text)

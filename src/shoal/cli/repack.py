@@ -79,11 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("selection")
     add_dedup_argument(
         group,
-        key="samples of the same __key__, or key",
-        content="samples whose other fields are equal (all are read first, for keys of tars only their headers)",
+        key="samples of the same __key__, or key (read first; of tars, only the headers are)",
+        content="samples whose other fields are equal (all are read first)",
     )
     add_repeat_arguments(group, columns="another column of the index of SOURCE")
-    planned = "the index is written by this one; with --mix, every shard reads a window of its own"
+    planned = "the index is written by this machine; with --mix, every shard reads a window of its own"
     add_engine_arguments(parser, planned=planned)
     add_json_argument(parser)
 

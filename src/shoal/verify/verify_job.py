@@ -147,7 +147,10 @@ class VerifyJob:
         parts = [self._report(number) for number in range(self.num_units)]
         if missing := [number for number, part in enumerate(parts) if part is None]:
             msg = f"{len(missing)} of {counted(len(parts), 'unit')} are missing: {spans(missing)}"
-            raise UsageError(msg, hint="run them, then finish again")
+            raise UsageError(
+                msg,
+                hint=f"run them, then finish again; parts are looked for in {without_secrets(self.parts.directory)}",
+            )
         for part in parts:
             found.include(part or VerifyReport())
         found.damages += self.asked.damages

@@ -174,7 +174,10 @@ class IndexUnits:
         parts = [self.part(number) for number in range(self.num_units)]
         if missing := [number for number, part in enumerate(parts) if part is None]:
             msg = f"{len(missing)} of {counted(len(parts), 'unit')} are missing: {spans(missing)}"
-            raise UsageError(msg, hint="run them, then finish again; nothing was written")
+            raise UsageError(
+                msg,
+                hint=f"run them, then finish again; parts are looked for in {without_secrets(self.parts.directory)}",
+            )
         there = [part for part in parts if part is not None]
         metadata = {name: value for name, value in there[0].metadata.items() if name != _NUM_HASHED}
         index = joined(there, metadata=metadata, most_samples_with_sizes=MANY_SAMPLES - 1)

@@ -76,7 +76,7 @@ def without_duplicates(
     """Return the samples that equal none before them, in stored order; None if all do so, with the count of the others.
 
     ``reader`` has the stored order. Keys of tars and folders come from headers and names; all else is read as samples,
-    in several processes. 16 bytes of memory a sample, and 64 while they are compared.
+    in several processes. 80 bytes of memory a sample.
     """
     num_samples = opened.index.num_samples
     if by == "key" and isinstance(opened.format, Tar | Folder):

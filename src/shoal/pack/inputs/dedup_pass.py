@@ -58,8 +58,7 @@ def without_equal_contents(
 ) -> InputTable:
     """Leave out inputs whose content an earlier one has; inputs of a size that no other has are not read.
 
-    16 bytes of memory for each input that is read, and 64 while they are compared. Raises `StorageError` if one cannot
-    be read, unless ``skips``.
+    80 bytes of memory for each input that is read. Raises `StorageError` if one cannot be read, unless ``skips``.
     """
     sizes = inputs.content_bytes()
     among = np.arange(len(inputs)) if sizes is None else _shared(sizes)

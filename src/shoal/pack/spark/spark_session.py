@@ -16,8 +16,8 @@ _OLDEST = 4
 _NOTE = "shoal error: "
 _NOTED = re.compile(rf"{_NOTE}([A-Za-z0-9+/=]+)")
 _NEEDED = re.compile(r"\[PACKAGE_NOT_INSTALLED\] ([\w.]+)")
-_LACKING = re.compile(r"No module named '(shoal\b[\w.]*)'")
-_EXCEPTION = re.compile(r"^([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_LACKING = re.compile(r"No module named '((?:shoal|numpy|pyarrow|pandas)\b[\w.]*)'")
+_EXCEPTION = re.compile(r"[\w.]*(?:Error|Exception): .")
 
 
 def spark_library() -> Any:
@@ -84,7 +84,7 @@ def error_of(text: str) -> ShoalError:
     """Return the error that a text of Spark tells of.
 
     >>> error_of("ModuleNotFoundError: No module named 'shoal'").hint
-    "install shoal for the Python of the executors (spark.pyspark.python), or send it along with spark.archives"
+    'install shoal for the Python of the executors (PYSPARK_PYTHON), or send it along with spark.archives'
     >>> str(error_of("Caused by: java.lang.OutOfMemoryError: Java heap space")).partition(": ")[2].partition(chr(10))[0]
     'java.lang.OutOfMemoryError: Java heap space'
     """
@@ -97,10 +97,11 @@ def error_of(text: str) -> ShoalError:
         return UsageError(msg, hint="pip install 'pyspark[sql]', here and for the Python of the executors")
     if lacking := _LACKING.search(text):
         msg = f"a machine of the cluster cannot import {lacking[1]}"
-        hint = "install shoal for the Python of the executors (spark.pyspark.python), or send it along with "
+        library = "'pyspark[sql]'" if lacking[1].startswith(("pyarrow", "pandas")) else "shoal"
+        hint = f"install {library} for the Python of the executors (PYSPARK_PYTHON), or send it along with "
         return UsageError(msg, hint=f"{hint}spark.archives")
-    lines = text.strip().splitlines() or ["no reason was given"]
-    named = [line.strip().removeprefix("Caused by: ") for line in lines if _EXCEPTION.search(line)]
+    lines = [line.strip().removeprefix("Caused by: ") for line in text.strip().splitlines()] or ["no reason was given"]
+    named = [line for line in lines if _EXCEPTION.match(line)]
     said = next((line for line in named if "org.apache.spark" not in line), lines[0])
     hint = "Spark's log says more; run again to go on: what is finished is kept"
     return WorkerError(f"Spark gave up: {said:.300}", hint=hint)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -36,6 +37,7 @@ from shoal.pack.unit_job import UnitProgress
 
 _ROW, _SHARD = "__shoal_row", "__shoal_shard"
 _SPAN = ("__shoal_partition", "__shoal_first", "__shoal_stop")
+_BATCH_ROWS, _AT_ONCE_BYTES = "spark.sql.execution.arrow.maxRecordsPerBatch", 4 << 20
 _ROW_BITS = 33  # of monotonically_increasing_id, below the number of the partition
 
 
@@ -124,7 +126,8 @@ def write(
         units = _units(spans, shard, prefix, suffix)
         job = PackJob(out, units)
         if missing := job.missing():
-            _pack(out, units, ordered, missing, progress)
+            with _rows_at_once(df.sparkSession, max(1, _AT_ONCE_BYTES * sizes.total_rows // max(1, sizes.total_bytes))):
+                _pack(out, units, ordered, missing, progress)
         return job.finish()
     finally:
         ordered.unpersist()
@@ -191,6 +194,17 @@ def _units(spans: Sequence[Span], common: Shard, prefix: str, suffix: str) -> So
         num_bytes[span.shard] += span.num_bytes
     plan = PackPlan(np.concatenate([[0], np.cumsum(num_rows)]), num_bytes)
     return SortedUnits(plan, names_of_shards(prefix, suffix, range(len(numbers))), common, spans)
+
+
+@contextmanager
+def _rows_at_once(session: Any, num_rows: int) -> Iterator[None]:
+    """Let Spark hand rows to Python a few MiB at a time: by default it is 10,000, whatever their size."""
+    known = session.conf.get(_BATCH_ROWS)
+    session.conf.set(_BATCH_ROWS, str(min(num_rows, int(known)) if int(known) > 0 else num_rows))
+    try:
+        yield
+    finally:
+        session.conf.set(_BATCH_ROWS, known)
 
 
 def _pack(out: Output, units: SortedUnits, ordered: Any, missing: Sequence[int], progress: UnitProgress | None) -> None:
