@@ -133,6 +133,23 @@ def test_a_lost_answer_is_no_reason_to_refuse(source: Path, monkeypatch: pytest.
         MemoryStore().delete(info.path)
 
 
+def test_nor_is_another_machine_that_finishes_just_then(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_if, url = MemoryStore.put_if, "memory://lost/meanwhile"
+    notes: list[str] = []
+
+    def removed_at_first(self: MemoryStore, path: str, data: Any, *, replaces: Any) -> bool:
+        if path.endswith(".note"):
+            if len(notes) < 2:
+                self.delete(path)
+            notes.append(path)
+        return put_if(self, path, data, replaces=replaces)
+
+    monkeypatch.setattr(MemoryStore, "put_if", removed_at_first)
+    assert plan(source, url, shard_bytes=30_000).missing()
+    assert notes
+    assert clean(url, grace_seconds=0).removed == (".shoal-pack/plan.json",)
+
+
 def test_one_machine_repacks_there_too(tmp_path: Path, place: tuple[str, Any, str]) -> None:
     url, options, _ = place
     lines = lines_for(tmp_path, options)

@@ -232,7 +232,7 @@ def test_a_column_of_numbers_and_texts_is_one_of_texts_wherever_shards_end(tmp_p
     assert [words[code] for code in index.columns["value"].tolist()] == list(map(str, values))
 
 
-@pytest.mark.parametrize("prefix", ["", "a/b", "../a", ".hidden", "new\nline", "\udcff"])
+@pytest.mark.parametrize("prefix", ["", "a/b", "../a", ".hidden", "new\nline", "\udcff", "é" * 65])
 def test_prefixes_that_would_lead_elsewhere_are_refused(tmp_path: Path, prefix: str) -> None:
     with pytest.raises(UsageError, match="no such prefix"):
         write(tmp_path / "out", 10, prefix=prefix)
