@@ -15,6 +15,8 @@ from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.source import SourceLike, texts_of
 from shoal.storage.urls import object_path, scheme_of, without_secrets
 
+_MOST_PREFIX_BYTES = 128  # files have names of up to 255 bytes, and records add numbers, a digest and a plan
+
 
 def plan_of(asked: Any) -> str:
     """Return the digest of requested settings, as JSON: the ``plan`` of an `Output`."""
@@ -23,9 +25,11 @@ def plan_of(asked: Any) -> str:
 
 def check_prefix(prefix: str) -> str:
     """Return the prefix of shard names; `UsageError` if shards would lie elsewhere, be hidden, or not fit an index."""
-    if not prefix or prefix[0] == "." or "/" in prefix or not prefix.isprintable():
+    is_name = prefix and prefix[0] != "." and "/" not in prefix and prefix.isprintable()
+    if not is_name or len(prefix.encode()) > _MOST_PREFIX_BYTES:
         msg = f"shards are named PREFIX-000000 in their directory, and {prefix!r} is no such prefix"
-        raise UsageError(msg, hint="a prefix has no slash, no control characters, and no dot at its beginning")
+        hint = "a prefix has no slash, no control characters, no dot at its beginning, and at most "
+        raise UsageError(msg, hint=f"{hint}{_MOST_PREFIX_BYTES} bytes")
     return prefix
 
 
