@@ -36,7 +36,7 @@ demo: .venv/demo ## make data, stream it shuffled, stop, resume elsewhere, and s
 
 test: .venv/stamp ## every test and every example in a docstring
 	$(BIN)/python -m compileall -q src # many tests start interpreters, which may not be allowed to keep what they compile
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules $(addprefix --ignore=,$(MEASURED)) tests src/shoal
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules $(addprefix --ignore=,$(MEASURED) tests/integration) tests src/shoal
 	$(BIN)/python -m pytest $(MEASURED)
 
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 _LIKE_ENOUGH = 0.6
 
-LIBRARY_OF_EXTRA: Mapping[str, str] = {
-    "images": "pillow",
+LIBRARIES_OF_EXTRA: Mapping[str, str] = {
+    "images": "pillow simplejpeg",
     "remote": "obstore",
     "report": "matplotlib",
     "parquet": "pyarrow",
@@ -25,7 +25,7 @@ LIBRARY_OF_EXTRA: Mapping[str, str] = {
     "tokens": "tokenizers",
     "json": "msgspec",
 }
-"""Library that each extra of shoal installs."""
+"""What each extra of shoal installs, as pip takes it."""
 
 
 def did_you_mean(given: object, known: Iterable[object]) -> str:
@@ -44,9 +44,9 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
 
 
 def pip_install(extra: str, *, upgrade: bool = False) -> str:
-    """Return the command that installs the library of an extra, by the library's own name, which works in a checkout.
+    """Return the command that installs the libraries of an extra, by their own names, which works in a checkout.
 
     >>> pip_install("parquet")
     "pip install pyarrow (or 'shoal[parquet]')"
     """
-    return f"pip install {'--upgrade ' * upgrade}{LIBRARY_OF_EXTRA[extra]} (or 'shoal[{extra}]')"
+    return f"pip install {'--upgrade ' * upgrade}{LIBRARIES_OF_EXTRA[extra]} (or 'shoal[{extra}]')"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.errors import ShoalError, UsageError
-from shoal.hints import LIBRARY_OF_EXTRA, pip_install
+from shoal.hints import LIBRARIES_OF_EXTRA, pip_install
 from shoal.pack.unit_job import UnitJob, UnitProgress
 from shoal.storage.urls import without_secrets
 
@@ -73,9 +73,9 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
             raise UsageError(msg, hint="--engine spark or --engine ray")
         return None
     try:
-        import_module(LIBRARY_OF_EXTRA[name])
+        import_module(LIBRARIES_OF_EXTRA[name])
     except ImportError as error:
-        msg = f"--engine {name} needs {LIBRARY_OF_EXTRA[name]}, which cannot be imported: {error}"
+        msg = f"--engine {name} needs {LIBRARIES_OF_EXTRA[name]}, which cannot be imported: {error}"
         raise UsageError(msg, hint=pip_install(name)) from None
     return Engine(name, address, label, unit)
 
