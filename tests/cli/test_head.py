@@ -130,7 +130,14 @@ def test_decoding_images(tmp_path: Path, calls: Calls, data: Path, capsys: pytes
     assert said["fields"] == {"png": {"dtype": "uint8", "shape": [3, 5], "values": [[76] * 5] * 3}, "cls": 7}
     (said,) = calls.json_lines("head", tmp_path / "a.tar", "--decode", "pil")
     assert said["fields"]["png"] == {"image": {"mode": "RGB", "width": 5, "height": 3}}
+    resized = calls.text("head", tmp_path / "a.tar", "--decode", "rgb8", "--image-size", "2x4")
+    assert "uint8 array of shape (2, 4, 3)" in resized
+    assert "RGB image of 7 x 7" in calls.text("head", tmp_path / "a.tar", "--decode", "pil", "--image-size", "7")
+    assert "no decoder of images is named" in calls.refused("head", tmp_path / "a.tar", "--image-size", "7")
     for verb in ("head", "bench"):
+        with pytest.raises(SystemExit, match="2"):
+            calls.text(verb, tmp_path / "a.tar", "--decode", "rgb8", "--image-size", "7x")
+        assert "'7x' is no size in pixels" in capsys.readouterr().err
         with pytest.raises(SystemExit, match="2"):
             calls.text(verb, "--decode", tmp_path / "a.tar")
         assert "a dataset stands before --decode" in capsys.readouterr().err

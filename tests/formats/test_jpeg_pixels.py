@@ -45,8 +45,9 @@ def test_pixels_equal_those_of_pillow(
             assert (mode, wanted) == ("RGB", "L")
             continue
         expected = by_pillow(data, wanted)
-        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-        assert np.array_equal(found, expected)
+        assert (found.pixels.shape, found.pixels.dtype) == (expected.shape, expected.dtype)
+        assert np.array_equal(found.pixels, expected)
+        assert found.extent == size
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.formats.decoding.hf_features import feature_decoders
+from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean
 from shoal.index.table import SampleIndex
 from shoal.reading.checks.salvage import Damaged
@@ -337,7 +338,8 @@ class Decode:
 
     ``specs`` are names of image decoders ("pil", "rgb8", ...) or mappings from suffix to function; later ones win.
     Values that are not bytes, and fields of unknown suffix, stay as they are. ``features`` are those that Hugging Face
-    describes, if "hf" or "hf-names" is among the specs: these fields are decoded by their full names.
+    describes, if "hf" or "hf-names" is among the specs: these fields are decoded by their full names. ``size`` is a
+    height and a width of all images, or one number for both.
     """
 
     def __init__(
@@ -346,8 +348,13 @@ class Decode:
         *,
         allow_pickle: bool = False,
         features: Mapping[str, Any] | None = None,
+        size: Any = None,
     ) -> None:
         self._specs, self._allow_pickle, self._features = tuple(specs), allow_pickle, features
+        self._size = None if size is None else exact_size(size)
+        if size is not None and not any(isinstance(spec, str) and spec in IMAGE_SPECS for spec in specs):
+            msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
+            raise UsageError(msg, hint='decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images')
         self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
         self._given: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}
@@ -355,7 +362,7 @@ class Decode:
             if spec in FEATURES:
                 self._of_features = feature_decoders(features or {}, names=spec == "hf-names")
             elif isinstance(spec, str):
-                named = decoders_of(spec)
+                named = decoders_of(spec, size=self._size)
                 self._decoders |= named
                 self._given = {suffix: given for suffix, given in self._given.items() if suffix not in named}
             else:
@@ -374,10 +381,11 @@ class Decode:
         return any(isinstance(spec, str) for spec in self._specs)
 
     def __repr__(self) -> str:
-        return f"decode({', '.join(map(repr, self._specs))})"
+        given = [*map(repr, self._specs), *([] if self._size is None else [f"size={self._size}"])]
+        return f"decode({', '.join(given)})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _decode, (self._specs, self._allow_pickle, self._features)
+        return _decode, (self._specs, self._allow_pickle, self._features, self._size)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with its fields decoded."""
@@ -413,8 +421,9 @@ def _decode(
     specs: Sequence[str | Mapping[str, Decoder]],
     allow_pickle: bool,  # noqa: FBT001
     features: Mapping[str, Any] | None,
+    size: tuple[int, int] | None,
 ) -> Decode:
-    return Decode(specs, allow_pickle=allow_pickle, features=features)
+    return Decode(specs, allow_pickle=allow_pickle, features=features, size=size)
 
 
 def _check_callable(verb: str, function: object) -> None:

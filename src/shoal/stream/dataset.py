@@ -218,7 +218,12 @@ class Dataset(DatasetRun):
         """
         return self._then(Filter(function, refill), "filter()")
 
-    def decode(self, *decoders: str | Mapping[str, Decoder], allow_pickle: bool = False) -> Self:
+    def decode(
+        self,
+        *decoders: str | Mapping[str, Decoder],
+        size: int | tuple[int, int] | None = None,
+        allow_pickle: bool = False,
+    ) -> Self:
         """Decode fields by suffix, with the names of WebDataset; images and features only on request.
 
         Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and related suffixes, also
@@ -230,6 +235,10 @@ class Dataset(DatasetRun):
             "pil", "rgb8", "rgb", "torchrgb", ... for images; "hf" for the column features of Hugging Face ``datasets``
             (images as PIL images, audio as the bytes of its file), "hf-names" for the same with classes by name; or
             mappings from suffix to function, ``{"flac": function}``. Later ones win.
+        size
+            Height and width in pixels to which every image is resized exactly, whatever its shape; one number for a
+            square. The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8,
+            as far as that leaves it no smaller than asked, which takes much less time.
         allow_pickle
             Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects, which runs any code in
             them. If false, these suffixes stay bytes, and such an array is an error.
@@ -237,10 +246,11 @@ class Dataset(DatasetRun):
         Raises
         ------
         UsageError
-            There is no such decoder, the library that it needs is not installed, or no features are described.
+            There is no such decoder, the library that it needs is not installed, no features are described, or
+            ``size`` is given and no decoder of images that can be resized ("pilraw" cannot).
         """
         features = features_of(self.stream.opened) if any(name in FEATURES for name in decoders) else None
-        stage = Decode(decoders, allow_pickle=allow_pickle, features=features)
+        stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size)
         return self._then(stage, "decode()")
 
     def rename(self, **names: str) -> Self:

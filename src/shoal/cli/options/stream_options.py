@@ -10,7 +10,7 @@ from typing import Any
 from shoal.cli.options.argument_types import order as order_text
 from shoal.cli.options.source_options import names_mixture, open_with_samples, source_of, storage_options_of
 from shoal.errors import StateError, UsageError
-from shoal.formats.decoding.images import IMAGE_SPECS
+from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean
 from shoal.order.registry import order_of_text
 from shoal.order.state_dict import State
@@ -113,15 +113,29 @@ def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
 
 
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--decode``, with or without the type that images become."""
+    """Declare ``--decode``, with or without the type that images become, and ``--image-size``."""
     text = f"decode fields as Dataset.decode() does; images too with one of {', '.join(IMAGE_SPECS)}"
     parser.add_argument("--decode", nargs="?", const="", metavar="SPEC", type=_image_spec, help=text)
+    text = "with --decode SPEC: resize images to HEIGHTxWIDTH, or to a square"
+    parser.add_argument("--image-size", metavar="PIXELS", type=_image_size, help=text)
 
 
 def decoded(dataset: Dataset, arguments: argparse.Namespace) -> Dataset:
     """Return the dataset, decoded as requested."""
     spec: str | None = arguments.decode
-    return dataset if spec is None else dataset.decode(*[spec] * bool(spec))
+    size: tuple[int, int] | None = arguments.image_size
+    if spec is None and size is None:
+        return dataset
+    return dataset.decode(*[spec] if spec else [], size=size)
+
+
+def _image_size(text: str) -> tuple[int, int]:
+    sides = text.split("x")
+    try:
+        return exact_size([int(side) for side in sides] if len(sides) > 1 else int(text))
+    except (ValueError, UsageError):
+        msg = f"{text!r} is no size in pixels, as 240x320 or 224 is"
+        raise argparse.ArgumentTypeError(msg) from None
 
 
 def _image_spec(text: str) -> str:

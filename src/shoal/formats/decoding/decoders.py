@@ -63,10 +63,13 @@ _PLAIN: Mapping[str, Decoder] = {
 }
 
 
-def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, Decoder]:
+def decoders_of(
+    name: str | None, *, allow_pickle: bool = False, size: tuple[int, int] | None = None
+) -> dict[str, Decoder]:
     """Return decoders by suffix: for None those of unambiguous suffixes, else one image decoder for all images.
 
-    Raises `UsageError` if there is no such decoder, or a library that it needs is not installed.
+    Images are resized to ``size``, a height and a width, if that is given. Raises `UsageError` if there is no such
+    decoder, or a library that it needs is not installed.
     """
     if name is not None:
         if name not in IMAGE_SPECS:
@@ -75,7 +78,7 @@ def decoders_of(name: str | None, *, allow_pickle: bool = False) -> dict[str, De
                 msg,
                 hint=did_you_mean(name, known_decoders()) + "a mapping from suffix to function decodes anything else",
             )
-        return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name))
+        return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name, size))
     load = array_loader(allow_pickle=allow_pickle)
     found = {**_PLAIN, "npy": load, "npz": _npz(load)}
     if allow_pickle:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from operator import index
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,36 +47,76 @@ IMAGE_SPECS: Mapping[str, _Spec] = {
 """Names of image decoders."""
 
 
-def image_decoder(name: str) -> Callable[[bytes], Any]:
+def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[bytes], Any]:
     """Return the decoder for one of `IMAGE_SPECS`; it needs Pillow, and torch if it gives tensors.
 
     "pil" gives RGB images, "pilraw" images as they are stored. "rgb8" gives uint8 arrays of shape (height, width, 3),
     "rgb" those as float32 from 0 to 1, "l8" and "l" arrays of shape (height, width) of grey; "torchrgb8" and so on
-    tensors with the bands first, shape (3, height, width). Raises `UsageError` if a library that it needs is not
-    installed.
+    tensors with the bands first, shape (3, height, width).
+
+    With ``size``, a height and a width, every image is resized to exactly that: a JPEG is first scaled while it is
+    decoded, as far as that leaves it no smaller; the rest is done on its 8-bit bands by Pillow's bilinear filter, which
+    averages over all pixels that fall on one of the result.
+
+    Raises `UsageError` if a library that it needs is not installed, or images as they are stored are to be resized.
     """
     spec = IMAGE_SPECS[name]
+    if size is not None and spec.mode is None:
+        msg = f"decode({name!r}) gives images as they are stored, and pixels that are indices cannot be resized"
+        raise UsageError(msg, hint='decode("pil", size=...) gives RGB images')
     library = pillow(f"decode({name!r})")
     torch = _torch(f"decode({name!r})") if spec.kind == "torch" else None
 
     def decode(data: bytes) -> Any:
         if spec.kind != "pil" and spec.mode is not None:
-            pixels = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS)
-            return _finished(_pixels(data, spec.mode) if pixels is None else pixels, spec, torch)
+            found = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
+            if found is None:
+                pixels = np.asarray(_by_pillow(data, spec.mode, size))
+            elif size is None or found.pixels.shape[:2] == size == found.extent:
+                pixels = found.pixels
+            else:
+                pixels = np.asarray(_resized(library.fromarray(found.pixels), size, found.extent))
+            return _finished(pixels, spec, torch)
+        if spec.mode is not None:
+            return _by_pillow(data, spec.mode, size)
         image = open_image(data)
-        if spec.mode is None:
-            image.load()  # now, while an error can still name its sample
-            return image
-        return image.convert(spec.mode)
+        image.load()  # now, while an error can still name its sample
+        return image
 
     return decode
 
 
-def _pixels(data: bytes, mode: str) -> NDArray[np.uint8]:
+def exact_size(size: Any) -> tuple[int, int]:
+    """Return a height and a width as two integers, given those or one of a square; raises `UsageError`.
+
+    >>> exact_size(224), exact_size((240, 320))
+    ((224, 224), (240, 320))
+    """
+    pair = (size, size) if isinstance(size, SupportsIndex) else size
+    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(each, SupportsIndex) for each in pair):
+        height, width = map(index, pair)
+        if height > 0 and width > 0:
+            return height, width
+    msg = f"size= takes a height and a width in pixels; got {size!r}"
+    raise UsageError(msg, hint="size=(240, 320), or size=224 for a square")
+
+
+def _by_pillow(data: bytes, mode: str, size: tuple[int, int] | None) -> Any:
     image = open_image(data)
+    # Scales a JPEG while it is decoded, and does nothing to others.
+    drafted = None if size is None else image.draft(None, size[::-1])
     image.load()
     # If the bands are right, converting is only a copy, during which Pillow blocks other threads.
-    return np.asarray(image if image.mode == mode else image.convert(mode))
+    converted = image if image.mode == mode else image.convert(mode)
+    if size is None:
+        return converted
+    width, height = image.size if drafted is None else drafted[1][2:]
+    return _resized(converted, size, (height, width))
+
+
+def _resized(image: Any, size: tuple[int, int], extent: tuple[float, float]) -> Any:
+    """Return an image of this size; ``extent`` is the part of the height and the width that shows anything."""
+    return image.resize(size[::-1], pillow("an image").Resampling.BILINEAR, (0, 0, *extent[::-1]))
 
 
 def _finished(array: NDArray[Any], spec: _Spec, torch: Any) -> Any:
