@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -238,6 +239,19 @@ def test_an_engine_that_does_not_start(name: str, engine: FakeEngine, calls: Cal
     refused = calls.refused(*words)
     assert "cannot be reached or started at nowhere: no such master\n" in refused
     assert engine.events == []
+
+
+@pytest.mark.parametrize("name", ["ray", "spark"])
+def test_a_cluster_that_does_not_listen(name: str, engine: FakeEngine, calls: Calls, tmp_path: Path) -> None:
+    make_files(tmp_path / "in")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        words = ("pack", tmp_path / "in", tmp_path / "out", "--engine", name, "--address")
+        calls.text(*words, f"{name}://127.0.0.1:1,127.0.0.1:{port}")  # the second one does
+    (tmp_path / "other").mkdir()
+    refused = calls.refused("pack", tmp_path / "in", tmp_path / "other", *words[3:], f"{name}://127.0.0.1:{port}")
+    assert f"cannot be reached or started at {name}://127.0.0.1:{port}: [Errno" in refused
+    assert engine.events.count("stopped") == 1
 
 
 def test_errors_of_units_are_those_of_the_job(engine: FakeEngine, calls: Calls, tmp_path: Path) -> None:

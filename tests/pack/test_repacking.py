@@ -493,9 +493,10 @@ def test_single_files_become_a_tar(tmp_path: Path) -> None:
     files = shoal.formats.Folder(suffixes=[".txt"])
     made = repack(tmp_path / "files", tmp_path / "b", source_format=files, columns=["label"])
     assert all_of(tmp_path / "b") == [
-        {"__key__": "cat/a", "txt": b"cat", "label.cls": b"0"},
-        {"__key__": "dog/a", "txt": b"dog", "label.cls": b"1"},
+        {"__key__": "cat/a", "txt": b"cat", "cls": b"0"},
+        {"__key__": "dog/a", "txt": b"dog", "cls": b"1"},
     ]
+    assert shoal.open(tmp_path / "b").classes == ("cat", "dog")
     assert made.index.columns["label"].tolist() == [0, 1]
     index = tmp_path / "elsewhere.index"
     (tmp_path / "b" / "shoal.index").rename(index)

@@ -165,6 +165,8 @@ def _clean(arguments: argparse.Namespace) -> int:
     names = {"removed": list(map(printable, found.removed)), "kept": list(map(printable, found.kept))}
     record = {"output": printable(arguments.clean), "num_removed": len(found.removed), "num_bytes": found.num_bytes}
     output.emit(record | names if arguments.json else record, as_json=arguments.json)
+    if not found.removed:
+        output.complain(f"note: no job has left anything in {printable(arguments.clean)}")
     if found.kept:
         output.complain(
             f"note: not removed, as their bytes are not those that the job made: {', '.join(names['kept'])}"

@@ -297,7 +297,8 @@ def refuse_unfinished(found: Source, store: Store) -> None:
     """Raise `SourceError` if a directory holds an unfinished packing, whose shards are not all of the dataset."""
     if found.complete and _beside(found, PACKING_PLAN, store) is not None:
         msg = f"{found.asked}: a packing was begun here and is not finished; its shards are not all of the dataset"
-        hint = "the same `shoal pack` or `repack` again finishes it; a glob reads those shards that are there"
+        hint = "the same `shoal pack` or `repack` again finishes it, `shoal pack --clean` removes it; a glob reads "
+        hint += "those shards that are there"
         raise SourceError(msg, hint=hint)
 
 

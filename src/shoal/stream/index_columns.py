@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from posixpath import basename, dirname
 from typing import Any
 
@@ -42,6 +43,15 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
     reads = f'`shoal index --columns {name}`, or index_columns=["{name}"] of shoal.open, reads it from the samples'
     hint = f"{reads}; an array by sample id serves as a label"
     raise UsageError(msg, hint=did_you_mean(name, known) + hint)
+
+
+def with_class_column(index: Index) -> Index:
+    """Return the index of a folder of classes with `label` as a stored column and its names; any other as it is."""
+    classes = _folder_classes(index)
+    if not classes or _LABEL in index.columns:
+        return index
+    columns = {**index.columns, _LABEL: column_of(index, _LABEL)}
+    return replace(index, columns=columns, metadata={**index.metadata, "classes": list(classes)})
 
 
 def key_column(index: Index, name: str) -> NDArray[Any]:

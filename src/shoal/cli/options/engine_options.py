@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -19,6 +21,9 @@ from shoal.storage.urls import without_secrets
 _Result = TypeVar("_Result")
 
 _LOCAL = "local"
+
+_HOSTS = re.compile(r"(?:(?:spark|ray)://)?([^\s/]+:\d+(?:,[^\s/]+:\d+)*)")
+_CONNECT_SECONDS = 10
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, planned: str) -> None:
@@ -117,12 +122,13 @@ _SESSIONS: Mapping[str, Callable[[str | None], Any]] = {"ray": _ray, "spark": _s
 
 @contextmanager
 def _starting(name: str, address: str | None, *, hint: str) -> Iterator[None]:
+    where = "here" if address is None else f"at {_shown(address)}"
     try:
+        _connect(address or "")
         yield
     except ShoalError:
         raise
     except Exception as error:
-        where = "here" if address is None else f"at {_shown(address)}"
         # py4j first says which call has failed, then why.
         lines = [line.strip(": ") for line in str(error).splitlines() if not line.startswith("An error occurred while")]
         msg = f"{name} cannot be reached or started {where}: {printable((lines or [type(error).__name__])[0])}"
@@ -131,3 +137,17 @@ def _starting(name: str, address: str | None, *, hint: str) -> Iterator[None]:
 
 def _shown(address: str) -> str:
     return printable(without_secrets(address))
+
+
+def _connect(address: str) -> None:
+    """Raise `OSError` if none of an address's hosts can be reached; Spark would go on trying for a minute, Ray longer.
+
+    Words such as ``local[2]``, ``yarn`` and ``auto`` name no host.
+    """
+    found = _HOSTS.fullmatch(address)
+    hosts = found[1].split(",") if found else []
+    for number, host in enumerate(hosts, 1):
+        name, _, port = host.rpartition(":")
+        with suppress(*([OSError] if number < len(hosts) else [])):
+            socket.create_connection((name.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+            return

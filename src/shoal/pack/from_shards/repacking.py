@@ -69,6 +69,7 @@ from shoal.processes.interpreters import usable_processors
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides
+from shoal.stream.index_columns import with_class_column
 
 _log = logging.getLogger("shoal")
 
@@ -132,7 +133,8 @@ def repack(
         A directory or URL that holds no shards yet.
     format, prefix, columns, extent_bytes, options
         As for `Writer`; a format of None means that of the source (tar if the source is a folder of files). Columns of
-        the source's index are kept.
+        the source's index are kept, and the classes of a folder become the column ``label`` (in a tar the field
+        ``cls``), as by `pack`.
     shard_bytes
         Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
     mix, seed, memory
@@ -260,7 +262,9 @@ def plan_repacking(
 
     On a local file system its ``out`` is locked, until it is released.
     """
-    index = opened.index
+    index = with_class_column(opened.index)
+    of_classes = index is not opened.index
+    opened = replace(opened, index=index)
     refuse_partial(opened)
     format_name = request.format or format_like(index)
     check_prefix(request.prefix)
@@ -269,7 +273,7 @@ def plan_repacking(
     refuse_unheld(opened, format_name)
     options = {**like, **request.options}
     encoder = encoder_named(format_name, **options)
-    columns = request.all_columns
+    columns = tuple(one for one in request.all_columns if not (of_classes and one.name == one.path == "label"))
     selection = selection_of(opened, request, progress)
     sizes = record_bytes_of(index)
     num_bytes = selection.num_bytes(sizes)
@@ -297,7 +301,8 @@ def plan_repacking(
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.
         common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
-        reader = SpanReader(spec, needs_keys=to_tar, renamed=suffixed_images(opened) if to_tar else {})
+        named = {**suffixed_images(opened), **({"label": "cls"} if of_classes else {})} if to_tar else {}
+        reader = SpanReader(spec, needs_keys=to_tar, renamed=named)
         copies = None if selection.repeats is None else copy_numbers(ids)
         units = SpanUnits(reader, plan, common, names, source, selection, copies)
         return PlannedRepacking(PackJob(out, units), source, sizing, selection, tally, several, num_looked_at, peak)

@@ -24,9 +24,9 @@ def ray_library() -> Any:
 def ray_data() -> Any:
     """Import and return the module ``ray.data``; `UsageError` if it or what it needs is missing."""
     ray_library()
-    if find_spec("pandas") is None or find_spec("pyarrow") is None:
-        msg = "Ray Data needs pandas and pyarrow, which are not installed"
-        raise UsageError(msg, hint="pip install 'ray[data]'")
+    if lacking := [name for name in ("pandas", "pyarrow") if find_spec(name) is None]:
+        msg = f"Ray Data needs {' and '.join(lacking)}, not installed here"
+        raise UsageError(msg, hint=f"pip install {' '.join(lacking)}, or all that it needs: pip install 'ray[data]'")
     import ray.data  # noqa: PLC0415  # optional
 
     return ray.data

@@ -44,7 +44,7 @@ def other_plan(url: str, found: object, asked: Mapping[str, Any]) -> UsageError:
             differing.append(f"{name}: not the same" if is_digest else f"{name} was {said[0]}, is {said[1]}")
     msg = f"{without_secrets(url)}: another packing was begun here and not finished: "
     msg += "; ".join(differing) or "its inputs were others"
-    hint = f"give the same arguments to finish it, or remove {PACKING} and the shards to start over"
+    hint = f"give the same arguments to finish it; `shoal pack --clean {without_secrets(url)} --grace 0` removes it"
     return UsageError(msg, hint=hint)
 
 
