@@ -102,7 +102,7 @@ RESERVED_MODULES = {
     "subprocess": _WITH_PROCESSES,
     "multiprocessing": _WITH_PROCESSES,
     "asyncio": (),
-    "socket": ("shoal.storage", "shoal.testing"),
+    "socket": ("shoal.storage", "shoal.testing", "shoal.cli.options.engine_options"),
     "ssl": ("shoal.storage",),
     "http": ("shoal.storage", "shoal.testing"),
     "urllib.request": ("shoal.storage",),
