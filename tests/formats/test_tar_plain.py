@@ -50,6 +50,41 @@ def test_the_same_as_the_long_way(sizes: list[list[int]], mtime: float) -> None:
     assert samples == reference_groups(data) == parse_all(data, scan(data), step=5)
 
 
+STEMS = ["a", "_a", "__a", "__a__", "d/", "d/a", "a\nb", "", "\u00e9", "a.b/c", ".h", "a.b/__c"]
+SUFFIXES = ["bin", "JPG", "seg.Png", "\u03a3", "y__", "b\nc", "__url__", ""]
+KINDS = [tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.SYMTYPE]
+
+
+def test_what_was_known_before_makes_no_difference() -> None:
+    """Suffixes and headers are recognized; so any two names must be read as by the parser, which remembers nothing."""
+    blocks = [_header(f"{stem}.{suffix}", tarfile.REGTYPE) for stem in STEMS for suffix in SUFFIXES]
+    blocks += [_header("a.bin", kind, owner) for kind in KINDS for owner in ("", "me")]
+    # A directory in old archives, so that no bytes follow.
+    blocks.append(_header("a.b/", tarfile.AREGTYPE, num_bytes=512) + _header("a.txt", tarfile.REGTYPE))
+    for suffix in SUFFIXES:
+        read_plain_sample(_header(f"usual.{suffix}", tarfile.REGTYPE), 0, 512)
+    for first in blocks:
+        for second in blocks:
+            sample = read_plain_sample(first + second, 0, len(first + second))
+            assert sample is None or sample == _walked(first + second), (first[:20], second[:20])
+
+
+def _header(name: str, kind: bytes, owner: str = "", num_bytes: int = 0) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.uname, info.size = kind, owner, num_bytes
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def _walked(data: bytes) -> dict[str, object] | None:
+    """Return the sample in these bytes, found by walking through them; None if they are not one."""
+    records = Tar().parse(data, Span("s", 0, 1, [0, len(data)]))
+    try:
+        assert len(records.layout_crcs()) == 1  # this walks
+        return records.sample(0)
+    except ShardError:
+        return None
+
+
 @pytest.mark.parametrize("name", ["\u00e9", "long" * 30, "part/" * 30])
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
 def test_names_of_all_kinds(name: str, kind: int) -> None:

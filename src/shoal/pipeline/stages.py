@@ -24,7 +24,7 @@ from shoal.reading.checks.salvage import Damaged
 FEATURES = ("hf", "hf-names")
 """Decoders that follow the column features of Hugging Face."""
 
-_MOST_NAMES = 1 << 12  # of fields whose decoder is cached
+_MOST_NAMES = 1 << 10  # lists of fields whose decoders are cached
 
 DROPPED = object()
 """Result of a filter for a sample that it rejects."""
@@ -368,7 +368,7 @@ class Decode:
             else:
                 self._decoders |= spec
                 self._given |= spec
-        self._found: dict[str, Decoder | None] = {}
+        self._by_names: dict[tuple[Any, ...], tuple[tuple[str, Decoder], ...]] = {}
 
     @property
     def has_functions(self) -> bool:
@@ -389,10 +389,17 @@ class Decode:
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with its fields decoded."""
-        decoded = {}
-        for name, value in _fields(sample, "decode()").items():
+        fields = _fields(sample, "decode()")
+        names, decoded = tuple(fields), dict(fields)
+        for name, decoder in self._by_names.get(names) or self._decoders_of(names):
+            value = decoded[name]
             try:
-                decoded[name] = self._value(name, value)
+                if type(value) is bytes:
+                    decoded[name] = decoder(value)
+                elif name in self._of_features:
+                    decoded[name] = None if value is None else decoder(value)
+                elif isinstance(value, bytes | memoryview):
+                    decoded[name] = decoder(bytes(value))
             except Exception as error:
                 size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
                 what = f"the field {name!r}{size}"
@@ -402,19 +409,18 @@ class Decode:
                 raise
         return decoded
 
+    def _decoders_of(self, names: tuple[Any, ...]) -> tuple[tuple[str, Decoder], ...]:
+        """Return the fields that are decoded, of samples with these fields, and how."""
+        known = (name for name in names if isinstance(name, str))
+        pairs = ((name, self._of_features.get(name) or decoder_for(name, self._decoders)) for name in known)
+        found = tuple((name, decoder) for name, decoder in pairs if decoder is not None)
+        if len(self._by_names) < _MOST_NAMES:
+            self._by_names[names] = found
+        return found
+
     def _is_own(self, name: str) -> bool:
         """True if no user function decodes this field."""
         return name in self._of_features or decoder_for(name, self._given) is None
-
-    def _value(self, name: str, value: Any) -> Any:
-        if name in self._of_features:
-            return None if value is None else self._of_features[name](value)
-        if not isinstance(value, bytes | memoryview):
-            return value
-        if name not in self._found and len(self._found) < _MOST_NAMES:
-            self._found[name] = decoder_for(name, self._decoders)
-        decoder = self._found[name] if name in self._found else decoder_for(name, self._decoders)
-        return value if decoder is None else decoder(bytes(value))
 
 
 def _decode(

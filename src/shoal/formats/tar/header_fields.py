@@ -84,6 +84,8 @@ def header_names(blocks: NDArray[np.uint8]) -> list[str]:
 
 def is_of_interest(payload: bytes) -> bool:
     """Return True if a PAX header can hold a name or a size; most hold times only and need not be parsed."""
+    if payload.translate(None, b"0123456789.") == b" mtime=\n":  # nearly all, in a third of the time
+        return False
     return b"path=" in payload or b"size=" in payload or b"GNU.sparse." in payload
 
 
