@@ -16,7 +16,8 @@ def test_what_is_read_ahead_holds_two_units_and_stays_small_beside_the_window(
 ) -> None:
     limit = ahead_limit_bytes(window, largest, is_remote=is_remote)
     assert limit >= 2 * largest
-    assert limit <= max(window // 2, 2 * largest, 1 << 20)
+    assert limit <= max(window // 2, 2 * largest, 8 << 20 if is_remote else 1 << 20)
+    assert limit >= 8 << 20 or not is_remote
     assert limit <= max(128 << 20, 2 * largest)
 
 

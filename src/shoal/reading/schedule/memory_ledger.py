@@ -102,24 +102,27 @@ _LEAST_BYTES = 1 << 20
 _MOST_BYTES = 32 << 20
 # With large chunks, fewer than 16 of them in flight would leave connections idle.
 _REQUESTS_OF_REMOTE_STORES = 16
+_LEAST_REMOTE_BYTES = 8 << 20
 _MOST_REMOTE_BYTES = 128 << 20
 
 
 def ahead_limit_bytes(window_bytes: int, largest_bytes: int, *, is_remote: bool, num_sources: int = 1) -> int:
     """Return the read-ahead limit for a window of ``window_bytes`` (0 for none) and units of up to ``largest_bytes``.
 
-    A quarter of the window, so that read-ahead never outweighs the window, and at most 32 MiB; from a remote store, 16
-    units if these are half of the window at most, and 32 MiB without a window; at least two units in any case. The
-    ``num_sources`` of a mixture share the least.
+    A quarter of the window, so that read-ahead never outweighs the window, and at most 32 MiB. From a remote store, at
+    least 8 MiB, since what is under way at a time is the rate times the latency; 16 units if these are half of the
+    window at most; and 32 MiB without a window. At least two units in any case. The ``num_sources`` of a mixture share
+    the least.
 
-    >>> [ahead_limit_bytes(window << 20, 1 << 20, is_remote=True) >> 20 for window in (16, 64, 512)]
+    >>> [ahead_limit_bytes(window << 20, 1 << 20, is_remote=True) >> 20 for window in (4, 64, 512)]
     [8, 16, 32]
     """
     limit = min(max(window_bytes // 4, _LEAST_BYTES // num_sources), _MOST_BYTES)
     if is_remote and not window_bytes:
         limit = _MOST_BYTES
     elif is_remote:
-        limit = max(limit, min(_REQUESTS_OF_REMOTE_STORES * largest_bytes, window_bytes // 2, _MOST_REMOTE_BYTES))
+        large = min(_REQUESTS_OF_REMOTE_STORES * largest_bytes, window_bytes // 2, _MOST_REMOTE_BYTES)
+        limit = max(limit, _LEAST_REMOTE_BYTES // num_sources, large)
     return max(limit, 2 * largest_bytes)
 
 
