@@ -3,26 +3,40 @@
 ``python bench/jpeg.py [IMAGES]`` decodes noisy 256 x 256 images to "rgb8", in interleaved rounds, and prints the median
 of images a second, CPU microseconds an image, and how far a thread that only counts comes beside it: what the lock
 leaves to the training loop.
+
+``python bench/jpeg.py loader [IMAGES]`` prints the same of loaders that read these images from tars and give batches
+of 64, beside their limit, simplejpeg in two threads without other work, and beside what else would have to be done: the
+images stacked to batches, or decoded straight into them. ``python bench/jpeg.py size [IMAGES]`` decodes pictures of
+600 x 800 to 224 x 224 in one thread, scaled or as a whole.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import statistics
 import sys
+import tarfile
+import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from PIL import Image
 
+import shoal.torch
 from shoal.formats.decoding import jpeg_pixels
 from shoal.formats.decoding.images import image_decoder
 
 ROUNDS = 7
+BATCH = 64
+GROUP = 8  # images given to a thread at a time, as shoal does
 
 
 def images(count: int) -> list[bytes]:
@@ -67,6 +81,112 @@ def counted_beside(data: list[bytes], decode: Callable[[bytes], Any] | None) -> 
     return count / 0.5
 
 
+def in_two_threads(data: list[bytes], batches: str) -> None:
+    """Decode by simplejpeg, with what becomes of the images: "none", "stacked", or "direct"."""
+    waiting: deque[Future[Any]] = deque()
+    held: list[Any] = []
+
+    def decode(group: list[bytes], room: Any) -> list[Any]:
+        if room is None:
+            return [simplejpeg.decode_jpeg(one) for one in group]
+        return [simplejpeg.decode_jpeg(one, buffer=row) for one, row in zip(group, room, strict=True)]
+
+    def collect() -> None:
+        held.extend(waiting.popleft().result())
+        if len(held) == BATCH or batches != "stacked":
+            if batches == "stacked":
+                np.stack(held, out=np.empty((BATCH, 256, 256, 3), np.uint8))
+            held.clear()
+
+    with ThreadPoolExecutor(2) as threads:
+        for first in range(0, len(data), GROUP):
+            if batches == "direct" and first % BATCH == 0:
+                batch = np.empty((BATCH, 256, 256, 3), np.uint8)
+            room = batch[first % BATCH :][:GROUP] if batches == "direct" else None
+            waiting.append(threads.submit(decode, data[first : first + GROUP], room))
+            if len(waiting) > 4:
+                collect()
+        while waiting:
+            collect()
+
+
+def through(loader: Any) -> None:
+    for _ in loader:
+        pass
+
+
+def write_tars(directory: Path, data: list[bytes]) -> None:
+    for shard in range(4):
+        with tarfile.open(directory / f"{shard}.tar", "w") as tar:
+            for number in range(shard, len(data), 4):
+                member = tarfile.TarInfo(f"{number:06}.jpg")
+                member.size = len(data[number])
+                tar.addfile(member, io.BytesIO(data[number]))
+
+
+def print_medians(works: dict[str, Callable[[], None]], count: int, rounds: int = ROUNDS) -> None:
+    """Run each in turn, and print images a second, CPU microseconds an image, and the share of the first speed."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            began, cpu = time.perf_counter(), time.process_time()
+            work()
+            elapsed, spent = time.perf_counter() - began, time.process_time() - cpu
+            found[name].append((count / elapsed, spent / count * 1e6))
+    first = next(iter(found.values()))
+    for name, measured_rounds in found.items():
+        speeds, costs = zip(*measured_rounds, strict=True)
+        shares = [one[0] / other[0] for one, other in zip(measured_rounds, first, strict=True)]
+        line = f"{name:34} {statistics.median(speeds):7,.0f} images/s ({min(speeds):,.0f} to {max(speeds):,.0f})"
+        print(f"{line}, {statistics.median(costs):5.0f} us of CPU, {statistics.median(shares):.2f} of the first")
+
+
+def compare_loaders(count: int) -> None:
+    """Print the table of loaders."""
+    base = images(16)
+    count -= count % BATCH
+    data = [base[number % 16] for number in range(count)]
+    with tempfile.TemporaryDirectory() as directory:
+        write_tars(Path(directory), data)
+        stored = shoal.open(Path(directory)).shuffle(seed=0)
+        works: dict[str, Callable[[], None]] = {
+            "simplejpeg in 2 threads, the limit": lambda: in_two_threads(data, "none"),
+            "the same, stacked to batches": lambda: in_two_threads(data, "stacked"),
+            "the same, straight into batches": lambda: in_two_threads(data, "direct"),
+        }
+        plain = stored.batch(BATCH)
+        works["shoal without decoding"] = lambda: through(plain)
+        here = stored.decode("rgb8").batch(BATCH)
+        works["shoal, rgb8, one thread"] = lambda: through(here)
+        for name in ("rgb8", "torchrgb8"):
+            loader = shoal.torch.DataLoader(stored.decode(name).batch(BATCH))
+            works[f"shoal.torch.DataLoader, {name}"] = lambda loader=loader: through(loader)  # type: ignore[misc]
+        two = shoal.torch.DataLoader(stored.decode("rgb8").batch(BATCH), num_workers=2, persistent_workers=True)
+        works["the same, rgb8, 2 workers"] = lambda: through(two)
+        print(f"a load of {os.getloadavg()[0]:.1f}; {loader!r}")
+        print_medians(works, count)
+        two.close()
+
+
+def compare_sizes(count: int) -> None:
+    """Print the table of pictures that are resized."""
+    base = [Image.open(io.BytesIO(one)).resize((800, 600), Image.Resampling.BICUBIC) for one in images(8)]
+    data = []
+    for image in base:
+        stream = io.BytesIO()
+        image.save(stream, "JPEG", quality=85)
+        data.append(stream.getvalue())
+    whole, scaled = image_decoder("rgb8"), image_decoder("rgb8", (224, 224))
+
+    def resized(one: bytes) -> None:
+        np.asarray(Image.fromarray(whole(one)).resize((224, 224), Image.Resampling.BILINEAR))
+
+    def each(decode: Callable[[bytes], Any]) -> Callable[[], None]:
+        return lambda: [decode(data[number % 8]) for number in range(count)] and None
+
+    print_medians({"whole, resized": each(resized), "whole": each(whole), "size=224": each(scaled)}, count)
+
+
 def main(count: int) -> None:
     """Print the table."""
     base = images(16)
@@ -92,4 +212,6 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 400)
+    words = [word for word in sys.argv[1:] if not word.isdecimal()]
+    works = {"": main, "loader": compare_loaders, "size": compare_sizes}
+    works["".join(words)](int(sys.argv[-1]) if sys.argv[-1].isdecimal() else 400)

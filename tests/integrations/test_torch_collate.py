@@ -48,6 +48,20 @@ def same(ours: Any, theirs: Any) -> bool:
     return bool(ours == theirs)
 
 
+def test_threads_of_torch_are_not_used_for_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait in a busy loop, which takes the cores from threads that decode."""
+    samples = [torch.full((3, 4, 5), number, dtype=torch.uint8).permute(2, 0, 1) for number in range(6)]
+    expected = torch.stack(samples)
+    conjugated, halves = [torch.ones(2) * 1j] * 2, [torch.ones(2, dtype=torch.bfloat16)] * 2
+    assert torch.equal(collate([value.conj() for value in conjugated]), torch.stack(conjugated).conj())
+    assert torch.equal(collate(halves), torch.stack(halves))
+    monkeypatch.setattr(torch, "stack", None)
+    found = collate(samples)
+    assert torch.equal(found, expected)
+    assert found.is_contiguous()
+    assert found.resize_(2, 2).shape == (2, 2)  # its memory is torch's own
+
+
 KINDS = [torch.uint8, torch.int64, torch.float32, torch.bfloat16, torch.bool, torch.complex64]
 
 

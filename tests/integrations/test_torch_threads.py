@@ -79,6 +79,8 @@ def test_the_batches_are_those_of_one_thread(num_threads: int | None, images: Pa
     assert same([first, *iterator], expected)
     assert reading_threads() == []
     assert loader.stats()["num_samples"] == 2 * NUM_IMAGES
+    assert loader.stats()["decoding"] == loader.decoding
+    assert repr(loader).endswith(f", decoded in {loader.decoding}>")
     assert at(ds) == (1, 0)
 
 

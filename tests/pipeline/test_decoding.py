@@ -14,7 +14,7 @@ import pytest
 from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError
-from shoal.pipeline.decode_pool import Decoders, Threaded, threaded
+from shoal.pipeline.decode_pool import Decoders, Threaded, choose_threads
 from shoal.pipeline.quarantine import QUARANTINED
 from shoal.pipeline.stages import DROPPED, Decode, Filter, Map, WithIds
 from shoal.reading.checks.salvage import Damaged
@@ -151,24 +151,70 @@ def identity(sample: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("stages", "num_stages"),
+    ("stages", "num_stages", "why"),
     [
-        ([], 0),
-        ([Decode([])], 0),
-        ([Decode(["pil"])], 1),
-        ([Decode(["pil"]), Map(identity), Decode(["rgb8"])], 1),
-        ([WithIds(), Decode(["rgb8"]), WithIds()], 2),
-        ([Map(identity), Decode(["pil"])], 0),
-        ([Decode(["pil", {"jpg": identity}])], 0),
+        ([], 0, "one thread: no stage decodes images or sound"),
+        ([Decode([])], 0, "one thread: no stage decodes images or sound"),
+        ([Decode(["pil"])], 1, "turbo decodes without the interpreter's lock"),
+        (
+            [Decode(["pil"]), Map(identity), Decode(["rgb8"])],
+            1,
+            "; map(identity) in one thread: if that is slow, take num_w",
+        ),
+        (
+            [WithIds(), Decode(["rgb8"]), WithIds()],
+            2,
+            "8 threads: 16 processors for this rank, and libjpeg-turbo decodes",
+        ),
+        ([Map(identity), Decode(["pil"])], 0, "one thread: a function of yours decodes, or comes before the images"),
+        (
+            [Decode(["pil", {"jpg": identity}])],
+            0,
+            "one thread: a function of yours decodes, or comes before the images",
+        ),
     ],
 )
-def test_what_gains_from_threads(stages: list[Any], num_stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gains_from_threads(stages: list[Any], num_stages: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("PIL")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: 16)
-    found = threaded(stages, num_threads=None, limit_bytes=5)
-    assert found == (Threaded(num_stages, 4, 5) if num_stages else None)
-    asked = threaded(stages, num_threads=3, limit_bytes=5)
-    assert asked == (Threaded(len(stages), 3, 5) if stages else None)
-    assert threaded(stages, num_threads=1, limit_bytes=5) is None
+    monkeypatch.setattr("shoal.pipeline.decode_pool.decodes_without_lock", lambda: True)
+    found = choose_threads(stages, num_threads=None, limit_bytes=5)
+    assert found.threaded == (Threaded(num_stages, 8, 5) if num_stages else None)
+    assert why in found.words
+    asked = choose_threads(stages, num_threads=3, limit_bytes=5)
+    assert asked.threaded == (Threaded(len(stages), 3, 5) if stages else None)
+    assert asked.words == f"{'3 threads' if stages else 'one thread'}: num_threads=3 was asked for"
+    assert choose_threads(stages, num_threads=1, limit_bytes=5).threaded is None
     monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: 1)
-    assert threaded(stages, num_threads=None, limit_bytes=5) is None
+    assert choose_threads(stages, num_threads=None, limit_bytes=5).threaded is None
+
+
+@pytest.mark.parametrize(
+    ("processors", "local", "is_free", "num_threads", "why"),
+    [
+        (16, None, False, 4, "4 threads: 16 processors for this rank, and Pillow holds the interpreter's lock"),
+        (16, "4", True, 4, "4 threads: 4 processors for this rank, and libjpeg-turbo"),
+        (16, "many", True, 8, "8 threads: 16 processors for this rank"),
+        (2, "1", True, 2, "2 threads: 2 processors for this rank"),
+        (4, "4", True, None, "one thread: there is one processor for this rank"),
+        (4, "8", True, None, "one thread: there is one processor for this rank"),
+    ],
+)
+def test_how_many_threads(
+    processors: int,
+    local: str | None,
+    is_free: bool,
+    num_threads: int | None,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("PIL")
+    monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: processors)
+    monkeypatch.setattr("shoal.pipeline.decode_pool.decodes_without_lock", lambda: is_free)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if local is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    found = choose_threads([Decode(["rgb8"])], num_threads=None, limit_bytes=5)
+    assert found.threaded == (None if num_threads is None else Threaded(1, num_threads, 5))
+    assert found.words.startswith(why)

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.formats.decoding.jpeg_pixels import decodes_without_lock
 from shoal.index.table import SampleIndex
 from shoal.pipeline.batch_memory import bytes_of
 from shoal.pipeline.quarantine import QUARANTINED
@@ -36,7 +37,9 @@ from shoal.storage.retry import StoppedError
 
 _AT_ONCE = 8  # samples given to a thread: handing them over costs 30 us, as much as decoding a small image
 _GROUPS_A_THREAD = 2
-_MOST_THREADS = 4  # a quarter of decoding a JPEG holds the interpreter's lock: more threads would only wait
+# Pillow keeps the interpreter's lock for a quarter of decoding a JPEG or more: 8 threads gave less than 4, and left
+# less to the training loop. With libjpeg-turbo it is a twentieth, so that 8 threads still wait little for each other.
+_MOST_THREADS, _MOST_LOCK_FREE = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +52,60 @@ class Threaded:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadChoice:
+    """The stages to run in threads, None for none; and why, as the end of "decodes in ..."."""
+
+    threaded: Threaded | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Raised:
     """Placeholder for a sample that cannot be read or decoded."""
 
     error: Exception
 
 
-def threaded(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> Threaded | None:
-    """Plan the stages to run in threads: all that gain, or all stages in as many threads as were asked for.
+def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> ThreadChoice:
+    """Choose the stages to run in threads: all that gain, or all stages in as many threads as were asked for.
 
     Unless asked, only shoal's own stages run in threads, up to the last that decodes images. User functions may draw
     random numbers, or count.
+
+    >>> choose_threads([], num_threads=None, limit_bytes=1).words
+    'one thread: no stage decodes images or sound'
     """
-    if num_threads is None:
-        num_stages, num_threads = _num_that_gain(stages), min(usable_processors(), _MOST_THREADS)
-    else:
-        num_stages = len(stages)
-    return Threaded(num_stages, num_threads, limit_bytes) if num_stages and num_threads > 1 else None
+    num_gain = _num_that_gain(stages)
+    if num_threads is not None:
+        found = Threaded(len(stages), num_threads, limit_bytes) if stages and num_threads > 1 else None
+        return ThreadChoice(found, f"{_counted(num_threads if found else 1)}: num_threads={num_threads} was asked for")
+    if not num_gain:
+        if any(map(_gains, stages)):
+            return ThreadChoice(None, "one thread: a function of yours decodes, or comes before the images")
+        return ThreadChoice(None, "one thread: no stage decodes images or sound")
+    processors, is_free = _processors_of_rank(), decodes_without_lock()
+    num_threads = min(processors, _MOST_LOCK_FREE if is_free else _MOST_THREADS)
+    why = f"{processors} processors for this rank, and "
+    why += (
+        "libjpeg-turbo decodes without the interpreter's lock"
+        if is_free
+        else "Pillow holds the interpreter's lock for a part of the time (shoal[images] also installs libjpeg-turbo)"
+    )
+    if num_threads == 1:
+        return ThreadChoice(None, "one thread: there is one processor for this rank")
+    if rest := [repr(stage) for stage in stages[num_gain:] if not _is_own(stage)]:
+        why += f"; {' and '.join(rest)} in one thread: if that is slow, take num_workers="
+    return ThreadChoice(Threaded(num_gain, num_threads, limit_bytes), f"{_counted(num_threads)}: {why}")
+
+
+def _counted(num_threads: int) -> str:
+    return "one thread" if num_threads == 1 else f"{num_threads} threads"
+
+
+def _processors_of_rank() -> int:
+    """Return the processors of this process, divided among the ranks that torchrun started on this machine."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, usable_processors() // max(1, int(local) if local.isdecimal() else 1))
 
 
 def _num_that_gain(stages: Sequence[Stage]) -> int:

@@ -50,6 +50,11 @@ def jpeg_pixels(
     return JpegPixels(pixels[..., 0] if mode == "L" else pixels, (height / scale, width / scale))
 
 
+def decodes_without_lock() -> bool:
+    """Return True if JPEGs are decoded without the interpreter's lock, as by simplejpeg; Pillow keeps it for a part."""
+    return _simplejpeg() is not None
+
+
 def _scale(size: tuple[int, int], least: tuple[int, int] | None) -> int:
     """Return the divisor of a height and a width; those of Pillow, which libjpeg-turbo also scales fastest by."""
     if least is None:

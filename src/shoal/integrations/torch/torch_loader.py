@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +15,8 @@ from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinne
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.collate import collate
+from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
+from shoal.pipeline.stages import Stage
 from shoal.pipeline.tensors import tensors
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.processes.start_methods import start_context
@@ -78,8 +80,9 @@ class DataLoader:
         True to keep workers for the next epoch. The epochs are the same: if anything changed that they were started
         with (a state that leaves samples out, a value in a function object), new workers are started.
     num_threads
-        Threads that decode ahead of use and in order, with ``num_workers=0``. Default: one per core, up to 4, for work
-        that gains by it: decoding images, and what shoal does to samples before that. Functions given to `Dataset.map`,
+        Threads that decode ahead of use and in order, with ``num_workers=0``. Default: one per core, up to 8 (4 without
+        simplejpeg), divided among the ranks of a machine, for work that gains by it: decoding images, and what shoal
+        does to samples before that; `decoding` says what was chosen, and why. Functions given to `Dataset.map`,
         `filter` or `decode` are called by one thread, one sample after another; with a number here, functions of
         samples are called by that many threads at a time, and must be thread-safe.
     prefetch_bytes
@@ -149,8 +152,15 @@ class DataLoader:
 
     def __repr__(self) -> str:
         """Return the dataset, and the makers of its batches."""
-        who = f"{self.num_workers} workers" if self.num_workers else "threads"
-        return f"<shoal.torch.DataLoader: {self.dataset!r} by {who}>"
+        return f"<shoal.torch.DataLoader: {self.dataset!r}, decoded in {self.decoding}>"
+
+    @property
+    def decoding(self) -> str:
+        """The threads or processes that decode, and why: "2 threads: ..."; also in `stats`."""
+        if self.num_workers:
+            who = "worker process" if self.num_workers == 1 else "worker processes"
+            return f"{self.num_workers} {who}: num_workers={self.num_workers} was asked for"
+        return self._threads(self.dataset.stream.spec.stages).words
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
@@ -178,7 +188,7 @@ class DataLoader:
 
     def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
         """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
-        spec = spec.with_threads(num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
+        spec = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
         if self.pin_memory and can_pin():
             spec = spec.gathered_into(pinned_array)
             finish = self._pinned_after(finish)
@@ -186,6 +196,9 @@ class DataLoader:
         if not self.prefetch_factor:
             return maker
         return Prefetcher(Iteration(spec, maker), limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)
+
+    def _threads(self, stages: Sequence[Stage]) -> ThreadChoice:
+        return choose_threads(stages, num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)
 
     def _pinned_after(self, finish: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the function that finishes a batch, and pins it if asked to."""
@@ -211,8 +224,8 @@ class DataLoader:
         return self.dataset.certificate()
 
     def stats(self) -> dict[str, Any]:
-        """Return the counts of `Dataset.stats`, including those of worker processes."""
-        return self.dataset.stats()
+        """Return `Dataset.stats`, with the counts of worker processes, and `decoding`."""
+        return self.dataset.stats() | {"decoding": self.decoding}
 
     def stop(self) -> None:
         """End the loop over the newest iterator as if there were no more batches, even while it waits for one.

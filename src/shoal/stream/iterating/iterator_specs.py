@@ -15,7 +15,7 @@ from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_sources import gathers
-from shoal.pipeline.decode_pool import Threaded, threaded
+from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.missing_fields import warner_of_missing
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages import Stage, filters_in
@@ -166,10 +166,9 @@ class IteratorSpec:
         """Return the spec of one of ``num_workers`` workers from a step on; it moves no cursor."""
         return replace(self, work=self.work.of_worker(worker, num_workers), first_step=first_step, cursor=None)
 
-    def with_threads(self, *, num_threads: int | None, limit_bytes: int) -> IteratorSpec:
-        """Return this spec with samples decoded in threads if that gains, or in as many as were asked for."""
-        how = threaded(self.work.pipeline.stages, num_threads=num_threads, limit_bytes=limit_bytes)
-        return self._with_pipeline(threaded=how)
+    def with_threads(self, threaded: Threaded | None) -> IteratorSpec:
+        """Return this spec with the first stages of samples run in threads."""
+        return self._with_pipeline(threaded=threaded)
 
     def gathered_into(self, allocate: Callable[..., NDArray[Any]]) -> IteratorSpec:
         """Return this spec with batches of columns in arrays that ``allocate`` makes of a shape and a type."""
