@@ -66,6 +66,8 @@ LIBRARIES = {
     "pyarrow": ("shoal.formats", "shoal.integrations"),
     "PIL": ("shoal.formats", "shoal.stream"),
     "simplejpeg": ("shoal.formats.decoding.jpeg_pixels",),
+    "soundfile": ("shoal.formats.decoding.audio",),
+    "av": ("shoal.formats.decoding.video",),
     "msgpack": ("shoal.formats",),
     "msgspec": ("shoal.formats.decoding.json_text",),
     "cbor2": ("shoal.formats",),

@@ -9,6 +9,8 @@ _LIKE_ENOUGH = 0.6
 
 LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "images": "pillow simplejpeg",
+    "audio": "soundfile",
+    "video": "av",
     "remote": "obstore",
     "report": "matplotlib",
     "parquet": "pyarrow",

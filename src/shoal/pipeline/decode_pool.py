@@ -73,7 +73,7 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
     random numbers, or count.
 
     >>> choose_threads([], num_threads=None, limit_bytes=1).words
-    'one thread: no stage decodes images or sound'
+    'one thread: no stage decodes images, audio or video'
     """
     num_gain = _num_that_gain(stages)
     if num_threads is not None:
@@ -82,7 +82,7 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
     if not num_gain:
         if any(map(_gains, stages)):
             return ThreadChoice(None, "one thread: a function of yours decodes, or comes before the images")
-        return ThreadChoice(None, "one thread: no stage decodes images or sound")
+        return ThreadChoice(None, "one thread: no stage decodes images, audio or video")
     processors, is_free = _processors_of_rank(), decodes_without_lock()
     num_threads = min(processors, _MOST_LOCK_FREE if is_free else _MOST_THREADS)
     why = f"{processors} processors for this rank, and "
@@ -116,7 +116,7 @@ def _num_that_gain(stages: Sequence[Stage]) -> int:
 def _gains(stage: Stage) -> bool:
     if isinstance(stage, BySource):
         return any(_gains(each) for stages in stage.stages for each in stages)
-    return isinstance(stage, Decode) and stage.has_images
+    return isinstance(stage, Decode) and stage.has_media
 
 
 def _is_own(stage: Stage) -> bool:

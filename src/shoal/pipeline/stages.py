@@ -336,7 +336,7 @@ class ToTuple:
 class Decode:
     """A stage that decodes bytes by the last part of each field's name ("seg.png" is a png).
 
-    ``specs`` are names of image decoders ("pil", "rgb8", ...) or mappings from suffix to function; later ones win.
+    ``specs`` are names of decoders ("pil", "rgb8", "audio", ...) or mappings from suffix to function; later ones win.
     Values that are not bytes, and fields of unknown suffix, stay as they are. ``features`` are those that Hugging Face
     describes, if "hf" or "hf-names" is among the specs: these fields are decoded by their full names. ``size`` is a
     height and a width of all images, or one number for both.
@@ -376,8 +376,8 @@ class Decode:
         return any(not isinstance(spec, str) for spec in self._specs)
 
     @property
-    def has_images(self) -> bool:
-        """True if it decodes images, which releases the interpreter's lock."""
+    def has_media(self) -> bool:
+        """True if it decodes images, audio or video, which releases the interpreter's lock."""
         return any(isinstance(spec, str) for spec in self._specs)
 
     def __repr__(self) -> str:

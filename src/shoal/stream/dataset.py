@@ -224,17 +224,19 @@ class Dataset(DatasetRun):
         size: int | tuple[int, int] | None = None,
         allow_pickle: bool = False,
     ) -> Self:
-        """Decode fields by suffix, with the names of WebDataset; images and features only on request.
+        """Decode fields by suffix, with the names of WebDataset; images, audio, video and features only on request.
 
         Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and related suffixes, also
-        followed by ``.gz``) are decoded, and everything else stays bytes, including video and audio.
+        followed by ``.gz``) are decoded, and everything else stays bytes, including images, audio and video.
 
         Parameters
         ----------
         decoders
-            "pil", "rgb8", "rgb", "torchrgb", ... for images; "hf" for the column features of Hugging Face ``datasets``
-            (images as PIL images, audio as the bytes of its file), "hf-names" for the same with classes by name; or
-            mappings from suffix to function, ``{"flac": function}``. Later ones win.
+            "pil", "rgb8", "rgb", "torchrgb", ... for images; "audio" or "torchaudio" for float32 samples of shape
+            (num_channels, num_frames) and their rate; "video" or "torchvideo" for uint8 frames and their rate; "hf" for
+            the column features of Hugging Face ``datasets`` (images as PIL images, audio as the bytes of its file),
+            "hf-names" for the same with classes by name; or mappings from suffix to function, ``{"m4a": function}``.
+            Later ones win.
         size
             Height and width in pixels to which every image is resized exactly, whatever its shape; one number for a
             square. The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8,

@@ -1,7 +1,6 @@
 """Decoders of fields, chosen by the field's suffix, as WebDataset names them.
 
-Nothing here runs code from a dataset unless that was allowed: pickles and torch files stay bytes. Video and audio stay
-bytes in any case.
+Nothing here runs code from a dataset unless that was allowed: pickles and torch files stay bytes.
 """
 
 from __future__ import annotations
@@ -13,12 +12,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.formats.decoding.audio import AUDIO_SPECS, AUDIO_SUFFIXES, audio_decoder
 from shoal.formats.decoding.images import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
 from shoal.formats.decoding.json_text import parse_json
 from shoal.formats.decoding.pickles import array_loader, torch_loader, unpickler
+from shoal.formats.decoding.video import VIDEO_SPECS, VIDEO_SUFFIXES, video_decoder
 from shoal.hints import did_you_mean, pip_install
 
 Decoder = Callable[[bytes], Any]
+
+MEDIA_SPECS = (*IMAGE_SPECS, *AUDIO_SPECS, *VIDEO_SPECS)
+"""Names of decoders of images, audio and video."""
 
 _LIMIT_BYTES = 1 << 30  # of a field, once decompressed
 _PICKLES = ("pkl", "pickle", "pyd")
@@ -66,12 +70,16 @@ _PLAIN: Mapping[str, Decoder] = {
 def decoders_of(
     name: str | None, *, allow_pickle: bool = False, size: tuple[int, int] | None = None
 ) -> dict[str, Decoder]:
-    """Return decoders by suffix: for None those of unambiguous suffixes, else one image decoder for all images.
+    """Return decoders by suffix: for None those of unambiguous suffixes, else one for all images, audio or video.
 
     Images are resized to ``size``, a height and a width, if that is given. Raises `UsageError` if there is no such
     decoder, or a library that it needs is not installed.
     """
     if name is not None:
+        if name in AUDIO_SPECS:
+            return dict.fromkeys(AUDIO_SUFFIXES, audio_decoder(name))
+        if name in VIDEO_SPECS:
+            return dict.fromkeys(VIDEO_SUFFIXES, video_decoder(name))
         if name not in IMAGE_SPECS:
             msg = f"decode() knows no decoder named {name!r}; it knows {', '.join(known_decoders())}"
             raise UsageError(
@@ -89,7 +97,7 @@ def decoders_of(
 
 def known_decoders() -> tuple[str, ...]:
     """Return the names that `shoal.stream.dataset.Dataset.decode` takes."""
-    return (*IMAGE_SPECS, "hf", "hf-names")
+    return (*MEDIA_SPECS, "hf", "hf-names")
 
 
 def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:

@@ -65,7 +65,7 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
         msg = f"decode({name!r}) gives images as they are stored, and pixels that are indices cannot be resized"
         raise UsageError(msg, hint='decode("pil", size=...) gives RGB images')
     library = pillow(f"decode({name!r})")
-    torch = _torch(f"decode({name!r})") if spec.kind == "torch" else None
+    torch = torch_for(f"decode({name!r})", "rgb8, rgb") if spec.kind == "torch" else None
 
     def decode(data: bytes) -> Any:
         if spec.kind != "pil" and spec.mode is not None:
@@ -149,10 +149,11 @@ def pillow(what: str) -> Any:
     return Image
 
 
-def _torch(what: str) -> Any:
+def torch_for(what: str, instead: str) -> Any:
+    """Return torch; raises `UsageError` for ``what`` needs it, and ``instead`` names decoders to arrays."""
     try:
         import torch  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
         msg = f"{what} needs torch, which is not installed"
-        raise UsageError(msg, hint="install it as pytorch.org says, or take arrays: rgb8, rgb") from None
+        raise UsageError(msg, hint=f"install it as pytorch.org says, or take arrays: {instead}") from None
     return torch
