@@ -74,6 +74,14 @@ def key(seed: int, epoch: int, purpose: str, *words: int) -> int:
     return state
 
 
+def generator(word: int) -> np.random.Generator:
+    """Return a generator of random numbers for a key; the same ones on every platform and version of numpy.
+
+    numpy keeps the stream of Philox as it is; it may change what ``rng.normal`` and other distributions draw from it.
+    """
+    return np.random.Generator(np.random.Philox(key=word))
+
+
 def keys(base: int | NDArray[np.uint64], words: NDArray[Any]) -> NDArray[np.uint64]:
     """Derive a key for each word from a base key (or one each), as if the word were absorbed last; 10 ns each."""
     turned = np.uint64((base + _GOLDEN) & _MASK) if isinstance(base, int) else base + np.uint64(_GOLDEN)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,15 @@ class Stage(Protocol):
 
     def __call__(self, sample: Any, sample_id: int, /) -> Any:
         """Return the sample after this step."""
+        ...
+
+
+@runtime_checkable
+class EpochStage(Stage, Protocol):
+    """A step whose result depends on the epoch."""
+
+    def in_epoch(self, epoch: int) -> Stage:
+        """Return this stage for one epoch."""
         ...
 
 
@@ -111,8 +120,8 @@ def _in_words(place: tuple[str, int] | None) -> str:
 
 
 def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
-    """Return the stages for one epoch, of which only `WithIds` depends on it."""
-    return tuple(stage.in_epoch(epoch) if isinstance(stage, WithIds | BySource) else stage for stage in stages)
+    """Return the stages for one epoch."""
+    return tuple(stage.in_epoch(epoch) if isinstance(stage, EpochStage) else stage for stage in stages)
 
 
 def stages_of(stages: tuple[Stage, ...], source: int) -> tuple[Stage, ...]:

@@ -25,6 +25,13 @@ def torch_library() -> Any:
     return torch
 
 
+def torch_generator(seed: int) -> Any:
+    """Return a generator of torch with this seed, of 64 bits."""
+    found = torch_library().Generator()
+    found.manual_seed(seed)
+    return found
+
+
 def tensors(value: Any) -> Any:
     """Convert arrays of numbers and booleans to tensors; types unknown to torch stay as they are.
 

@@ -15,6 +15,7 @@ from shoal.formats.decoding.decoders import Decoder
 from shoal.order.protocol import Order
 from shoal.order.sampling.shares import Repeats
 from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.seeded_map import SeededMap
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.pipeline.stored_types import features_of
 from shoal.quality.prediction import ShuffleQuality
@@ -204,9 +205,17 @@ class Dataset(DatasetRun):
 
     # ---- processing of samples
 
-    def map(self, function: Callable[[Any], Any]) -> Self:
-        """Apply a function to every sample (after `batch`: to every batch)."""
-        return self._then(Map(function))
+    def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
+        """Apply a function to every sample (after `batch`: to every batch).
+
+        With ``seed=True`` the function is called as ``function(sample, rng)`` with a `numpy.random.Generator` (with
+        ``generator="torch"`` a `torch.Generator`) that follows from the seed of the order, the epoch and the sample id:
+        the same augmentation at any world size and number of workers and after a resume, another one in each epoch. A
+        number is a seed of its own. A sample that comes twice in an epoch is augmented alike. Some 10 us a sample.
+        """
+        if seed is False:
+            return self._then(Map(function))
+        return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
 
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
         """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.

@@ -17,6 +17,7 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sampling.shares import Repeats, Sampling
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.seeded_map import seeded
 from shoal.pipeline.stages import BySource, Filter, Stage, filters_in
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
@@ -249,6 +250,11 @@ class DatasetSpec:
             msg = f"{verb} works on one dataset, and this is a mixture of {', '.join(self.opened.names)}"
             raise UsageError(msg, hint=f"call {verb} on its sources, before mix()")
         return self.opened
+
+    @property
+    def seeded_stages(self) -> tuple[Stage, ...]:
+        """The stages of samples, with the seed of the order for those that have none of their own."""
+        return seeded(self.stages, 0 if self.request is None else self.request.seed)
 
     @property
     def filters(self) -> bool:

@@ -94,7 +94,7 @@ class Stream:
             refuse_too_large(part, order, options.memory_limit_bytes)
             expect_windows(part, order, world_size, options.memory_limit_bytes)
         formatting = spec.formatting.of(opened, spec.stages)
-        pipeline = PipelineSpec(partition, rank, spec.stages, spec.batch_stages, collate, formatting=formatting)
+        pipeline = PipelineSpec(partition, rank, spec.seeded_stages, spec.batch_stages, collate, formatting=formatting)
         work = WorkerSpec(opened, resolved, pipeline, options)
         cursor = self.cursor
         begin = (cursor.epoch, cursor.start, cursor.taken)

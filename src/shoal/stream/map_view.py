@@ -47,7 +47,7 @@ class MapView:
         self._resolved, self._cursor = resolved, cursor
         self._stages = tuple(
             stage.unfiltered() if isinstance(stage, BySource) else stage
-            for stage in spec.stages
+            for stage in spec.seeded_stages
             if not isinstance(stage, Filter)
         )
         self._formatting = spec.formatting.of(self._opened, self._stages)

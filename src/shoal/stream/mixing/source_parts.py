@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.pipeline.seeded_map import SeededMap
 from shoal.pipeline.stages import BySource, FillMissing, NameSource, Stage, WithIds, stages_of
 from shoal.reading.mixture.mix_request import SourceRequest
 from shoal.reading.reading_options import ReadingOptions
@@ -63,14 +64,14 @@ def with_sources(
 
 def _stages(spec: DatasetSpec, number: int) -> tuple[Stage, ...]:
     """Return the stages of a dataset; in a nested mixture, its own ones find ``__source__`` as they do without."""
-    if isinstance(own := spec.opened, OpenedMixture) and len(spec.stages) > 1:
-        inside = stages_of(spec.stages[:1], number)
-        return (*inside, NameSource(own.names[number]), *spec.stages[1:])
-    return stages_of(spec.stages, number)
+    stages = spec.seeded_stages
+    if isinstance(own := spec.opened, OpenedMixture) and len(stages) > 1:
+        return (*stages_of(stages[:1], number), NameSource(own.names[number]), *stages[1:])
+    return stages_of(stages, number)
 
 
 def _moved(stage: Stage, first: int) -> Stage:
-    return replace(stage, first_id=first + stage.first_id) if isinstance(stage, WithIds) else stage
+    return replace(stage, first_id=first + stage.first_id) if isinstance(stage, WithIds | SeededMap) else stage
 
 
 def _name(name: object) -> str:
