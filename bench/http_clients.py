@@ -1,4 +1,4 @@
-"""What a GET over http costs with one client or another: the choice behind `shoal.storage.http.connections`.
+"""What a GET over http costs with one client or another: the choice behind `shoal.storage.http`.
 
 ``python bench/http_clients.py`` fetches 3,000 random ranges of 129 KB into memory of their own, 46 at a time, from a
 server that answers after 20 ms and sends 60 MB/s over each connection; with nothing done with them, and beside 240 us

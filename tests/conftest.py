@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,3 +40,16 @@ def pytest_configure(config: pytest.Config) -> None:
     made = tempfile.TemporaryDirectory(prefix="shoal-tests-")
     config.add_cleanup(made.cleanup)
     os.environ["SHOAL_CACHE_DIR"] = made.name
+
+
+@pytest.fixture(params=["libcurl", "plain"])
+def http_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The name of the client for http of stores that are made meanwhile, also by processes that this one starts."""
+    if request.param == "libcurl":
+        pytest.importorskip("pycurl")
+        return "libcurl"
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing" / "pycurl.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "missing"), prepend=os.pathsep)
+    monkeypatch.setitem(sys.modules, "pycurl", None)
+    return "plain"

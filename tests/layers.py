@@ -61,6 +61,7 @@ LIBRARIES = {
     "lightning": ("shoal.integrations",),
     "datasets": ("shoal.integrations",),
     "obstore": ("shoal.storage",),
+    "pycurl": ("shoal.storage.http",),
     "boto3": ("shoal.storage",),
     "fsspec": ("shoal.storage",),
     "pyarrow": ("shoal.formats", "shoal.integrations"),
@@ -91,6 +92,7 @@ _WITH_THREADS = (
     "shoal.verify",
     "shoal.testing",
     "shoal.storage.retry",
+    "shoal.storage.http.curl_client",
     "shoal.storage.stat_many",
 )
 _WITH_PROCESSES = ("shoal.processes", "shoal.indexing", "shoal.stream", "shoal.pack")

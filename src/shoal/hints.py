@@ -11,7 +11,7 @@ LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "images": "pillow simplejpeg",
     "audio": "soundfile",
     "video": "av",
-    "remote": "obstore",
+    "remote": "obstore pycurl",
     "report": "matplotlib",
     "parquet": "pyarrow",
     "tfrecord": "google-crc32c",

@@ -19,6 +19,8 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import ShoalError, StorageError
 
+pytestmark = pytest.mark.usefixtures("http_client")
+
 NUM_SAMPLES = NUM_SHARDS * SAMPLES_PER_SHARD
 
 

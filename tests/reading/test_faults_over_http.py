@@ -26,7 +26,10 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault, FaultKind, RangeServer
 
-pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),
+    pytest.mark.usefixtures("http_client"),
+]
 
 COUNTS = [60, 45, 0, 70]
 SHORT = {"timeout_seconds": 0.4, "connect_timeout_seconds": 2}
@@ -86,8 +89,11 @@ def test_one_answer_in_ten_that_is_not_to_be_trusted(
 
 
 @pytest.mark.parametrize("hedge", [False, True])
-def test_what_is_counted_is_what_the_server_was_asked(hedge: bool, server: RangeServer) -> None:
-    """Tries that failed and second requests too; but not the first look at each shard."""
+def test_what_is_counted_is_what_the_server_was_asked(hedge: bool, server: RangeServer, http_client: str) -> None:
+    """Tries that failed and second requests too; but not the first look at each shard.
+
+    Nor what libcurl asks again by itself because a kept connection ended before it answered.
+    """
     ds = served(server).shuffle(ORDERS[1], seed=4, chunk="4000").reading(hedge=hedge)
     for shard in range(len(COUNTS)):
         ds.stream.opened.check.check(shard)
@@ -98,7 +104,8 @@ def test_what_is_counted_is_what_the_server_was_asked(hedge: bool, server: Range
     num_requests = ds.stats()["num_requests"]
     while server.num_requests() < num_requests:  # second requests may be under way still
         time.sleep(0.01)
-    assert server.num_requests() == num_requests
+    num_again = server.num_faults()["reset"] if http_client == "libcurl" else 0
+    assert 0 <= server.num_requests() - num_requests <= num_again
     assert num_requests > ds.stats()["num_retries"] > 5
 
 

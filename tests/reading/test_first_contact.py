@@ -24,6 +24,8 @@ from shoal.storage.retry import RetryControl, RetryingStore, retry_control, with
 from shoal.storage.store_protocol import Store
 from shoal.testing import RangeServer
 
+pytestmark = pytest.mark.usefixtures("http_client")
+
 S3 = {"access_key_id": "a", "secret_access_key": "b", "region": "x"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,13 @@ def local(tmp_path: Path) -> Path:
     return write_tars(tmp_path / "data", COUNTS)
 
 
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, local: Path) -> Iterator[Place]:
+@pytest.fixture(params=(*KINDS, "plain http"))
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, local: Path) -> Iterator[Place]:
     """The shards below "d" in a place of each kind."""
     endpoint = request.getfixturevalue("endpoint") if request.param == "s3" else ""
-    with place_of_kind(request.param, f"streamed-{next(_numbers)}", endpoint) as place:
+    if request.param == "plain http":
+        monkeypatch.setitem(sys.modules, "pycurl", None)
+    with place_of_kind(request.param.removeprefix("plain "), f"streamed-{next(_numbers)}", endpoint) as place:
         for path in local.iterdir():
             place.put(f"d/{path.name}", path.read_bytes())
         yield place

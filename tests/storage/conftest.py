@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,11 +34,13 @@ def place_named(kind: str, endpoint: str) -> Iterator[Place]:
         yield place
 
 
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+@pytest.fixture(params=(*KINDS, "plain http"))
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """An empty place of each kind."""
     endpoint = request.getfixturevalue("s3_endpoint") if request.param == "s3" else ""
-    yield from place_named(request.param, endpoint)
+    if request.param == "plain http":
+        monkeypatch.setitem(sys.modules, "pycurl", None)
+    yield from place_named(request.param.removeprefix("plain "), endpoint)
 
 
 @pytest.fixture

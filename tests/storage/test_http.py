@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 import re
-import socket
 import ssl
 import threading
 import time
@@ -12,21 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.http import responses
+from shoal.storage.http import http_client
 from shoal.storage.http.http_store import HttpStore
-from shoal.storage.http.responses import Response
 from shoal.storage.retry import RetryingStore, RetryRule
 from shoal.storage.storage_errors import retry_after_seconds, status_failure, trimmed
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import ObjectInfo
 from shoal.storage.urls import object_path
 from shoal.testing import Fault, RangeServer
+
+pytestmark = pytest.mark.usefixtures("http_client")
 
 DATA = bytes(range(256)) * 300
 
@@ -118,13 +117,15 @@ TRANSIENT = [
     Fault("wrong_range", requests=[0]),
     Fault("short_range", requests=[0]),
     Fault("whole", requests=[0]),
-    Fault("stall", requests=[0], seconds=1),
-    Fault("slow", requests=[0], seconds=1),
+    Fault("stall", requests=[0], seconds=2),
+    Fault("slow", requests=[0], seconds=2),
 ]
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: f"{fault.kind}-{fault.status}")
-def test_what_may_pass_is_transient_and_the_next_request_is_right(fault: Fault) -> None:
+def test_what_may_pass_is_transient_and_the_next_request_is_right(fault: Fault, http_client: str) -> None:
+    if fault.kind == "reset" and http_client == "libcurl":
+        pytest.skip("libcurl itself asks again if a kept connection ends before it answers")
     with RangeServer({"d/a.tar": DATA}) as server:
         url = server.url_of("d/a.tar")
         store = HttpStore({"timeout_seconds": 0.3})
@@ -141,7 +142,9 @@ def test_what_may_pass_is_transient_and_the_next_request_is_right(fault: Fault) 
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: f"{fault.kind}-{fault.status}")
-def test_a_buffer_is_filled_or_refused_as_a_range_is_read(fault: Fault) -> None:
+def test_a_buffer_is_filled_or_refused_as_a_range_is_read(fault: Fault, http_client: str) -> None:
+    if fault.kind == "reset" and http_client == "libcurl":
+        pytest.skip("libcurl itself asks again if a kept connection ends before it answers")
     with RangeServer({"a": DATA}) as server:
         url = server.url_of("a")
         store = HttpStore({"timeout_seconds": 0.3})
@@ -373,26 +376,10 @@ def test_chunked_answers_are_read() -> None:
             handler.wfile.write(b"2\r\n56\r\n0\r\n\r\n")
 
     with answering(go_on) as (url, asked):
+        store = HttpStore({"timeout_seconds": 0.3})  # an end that does not come is waited for; the bytes are there
         for _ in range(4):
             assert store.read_range(f"{url}/a", 0, 5) == b"01234"
         assert len({one["port"] for one in asked}) == 4, "more came than was announced, or no end"
-
-
-def test_an_answer_that_was_nearly_too_late_leaves_the_next_one_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, there = socket.socketpair()
-    clock = SimpleNamespace(seconds=0.0)
-    clock.monotonic = lambda: clock.seconds
-    monkeypatch.setattr(responses, "time", clock)
-    with here, there:
-        here.settimeout(30.0)
-        there.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234")
-        response = Response(here)
-        response.begin()
-        assert response.read(5) == b"01234"
-        clock.seconds = 20.0
-        there.sendall(b"56789")
-        assert response.read(5) == b"56789"
-        assert here.gettimeout() == 30.0
 
 
 def test_the_version_is_the_etag_else_the_date() -> None:
@@ -646,7 +633,7 @@ def test_what_a_server_says_is_kept_short_and_without_secrets() -> None:
 
 def test_a_body_that_trickles_into_a_buffer_has_the_time_of_one_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes before a silence is over, and all of them take much longer."""
-    monkeypatch.setattr(responses, "_LEAST_BYTES_PER_SECOND", 1 << 40)
+    monkeypatch.setattr(http_client, "_LEAST_BYTES_PER_SECOND", 1 << 40)
     stopped = threading.Event()
 
     def trickle(handler: BaseHTTPRequestHandler) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +19,13 @@ from tests.storage.test_http import DATA, answering, send_range
 from tests.storage.test_http_connections import CERTIFICATE, trusted, tunnelling
 
 from shoal.errors import StorageError
-from shoal.storage.http.connections import _host_and_port
+from shoal.storage.http import http_client as http_interface
+from shoal.storage.http import plain_client
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.http.http_urls import sendable
+from shoal.storage.store_of_url import open_store
+
+pytestmark = pytest.mark.usefixtures("http_client")
 
 NUM_BYTES = 20_000
 
@@ -109,7 +117,7 @@ def saying(pieces: Sequence[Any], *, is_tls: bool = False) -> Iterator[tuple[str
 
 
 def store() -> HttpStore:
-    return HttpStore({"ca_bundle": str(CERTIFICATE), "timeout_seconds": 5})
+    return HttpStore({"ca_bundle": str(CERTIFICATE), "timeout_seconds": 2})
 
 
 def read_all(url: str, *places: int, reader: HttpStore | None = None) -> None:
@@ -159,7 +167,12 @@ def test_frames_of_a_body_are_not_taken_for_it(encoding: bytes) -> None:
 
 @pytest.mark.parametrize("is_tls", [False, True])
 @pytest.mark.parametrize("num_more", [1, 100, 9000])
-def test_what_is_left_behind_a_body_is_not_taken_for_the_next_answer(num_more: int, is_tls: bool) -> None:
+def test_what_is_left_behind_a_body_is_not_taken_for_the_next_answer(
+    num_more: int, is_tls: bool, http_client: str
+) -> None:
+    if is_tls and http_client == "libcurl":
+        pytest.skip("libcurl does not look at what TLS has left: see below")
+
     def more(head: bytes) -> bytes:
         fake = right(head.replace(b"bytes=3-", b"bytes=5-").replace(b"-20002", b"-20004"))
         return right(head) + fake.replace(DATA[5:99], b"x" * 94)[:num_more]
@@ -169,14 +182,28 @@ def test_what_is_left_behind_a_body_is_not_taken_for_the_next_answer(num_more: i
         assert used == [0, 1, 1]
 
 
+@pytest.mark.parametrize("num_more", [1, 100, 9000])
+def test_what_is_left_in_tls_is_not_taken_for_the_next_answer(num_more: int) -> None:
+    """Unless it is a right answer to a request that was not made yet, with its very range: no accident."""
+    said = [lambda head: right(head) + right(head, fields=b"X: y\r\n" * 9)[:num_more]]
+    with saying(said, is_tls=True) as (url, used):
+        reader = store()
+        assert reader.read_range(url, 3, 9) == DATA[3:9]
+        with contextlib.suppress(StorageError):
+            assert reader.read_range(url, 5, 11) == DATA[5:11]
+        read_all(url, 3, 5, 7, reader=reader)
+        assert used[-1] > 0
+
+
 @pytest.mark.parametrize(
     "end",
     [b"\r\n0\r\n\r\nHTTP/1.1 206 x\r\n", b"\r\nno number\r\n", b"\r\n-5\r\n", b"\r\n5\r\nabcde\r\n0\r\n\r\n", b"\r\n"],
 )
-def test_chunks_that_end_otherwise_end_their_connection(end: bytes) -> None:
+def test_chunks_that_end_otherwise_end_their_connection(end: bytes, http_client: str) -> None:
     with saying([chunked(end)]) as (url, used):
         read_all(url, 3, 5, 7)
-        assert used == [0, 1, 1]
+        # What libcurl has read behind the last chunk is gone.
+        assert used == ([0, 0, 0] if http_client == "libcurl" and b"HTTP" in end else [0, 1, 1])
 
 
 def test_chunks_that_end_well_keep_their_connection() -> None:
@@ -244,7 +271,7 @@ def test_kept_connections_of_tls() -> None:
     ],
 )
 def test_ports_that_are_not_written(url: str, place: tuple[str, str, int]) -> None:
-    assert _host_and_port(url) == place
+    assert plain_client._host_and_port(url) == place
 
 
 @pytest.mark.parametrize(
@@ -276,10 +303,10 @@ def test_hosts_in_letters_of_any_kind_by_a_proxy() -> None:
 
 
 def test_a_certificate_for_another_host_is_refused_in_a_tunnel() -> None:
-    with saying([], is_tls=True) as (url, _), tunnelling() as (proxy, _):
+    with saying([], is_tls=True) as (url, _), tunnelling(goal="127.0.0.1") as (proxy, _):
         reader = HttpStore({"ca_bundle": str(CERTIFICATE), "proxy": proxy})
         with pytest.raises(StorageError, match="certificate") as caught:
-            reader.read_range(url.replace("127.0.0.1", "127.1"), 3, 9)
+            reader.read_range(url.replace("127.0.0.1", "elsewhere.invalid"), 3, 9)
         assert not caught.value.transient
         read_all(url, 3, 5, reader=reader)
 
@@ -290,10 +317,11 @@ def test_a_child_reads_by_its_own_connections_and_certificates() -> None:
     with saying([], is_tls=True) as (url, used):
         reader = store()
         assert reader.read_range(url, 3, 9) == DATA[3:9]
-        held = reader._connections._own.trust
         pid = os.fork()
         if not pid:
-            is_right = reader.read_range(url, 5, 11) == DATA[5:11] and reader._connections._own.trust is not held
+            is_right = reader.read_range(url, 5, 11) == DATA[5:11]
+            trusted_by = getattr(reader._client, "_trust_of", {os.getpid(): None})
+            is_right &= os.getpid() in trusted_by
             os._exit(0 if is_right else 1)
         until = time.monotonic() + 20
         while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:
@@ -305,6 +333,42 @@ def test_a_child_reads_by_its_own_connections_and_certificates() -> None:
         assert reader.read_range(url, 7, 13) == DATA[7:13]
         assert used == [0, 1, 0]
         reader.close()
+
+
+FORK = """
+import os, sys
+from shoal.storage.http.http_store import HttpStore
+reader = HttpStore({"ca_bundle": sys.argv[2]})
+reader.read_range(sys.argv[1], 3, 9)
+if not os.fork():
+    if sys.argv[3] == "used":
+        reader.read_range(sys.argv[1], 5, 11)
+    elif sys.argv[3] == "closed":
+        reader.close()
+    del reader
+    sys.exit()
+os.wait()
+reader.read_range(sys.argv[1], 7, 13)
+"""
+
+
+@pytest.mark.parametrize("child", ["idle", "used", "closed"])
+def test_a_child_that_ends_says_nothing_by_the_connections_of_its_parent(child: str) -> None:
+    with saying([], is_tls=True) as (url, used):
+        words = [sys.executable, "-W", "ignore", "-c", FORK, url, str(CERTIFICATE), child]
+        assert subprocess.run(words, capture_output=True, text=True, check=False).stderr == ""
+        assert used == ([0, 1, 0] if child == "used" else [0, 0])
+
+
+def test_what_is_faster_is_said_once(
+    http_client: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_interface, "_said", [])
+    for _ in range(2):
+        open_store("http://127.0.0.1:9/a.tar")
+    assert [record.getMessage().endswith("obstore pycurl (or 'shoal[remote]')") for record in caplog.records] == [
+        True
+    ] * (http_client == "plain")
 
 
 def test_a_number_that_is_no_number_of_bytes() -> None:
@@ -321,7 +385,7 @@ def test_a_number_that_is_no_number_of_bytes() -> None:
 
 def test_what_is_no_answer_at_all() -> None:
     with saying([b"220 mail.example ESMTP\r\n\r\n"]) as (url, _):
-        with pytest.raises(StorageError, match=r"the answer is not one of http: 220 mail\.example") as caught:
+        with pytest.raises(StorageError, match="the answer is not one of http: ") as caught:
             store().read_range(url, 3, 9)
         assert caught.value.transient
 
@@ -346,9 +410,11 @@ def test_whoever_cannot_be_reached_is_named(scheme: str) -> None:
 
 
 def test_who_is_interrupted_waits_for_nothing() -> None:
-    with saying([lambda head: right(head)[:-9]]) as (url, _):
+    with saying([lambda head: [right(head)[:-9]][0]]) as (url, _):
         reader = HttpStore({"timeout_seconds": 300})
-        answer = reader._answer(url, 0, 100, verb="read")
-        with pytest.raises(KeyboardInterrupt), answer:
-            raise KeyboardInterrupt
-        assert answer._connection.sock is None
+        began = time.monotonic()
+        threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            reader.read_range(url, 0, 100)
+        assert time.monotonic() - began < 20
+        reader.close()

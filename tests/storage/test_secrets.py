@@ -25,6 +25,8 @@ from shoal.storage.store_of_url import open_store
 from shoal.storage.urls import has_unescaped_password, redacted, without_secrets
 from shoal.testing import Fault, RangeServer
 
+pytestmark = pytest.mark.usefixtures("http_client")
+
 LINES = "".join(json.dumps({"id": number}) + "\n" for number in range(20)).encode()
 
 # What keys and tokens are made of; long enough not to be found anywhere by chance.

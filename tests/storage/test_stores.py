@@ -298,7 +298,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(UsageError, match="needs obstore, which is not installed") as caught:
         open_store("s3://bucket/a.tar").stat("s3://bucket/a.tar")
-    assert caught.value.hint == "pip install obstore (or 'shoal[remote]')"
+    assert caught.value.hint == "pip install obstore pycurl (or 'shoal[remote]')"
 
 
 def test_no_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,10 @@ FAULTS += [
 # but after five minutes.
 TRICKLE = Fault("trickle", probability=0.1, seconds=0.3)
 
-pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning"),
+    pytest.mark.usefixtures("http_client"),
+]
 
 
 @dataclass(frozen=True)

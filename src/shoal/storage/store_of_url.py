@@ -8,6 +8,7 @@ from typing import Any
 from shoal.errors import SourceError, UsageError
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.fsspec_store import FileSystemStore, filesystem_for, url_in
+from shoal.storage.http.http_client import say_what_is_faster
 from shoal.storage.http.http_options import positive_seconds
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.memory_store import MemoryStore
@@ -84,6 +85,7 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
         _refuse(options, "a filesystem that is handed in takes none")
         return FileSystemStore(filesystem)
     if scheme in ("http", "https"):
+        say_what_is_faster()
         return HttpStore(options)
     if scheme in OBJECT_SCHEMES:
         return ObjectStore(options)

@@ -11,10 +11,11 @@ from urllib.parse import unquote, urlsplit
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
+from shoal.storage.urls import secrets_in
 
 PROXY_HINT = (
-    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: a proxy is named by "
-    "http://, or by https:// where it is asked for http"
+    "check proxy in storage_options, or http_proxy, https_proxy and all_proxy in the environment: without pycurl a proxy "
+    "is named by http://, or by https:// where it is asked for http"
 )
 
 
@@ -69,6 +70,11 @@ class HttpOptions:
         """Return the proxy from the options, else the environment, "" for none; one without a scheme is http."""
         proxy = self.proxy or _proxy_in_environment(url)
         return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+    def proxy_secrets(self, url: str) -> list[str]:
+        """Return the parts of this URL's proxy that must not be shown, also as they are sent to it."""
+        proxy = self.proxy_for(url)
+        return [word for word in (*secrets_in(proxy), proxy_authorization(proxy).partition(" ")[2]) if word]
 
 
 _TIMEOUTS = ("timeout_seconds", "connect_timeout_seconds")

@@ -1,7 +1,7 @@
 """Store of objects behind http and https, read by ranges.
 
 Each answer must be the requested range (206 with a matching Content-Range), of the object that was seen first (its
-etag, else its date). Connections are reused, and belong to one process: sockets shared over a fork gave wrong bytes.
+etag, else its date). Connections are those of a client (`http_client.py`), which knows nothing of objects.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
 from shoal.errors import StorageError
-from shoal.storage.http.connections import Answer, Connections, NoConnectionError, connection_failure
+from shoal.storage.http.curl_client import CurlClient
+from shoal.storage.http.http_client import Answer, HttpClient, NoConnectionError, connection_failure, has_libcurl
 from shoal.storage.http.http_options import HttpOptions
 from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendable
+from shoal.storage.http.plain_client import PlainClient
 from shoal.storage.remote_objects import (
     KnownObjects,
     check_length,
@@ -32,7 +35,6 @@ _SERVER_HINT = "the server, or a proxy before it, is at fault"
 _MAX_REDIRECTS = 5
 _REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
-_QUOTED_BYTES = 2000
 # For an object that was never read, an answer without a range may come from a proxy cache that lacks the object as yet.
 _FIRST_ATTEMPTS = 6
 # Some servers refuse requests without a User-Agent; the user's own header replaces it.
@@ -88,15 +90,16 @@ class HttpStore:
         self._of_hosts: dict[str, str] = {}
         self._firsts: dict[str, _FirstRequest] = {}  # made once: parsing URLs takes longer than the rest of our work
         self._redirects: dict[str, _Redirect] = {}
-        self._connections = Connections(self._options)
+        self._client: HttpClient = (CurlClient if has_libcurl() else PlainClient)(self._options)
         self._answered: set[str] = set()  # hosts
 
     def __repr__(self) -> str:
         return "HttpStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        kept = ("_options", "_connections", "_full", "_of_hosts", "_answered")
-        return HttpStore, (), {name: getattr(self, name) for name in kept}
+        kept = ("_full", "_of_hosts", "_answered")
+        given = {field.name: getattr(self._options, field.name) for field in fields(self._options)}
+        return HttpStore, (given,), {name: getattr(self, name) for name in kept}
 
     def learn(self, url: str) -> None:
         """Remember query and password of ``url``: its `object_path` and its `tagged_path` are read with them."""
@@ -121,26 +124,21 @@ class HttpStore:
         if first_byte == end_byte:
             return b""
         verb = f"read bytes [{first_byte}, {end_byte}) of"
-        with self._answer(path, first_byte, end_byte, verb=verb) as answer:
-            if not _has_part(answer):
-                self._info(path, answer)
-                raise status_failure(416, path, verb=verb, headers=answer.headers)
-            info, first, end = self._range_of(path, answer)
-            if first != first_byte or end > end_byte:
-                msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
-                raise StorageError(msg, hint=_SERVER_HINT, transient=True)
-            check_length(path, first_byte, end_byte, end - first, info.num_bytes)
-            announced = answer.headers.get("content-length", str(end - first))
-            if announced.strip() != str(end - first):
-                msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
-                raise StorageError(msg, hint=_SERVER_HINT, transient=True)
-            try:
-                data = b"" if buffer is not None else answer.read(end - first)
-                num_bytes = len(data) if buffer is None else answer.read_into(buffer)
-            except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
-                raise connection_failure(error, path, verb=verb) from None
-        check_length(path, first_byte, end_byte, num_bytes, info.num_bytes)
-        return data
+        answer = self._answer(path, first_byte, end_byte, verb=verb, buffer=buffer)
+        if not _has_part(answer):
+            self._info(path, answer)
+            raise status_failure(416, path, verb=verb, headers=answer.headers)
+        info, first, end = self._range_of(path, answer)
+        if first != first_byte or end > end_byte:
+            msg = f"could not {verb} {path}: the server sent bytes [{first}, {end}) instead"
+            raise StorageError(msg, hint=_SERVER_HINT, transient=True)
+        check_length(path, first_byte, end_byte, end - first, info.num_bytes)
+        announced = answer.headers.get("content-length", str(end - first))
+        if announced.strip() != str(end - first):
+            msg = f"could not {verb} {path}: the server announced {announced} bytes for them"
+            raise StorageError(msg, hint=_SERVER_HINT, transient=True)
+        check_length(path, first_byte, end_byte, answer.num_bytes, info.num_bytes)
+        return answer.body
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version (etag, else date) of an object; requests its first byte unless it is known already.
@@ -150,10 +148,8 @@ class HttpStore:
         """
         if known := self._known.get(path):
             return known
-        with self._answer(path, 0, 1, verb="look at") as answer:
-            if not _has_part(answer):
-                return self._info(path, answer)[0]
-            return self._range_of(path, answer)[0]
+        answer = self._answer(path, 0, 1, verb="look at")
+        return self._range_of(path, answer)[0] if _has_part(answer) else self._info(path, answer)[0]
 
     def stat_again(self, path: str) -> ObjectInfo:
         """`stat` with a new request."""
@@ -177,11 +173,13 @@ class HttpStore:
 
     def close(self) -> None:
         """Close the connections of this process, and forget sizes and versions of objects."""
-        self._connections.close()
+        self._client.close()
         self._known.forget()
         self._redirects.clear()
 
-    def _answer(self, path: str, first_byte: int, end_byte: int, *, verb: str) -> Answer:
+    def _answer(
+        self, path: str, first_byte: int, end_byte: int, *, verb: str, buffer: memoryview | None = None
+    ) -> Answer:
         """Request a range; return the answer if it is 206, 416 or that of an empty object, else raise an error."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
@@ -190,18 +188,21 @@ class HttpStore:
         url = redirect.url if redirect is not None and time.monotonic() < redirect.until_seconds else first.url
         for num_redirects in range(_MAX_REDIRECTS + 1):
             same = url is first.url or origin_of(url) == first.origin
-            answer = self._ask(url, own if same else headers, path, verb)
+            try:
+                answer = self._client.get(url, own if same else headers, end_byte - first_byte, buffer)
+            except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
+                raise self._no_answer(error, path, url, verb) from None
+            self._answered.add(host_of(url))
             if answer.status in (206, 416) or self._is_whole(path, answer, first_byte, end_byte):
                 if num_redirects:
                     self._redirects[path] = _Redirect(url, time.monotonic() + _REDIRECT_SECONDS)
                 return answer
-            with answer as refused:
-                if refused.status in _REDIRECTS and "location" in refused.headers:
-                    url = redirected(url, refused.headers["location"], path, verb)
-                elif redirect is not None and url is redirect.url and 400 <= refused.status < 500:
-                    url = first.url  # the signature may have expired: ask for the redirect again
-                else:
-                    raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
+            if answer.status in _REDIRECTS and "location" in answer.headers:
+                url = redirected(url, answer.headers["location"], path, verb)
+            elif redirect is not None and url is redirect.url and 400 <= answer.status < 500:
+                url = first.url  # the signature may have expired: ask for the redirect again
+            else:
+                raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
         raise StorageError(msg, hint="the server redirects in a circle; does it want credentials?")
 
@@ -228,32 +229,20 @@ class HttpStore:
         _, question, query = other.partition("#")[0].partition("?")
         return f"{scheme}{mark}{user}{at}{rest}{question}{query}"
 
-    def _ask(self, url: str, headers: Mapping[str, str], path: str, verb: str) -> Answer:
-        host = url.split("/", 3)[2]
-        try:
-            answer = self._connections.get(url, headers)
-        except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
-            self._redirects.pop(path, None)
-            failure = connection_failure(error, path, verb=verb, secrets=self._secrets(path, url))
-            failure.unmet = isinstance(error, NoConnectionError) and host not in self._answered
-            raise failure from None
-        self._answered.add(host)
-        return answer
+    def _no_answer(self, error: Exception, path: str, url: str, verb: str) -> StorageError:
+        self._redirects.pop(path, None)
+        failure = connection_failure(error, path, verb=verb, secrets=self._secrets(path, url))
+        failure.unmet = isinstance(error, NoConnectionError) and host_of(url) not in self._answered
+        return failure
 
     def _secrets(self, path: str, url: str) -> Sequence[str]:
         """Return the words to strike from quoted answers: servers like to echo requests."""
-        options = self._options.secrets_for(full := self._full_url(path))
-        return [*secrets_in(url), *secrets_in(full), *options, *self._connections.secrets(url)]
+        options, full = self._options, self._full_url(path)
+        return [*secrets_in(url), *secrets_in(full), *options.secrets_for(full), *options.proxy_secrets(url)]
 
     def _refusal(self, answer: Answer, path: str, verb: str, *, secrets: Sequence[str]) -> StorageError:
         if answer.status != 200:
-            body = b""
-            if answer.status >= 400:
-                try:
-                    body = answer.read(_QUOTED_BYTES)
-                except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
-                    raise connection_failure(error, path, verb=verb) from None
-            text = redacted(body.decode("utf-8", "replace"), secrets)
+            text = redacted(answer.body.decode("utf-8", "replace"), secrets)
             return status_failure(answer.status, path, verb=verb, body=text, headers=answer.headers)
         msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"

@@ -1,0 +1,135 @@
+"""Interface of a client for http, and the errors of requests that were not answered.
+
+A client makes one GET: no redirects, no retries, no knowledge of objects. libcurl is the client where pycurl is
+installed, the standard library's where it is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from http.client import BadStatusLine, HTTPException, InvalidURL, RemoteDisconnected
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from shoal.errors import StorageError, UsageError
+from shoal.hints import pip_install
+from shoal.storage.http.http_options import PROXY_HINT
+from shoal.storage.storage_errors import trimmed
+from shoal.storage.urls import redacted, without_secrets
+
+DRAINED_BYTES = 4096  # reading up to this many unwanted bytes is cheaper than another connection
+_QUOTED_BYTES = 2000
+# An answer has the silence limit, and more if it is large: this many bytes a second are slow for any server.
+_LEAST_BYTES_PER_SECOND = 64 << 10
+_FRAMINGS = ("", "identity", "chunked")
+_SWITCHED = 101
+_log = logging.getLogger("shoal")
+_said: list[bool] = []
+
+
+class Answer(NamedTuple):
+    """An answer whose connection is free again: names of ``headers`` are in lower case, and each is there once.
+
+    ``body`` is empty if it was read into a buffer; ``num_bytes`` of it were read.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    num_bytes: int
+
+
+class HttpClient(Protocol):
+    """A client that keeps connections of its process; it may be shared between threads, and used in forked children."""
+
+    def get(self, url: str, headers: Mapping[str, str], num_bytes: int, buffer: memoryview | None = None) -> Answer:
+        """Send one GET, and return the answer with as much of its body as is wanted (`wanted_bytes`).
+
+        The bytes that were asked for go into ``buffer``, if given, which is left in any state by an error. Raises
+        `OSError`, `http.client.HTTPException` or `ValueError` as the standard library does; `NoConnectionError` if no
+        connection could be made to send the request; `StorageError` if the proxy cannot be used.
+        """
+
+    def close(self) -> None:
+        """Close the connections of this process: those in use at the end of their answer."""
+
+
+class NoConnectionError(OSError):
+    """A failure to connect, for a ``reason``; ``proxy`` is the host of the proxy used, or empty."""
+
+    def __init__(self, reason: OSError, proxy: str) -> None:
+        super().__init__(*reason.args)
+        self.reason, self.proxy = reason, proxy
+
+
+def has_libcurl() -> bool:
+    """Return True if the faster client is installed."""
+    try:
+        import pycurl  # noqa: F401, PLC0415  # optional
+    except ImportError:
+        return False
+    return True
+
+
+def say_what_is_faster() -> None:
+    """Log once that libcurl would be faster, if it is missing."""
+    if not _said and not has_libcurl():
+        _said.append(True)
+        _log.warning("http is read by the standard library's client; libcurl takes less CPU: %s", pip_install("remote"))
+
+
+def seconds_for(silence_seconds: float, num_bytes: int) -> float:
+    """Return the time that an answer of this size may take in all: whoever trickles is given up."""
+    return silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
+
+
+def wanted_bytes(status: int, headers: Mapping[str, str], num_bytes: int) -> int:
+    """Return how much of a body is read: a range, an object that is just as long, or the beginning of an error."""
+    if status == 206 or (status == 200 and headers.get("content-length", "").strip() == str(num_bytes)):
+        return num_bytes
+    return _QUOTED_BYTES if status >= 400 else 0
+
+
+def check_head(status: int, headers: Mapping[str, str]) -> None:
+    """Raise `HTTPException` if the body that follows is not what it seems."""
+    if status == _SWITCHED:
+        msg = "the server switched to another protocol, which nobody asked for"
+        raise HTTPException(msg)
+    if (framing := headers.get("transfer-encoding", "")).strip().lower() not in _FRAMINGS or framing.endswith(" "):
+        msg = f"the server sent an answer with Transfer-Encoding: {framing}, which is not understood"
+        raise HTTPException(msg)  # its frames would be taken for the body
+
+
+def connection_failure(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
+    """Return the error for a failed or broken connection; raise errors of any other kind unchanged."""
+    if isinstance(error, StorageError | UsageError):
+        return error  # type: ignore[return-value]
+    if not isinstance(error, HTTPException | OSError | ValueError):
+        raise error
+    text = trimmed(redacted(str(error), secrets)) or type(error).__name__
+    hint, transient = "is the network up, and the server?", True
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint, transient = 'the certificate is not trusted; {"ca_bundle": FILE} in storage_options trusts another', False
+    elif isinstance(error, InvalidURL | ValueError):
+        hint, transient = "check the URL", False
+    elif isinstance(error, NoConnectionError):
+        target = f"by the proxy {error.proxy}" if error.proxy else f"to {urlsplit(path).netloc}"
+        if isinstance(error.reason, socket.gaierror):
+            name = error.proxy or urlsplit(path).hostname
+            text, hint = f"the host name {name} is not known", "check the URL, and the network"
+        elif isinstance(error.reason, TimeoutError):
+            text = f"no connection {target}: the server sent nothing for too long"
+            hint = '{"connect_timeout_seconds": ...} in storage_options waits longer'
+        else:
+            text = f"no connection {target}: {text}"
+        hint = PROXY_HINT if error.proxy else hint
+    elif isinstance(error, BadStatusLine) and not isinstance(error, RemoteDisconnected):
+        text = f"the answer is not one of http: {text}"
+    elif isinstance(error, TimeoutError):
+        text, hint = "the server sent nothing for too long", '{"timeout_seconds": ...} in storage_options waits longer'
+    elif "unnel " in text:  # "Tunnel connection failed", "CONNECT tunnel failed"
+        hint = PROXY_HINT
+    return StorageError(f"could not {verb} {without_secrets(path)}: {text}", hint=hint, transient=transient)

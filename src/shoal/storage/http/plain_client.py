@@ -1,0 +1,217 @@
+"""The client for http by the standard library, where libcurl is not installed.
+
+Connections are reused, by the process that made them. The library would mistake bytes before, behind or instead of an
+answer for one, so what it reads is watched here: until a deadline, and to the certain end of a body.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from shoal.errors import StorageError
+from shoal.storage.http.connection_pool import ConnectionPool
+from shoal.storage.http.http_client import (
+    DRAINED_BYTES,
+    Answer,
+    NoConnectionError,
+    check_head,
+    seconds_for,
+    wanted_bytes,
+)
+from shoal.storage.http.http_options import PROXY_HINT, HttpOptions, proxy_authorization
+
+_MOMENT_SECONDS = 0.02
+_BUFFER_BYTES = 8192
+
+
+class PlainClient:
+    """A client by the standard library; see `HttpClient`. A proxy behind https is asked for http only."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._pool: ConnectionPool[HTTPConnection] = ConnectionPool()
+        self.close = self._pool.close
+        self._trust_of: dict[int, ssl.SSLContext] = {}
+
+    def get(self, url: str, headers: Mapping[str, str], num_bytes: int, buffer: memoryview | None = None) -> Answer:
+        """Send one GET, and return the answer; see `HttpClient.get`."""
+        begin = url.index("/", url.index("//") + 2)
+        idle = self._pool.of(url[:begin])
+        connection, silence_seconds = self._connection(url[:begin], idle), self._options.timeout_seconds
+        until = time.monotonic() + seconds_for(silence_seconds, num_bytes)
+        connection.response_class = partial(_Response, until, silence_seconds)
+        is_kept = False
+        try:
+            target = url[begin:] if connection.sent_to_proxy is None else url
+            connection.request("GET", target, headers={**headers, **(connection.sent_to_proxy or {})})
+            with contextlib.closing(connection.getresponse()) as response:
+                answer = cast("Answer", response.answer(num_bytes, buffer))
+                is_kept = response.is_at_end() and connection.sock is not None
+        finally:
+            if not is_kept:
+                connection.close()
+        if is_kept:
+            self._pool.keep(url[:begin], idle, connection)
+        return answer
+
+    def _connection(self, origin: str, idle: deque[HTTPConnection]) -> Any:
+        """Return an idle connection that is still open, the last used first; else a new one.
+
+        Its ``sent_to_proxy`` are headers for a proxy that is asked for the whole URL, else None.
+        """
+        while idle:
+            with contextlib.suppress(IndexError):
+                connection = idle.pop()
+                if _is_open(connection):
+                    return connection
+                connection.close()
+        proxy, is_tls = self._options.proxy_for(origin), origin.startswith("https:")
+        scheme, host, port = _host_and_port(proxy or origin)
+        if scheme not in ("http", "https") or (proxy and scheme == "https" and is_tls):
+            msg = f"a proxy by {scheme} cannot be asked for {'https' if is_tls else 'http'}"
+            raise StorageError(msg, hint=PROXY_HINT)
+        seconds = self._options.connect_timeout_seconds
+        made: Any = HTTPConnection(host, port, timeout=seconds)
+        if is_tls or scheme == "https":
+            made = HTTPSConnection(host, port, timeout=seconds, context=self._trusted())
+        sent = {"Proxy-Authorization": basic} if (basic := proxy_authorization(proxy)) else {}
+        made.sent_to_proxy = sent if proxy and not is_tls else None
+        if proxy and is_tls:
+            made.set_tunnel(*_host_and_port(origin)[1:], sent)
+        try:
+            made.connect()
+        except OSError as error:
+            made.close()
+            # A failure of TLS is one of its own, and so is that of the library about a proxy, which has no errno.
+            if isinstance(error, ssl.SSLError) or (error.errno is None and not isinstance(error, TimeoutError)):
+                raise
+            raise NoConnectionError(error, host if proxy else "") from error
+        return made
+
+    def _trusted(self) -> ssl.SSLContext:
+        """Return the trusted certificates: read once, and anew after a fork, as another thread may have held a lock."""
+        if os.getpid() not in self._trust_of:
+            context = ssl.create_default_context(cafile=self._options.ca_bundle)
+            context.set_alpn_protocols(["http/1.1"])
+            self._trust_of[os.getpid()] = context
+        return self._trust_of[os.getpid()]
+
+
+class _Timed(io.RawIOBase):
+    """Reads of ``raw``, the file of a socket, until a time: a limit for silence alone does not end who trickles."""
+
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase, until: float, silence_seconds: float) -> None:
+        self._sock, self._raw, self.until, self._silence_seconds = sock, raw, until, silence_seconds
+        self.is_ended = self.is_over = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        if self.is_over:
+            return None
+        left_seconds = self.until - time.monotonic()
+        if left_seconds <= 0:
+            msg = "timed out"  # the socket's own wording
+            raise TimeoutError(msg)
+        self._sock.settimeout(min(left_seconds, self._silence_seconds))
+        num_bytes = self._raw.readinto(buffer)
+        self.is_ended = num_bytes == 0
+        return num_bytes
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
+
+
+class _Buffered(io.BufferedReader):
+    """Bytes that were read and not yet consumed; ``has_left``: some were left when it was closed."""
+
+    has_left = False
+
+    def close(self) -> None:
+        if not self.closed:
+            cast("_Timed", self.raw).is_over = True
+            self.has_left = bool(self.peek(1))
+        super().close()
+
+
+class _Response(HTTPResponse):
+    """An answer that is read until a time, and strictly."""
+
+    def __init__(self, until: float, silence_seconds: float, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self._timed = _Timed(sock, self.fp.detach(), until, silence_seconds)
+        self.fp = self._buffered = _Buffered(self._timed, _BUFFER_BYTES)
+        self._is_in_step = False
+
+    def begin(self) -> None:
+        """Read the head: the library skips status 100 alone of those that come before the answer."""
+        super().begin()
+        while 100 <= self.status < 200 and self.status != 101:
+            self.headers = self.msg = None  # type: ignore[assignment]  # the state before `begin`
+            super().begin()
+        if self._timed.is_ended:  # the library would take this for the end of the head, and half a number for a number
+            msg = "the head of the answer broke off"
+            raise HTTPException(msg)
+
+    def answer(self, num_bytes: int, buffer: memoryview | None) -> Answer:
+        """Read what is wanted of the body."""
+        fields: dict[str, str] = {}
+        for name, text in self.headers.items():
+            if fields.setdefault(key := name.lower(), text) != text:
+                fields[key] += f", {text}"
+        check_head(self.status, fields)
+        num_wanted = wanted_bytes(self.status, fields, num_bytes)
+        if buffer is not None and self.status in (200, 206):
+            body, num_read = b"", self.readinto(buffer[:num_wanted])
+        else:
+            body = self.read(num_wanted)
+            num_read = len(body)
+        left = self.length  # None if unknown
+        if left is not None and 0 < left <= DRAINED_BYTES:
+            with contextlib.suppress(OSError, HTTPException):  # then the connection is not kept
+                self.read()
+        self._is_in_step = True
+        return Answer(self.status, fields, body, num_read)
+
+    def is_at_end(self) -> bool:
+        """Return True if the body ends here, and the next bytes on its connection are another answer."""
+        if self._is_in_step and self.chunked and not self.isclosed():
+            self._timed.until = time.monotonic() + _MOMENT_SECONDS  # the last chunk comes with the others or not at all
+            try:
+                self.read(1)
+            except (OSError, HTTPException, ValueError):
+                return False
+        # The library also closes an answer that broke off, and the bytes after that are no answer.
+        is_whole = self._is_in_step and self.isclosed() and (self.chunked or self.length == 0)
+        return is_whole and not self._buffered.has_left
+
+
+def _is_open(connection: HTTPConnection) -> bool:
+    """Return True if nothing arrived since its last answer: it would be the end of the connection, or unrequested."""
+    sock = connection.sock
+    if sock is None or (isinstance(sock, ssl.SSLSocket) and sock.pending()):
+        return False
+    ready = select.poll()
+    ready.register(sock, select.POLLIN)
+    return not ready.poll(0)
+
+
+def _host_and_port(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port; the library takes part of an IPv6 address for the port, and 443 for a proxy's."""
+    parts = urlsplit(url)
+    port = parts.port
+    return parts.scheme, parts.hostname or "", {"http": 80, "https": 443}.get(parts.scheme) if port is None else port
