@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shoal.errors import ShardError
 from shoal.formats.shard_format import ColumnRecords, Format, Records, Span
 from shoal.formats.tables.arrow import Arrow
-from shoal.formats.tables.arrow_values import value_in
+from shoal.formats.tables.arrow_values import getter_of, value_in
 from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.index.shard_scan import ShardScan
@@ -261,3 +261,24 @@ def test_other_files_are_refused(data: bytes) -> None:
     for reader in (Parquet(), Arrow()):
         with pytest.raises(ShardError):
             scan(data, reader)
+
+
+@given(
+    values=st.lists(st.none() | st.binary(max_size=9), max_size=12),
+    name=st.sampled_from(["binary", "large_binary", "string", "large_string"]),
+    first=st.integers(0, 3),
+)
+def test_bytes_and_text_are_those_of_pyarrow(values: list[bytes | None], name: str, first: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    plain = pa.array(values, pa.large_binary() if "large" in name else pa.binary())
+    array = pa.Array.from_buffers(getattr(pa, name)(), len(plain), plain.buffers(), plain.null_count).slice(first)
+    get = getter_of(array)
+    for row in range(len(array)):
+        assert same(_value_or_error(get, row), _value_or_error(lambda number: array[number].as_py(), row))
+
+
+def _value_or_error(get: Callable[[int], Any], row: int) -> Any:
+    try:
+        return get(row)
+    except UnicodeDecodeError as error:
+        return str(error)

@@ -86,6 +86,30 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bytes and text of which those of some shards are large, so that their batches are made of samples."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    directory = tmp_path_factory.mktemp("large")
+    for shard, size in enumerate((10, 40_000, 20_000)):
+        columns = {
+            "id": pa.array(range(8), pa.int32()),
+            "bytes": pa.array([bytes([row]) * size for row in range(8)], pa.binary()),
+            "text": pa.array([str(row) * (size + row) for row in range(8)]),
+        }
+        pq.write_table(pa.table(columns), directory / f"{shard}.parquet", row_group_size=2)
+    return directory
+
+
+@pytest.mark.parametrize("name", [None, "python", "numpy", "arrow"])
+def test_large_values_are_the_same_in_all_formats(large: Path, name: str | None) -> None:
+    ds = shoal.open(large).shuffle(seed=1, window="512KiB", num_canonical_nodes=1)
+    gathered, collated = both(ds if name is None else ds.format(name), 5)
+    assert len(gathered) == 5
+    for one, other in zip(gathered, collated, strict=True):
+        assert one.to_pydict() == other.to_pydict() if name == "arrow" else same(one, other)
+
+
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)

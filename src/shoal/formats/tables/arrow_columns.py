@@ -61,7 +61,7 @@ def stored_column(array: Any) -> tuple[Kind, Any]:
         widths = list_widths(array)
         width = int(widths[0])
         if is_bytes and width and (widths == width).all():
-            begin = array.offset * width if types.is_fixed_size_binary(kind) else int(_offsets(array)[0])
+            begin = array.offset * width if types.is_fixed_size_binary(kind) else int(offsets_of(array)[0])
             data = np.frombuffer(array.buffers()[-1], np.uint8)[begin : begin + width * num_rows]
             return Kind("bytes", data.dtype, (width,), kind), data.reshape(-1, width)
         if not is_bytes and (widths == width).all() and not (values := array.flatten()).null_count:
@@ -171,13 +171,16 @@ def list_widths(array: Any) -> NDArray[np.int64]:
         return np.full(len(array), array.type.list_size)
     if types.is_fixed_size_binary(array.type):
         return np.full(len(array), array.type.byte_width)
-    return np.diff(_offsets(array))
+    return np.diff(offsets_of(array))
 
 
-def _offsets(array: Any) -> NDArray[Any]:
-    """Return where the values of each row begin, and the last one ends; shape (rows + 1,)."""
+def offsets_of(array: Any) -> NDArray[Any]:
+    """Return where the values of each row begin, and the last one ends, of lists, text or bytes; shape (rows + 1,)."""
     if is_list(array.type):
         return numbers_of(array.offsets)
-    is_large = arrow_library("Arrow").types.is_large_binary(array.type)
+    types = arrow_library("Arrow").types
+    if not len(array):  # perhaps without a buffer
+        return np.zeros(1, dtype=np.int32)
+    is_large = types.is_large_binary(array.type) or types.is_large_string(array.type)
     found = np.frombuffer(array.buffers()[1], np.int64 if is_large else np.int32)
     return found[array.offset : array.offset + len(array) + 1]

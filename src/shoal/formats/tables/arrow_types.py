@@ -54,6 +54,18 @@ def is_number_list(kind: Any) -> bool:
     return is_list(kind) and is_number(kind.value_type)
 
 
+def is_text(kind: Any) -> bool:
+    """Return True if values are text, in one buffer."""
+    types = arrow_library("Arrow").types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def is_binary(kind: Any) -> bool:
+    """Return True if values are text or bytes of any length, in one buffer."""
+    types = arrow_library("Arrow").types
+    return is_text(kind) or bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
 def is_numpy_time(kind: Any) -> bool:
     """Return True if values are times that numpy has a type for."""
     types = arrow_library("Arrow").types

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from shoal.formats.field_columns import Kind, is_python_type, value_of
-from shoal.formats.tables.arrow_columns import arrow_array, list_widths, numbers_of
+from shoal.formats.tables.arrow_columns import arrow_array, list_widths, numbers_of, offsets_of
 from shoal.formats.tables.arrow_types import (
     arrow_library,
+    is_binary,
     is_list,
     is_number,
     is_number_list,
     is_numpy_time,
+    is_text,
     number_type,
 )
 
@@ -116,6 +118,11 @@ def getter_of(array: Any) -> Callable[[int], Any]:
         if is_python_type(dtype):
             return lambda row: array[row].as_py()
         return lambda row: None if (value := array[row].as_py()) is None else dtype.type(value)
+    if is_binary(kind) and not (is_chunked or array.null_count):
+        ends, data = offsets_of(array).data, memoryview(array.buffers()[2] or b"")
+        if is_text(kind):
+            return lambda row: str(data[ends[row] : ends[row + 1]], "utf-8")
+        return lambda row: bytes(data[ends[row] : ends[row + 1]])
     if is_chunked or not is_number_list(kind):
         inside = _numpy_types_inside(kind)
         return lambda row: _with_types(python_value(array[row]), inside)

@@ -223,10 +223,11 @@ class _RangesOfFile(io.RawIOBase):
         self._position = offset + (0, self._position, self._num_bytes)[whence]
         return self._position
 
-    def read(self, size: int | None = -1) -> bytes:
+    def read(self, size: int | None = -1) -> Any:
+        """Return a buffer, which pyarrow uses as it is where a copy would be bytes."""
         end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
         try:
-            data = bytes(self._read_range(self._position, end))
+            data = self._read_range(self._position, end)
         except Exception as error:
             self.failure = error
             raise
@@ -248,12 +249,14 @@ class _ShownRange:
         """Replace the range in memory."""
         self._data, self._first_byte = memoryview(data), first_byte
 
-    def read(self, begin: int, end: int, /) -> bytes:
+    def read(self, begin: int, end: int, /) -> Buffer:
         first, last = begin - self._first_byte, end - self._first_byte
         if not 0 <= first <= last <= len(self._data) + self._unused_bytes:
             msg = f"bytes [{begin}, {end}) of the file are wanted, which belong to no row group that was read"
             raise OSError(msg)
-        return bytes(self._data[first:last]).ljust(last - first, b"\0")
+        if last <= len(self._data):
+            return self._data[first:last]
+        return bytes(self._data[first:]).ljust(last - first, b"\0")
 
 
 def _groups_at(span: Span, end_byte: int) -> tuple[_Footer, list[_Group]]:
