@@ -7,7 +7,9 @@ leaves to the training loop.
 ``python bench/jpeg.py loader [IMAGES]`` prints the same of loaders that read these images from tars and give batches
 of 64, beside their limit, simplejpeg in two threads without other work, and beside what else would have to be done: the
 images stacked to batches, or decoded straight into them. ``python bench/jpeg.py size [IMAGES]`` decodes pictures of
-600 x 800 to 224 x 224 in one thread, scaled or as a whole.
+600 x 800 to 224 x 224 in one thread, scaled or as a whole, and prints how much that differs. ``python bench/jpeg.py
+lock`` prints the CPU time of an image of 8 x 8 beside one of 256 x 256, as samples through their stage: about the part
+of the time in which a thread that decodes holds the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from PIL import Image
 import shoal.torch
 from shoal.formats.decoding import jpeg_pixels
 from shoal.formats.decoding.images import image_decoder
+from shoal.pipeline.stages import Decode, run_stages
 
 ROUNDS = 7
 BATCH = 64
@@ -178,13 +181,33 @@ def compare_sizes(count: int) -> None:
         data.append(stream.getvalue())
     whole, scaled = image_decoder("rgb8"), image_decoder("rgb8", (224, 224))
 
-    def resized(one: bytes) -> None:
-        np.asarray(Image.fromarray(whole(one)).resize((224, 224), Image.Resampling.BILINEAR))
+    def resized(one: bytes) -> Any:
+        return np.asarray(Image.fromarray(whole(one)).resize((224, 224), Image.Resampling.BILINEAR))
 
     def each(decode: Callable[[bytes], Any]) -> Callable[[], None]:
         return lambda: [decode(data[number % 8]) for number in range(count)] and None
 
     print_medians({"whole, resized": each(resized), "whole": each(whole), "size=224": each(scaled)}, count)
+    apart = [np.abs(resized(one).astype(int) - scaled(one)).mean() for one in data]
+    print(f"resized and scaled differ by {min(apart):.2f} to {max(apart):.2f} of 255 on average")
+
+
+def compare_lock(count: int) -> None:
+    """Print the table of a small image and a larger one."""
+    stream = io.BytesIO()
+    Image.open(io.BytesIO(images(1)[0])).crop((0, 0, 8, 8)).save(stream, "JPEG", quality=85)
+    for name in ("rgb8", "torchrgb8", "rgb", "torchrgb"):
+        stages = (Decode([name]),)
+        costs = {}
+        for size, data in ((8, stream.getvalue()), (256, images(1)[0])):
+            rounds = []
+            for _ in range(ROUNDS):
+                began = time.thread_time()
+                for _ in range(count):
+                    run_stages(stages, {"jpg": data}, 0, index=None)
+                rounds.append((time.thread_time() - began) / count * 1e6)
+            costs[size] = statistics.median(rounds)
+        print(f"{name:10} {costs[8]:5.1f} us of CPU for 8 x 8, {costs[256]:5.1f} for 256 x 256")
 
 
 def main(count: int) -> None:
@@ -213,5 +236,5 @@ def main(count: int) -> None:
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if not word.isdecimal()]
-    works = {"": main, "loader": compare_loaders, "size": compare_sizes}
+    works = {"": main, "loader": compare_loaders, "size": compare_sizes, "lock": compare_lock}
     works["".join(words)](int(sys.argv[-1]) if sys.argv[-1].isdecimal() else 400)

@@ -120,10 +120,12 @@ def _resized(image: Any, size: tuple[int, int], extent: tuple[float, float]) -> 
 
 
 def _finished(array: NDArray[Any], spec: _Spec, torch: Any) -> Any:
-    array = array.astype(np.float32) / np.float32(255) if spec.is_float else array
-    if torch is None:
-        return array
-    return torch.from_numpy((array.transpose(2, 0, 1) if array.ndim == 3 else array).copy())
+    turned = array if torch is None or array.ndim == 2 else array.transpose(2, 0, 1)
+    if spec.is_float:  # turned and divided in one pass
+        turned = np.divide(turned, np.float32(255), dtype=np.float32, order="C")
+    elif torch is not None:
+        turned = turned.copy()
+    return turned if torch is None else torch.from_numpy(turned)
 
 
 def open_image(data: bytes) -> Any:
