@@ -102,6 +102,8 @@ class Formatting:
         return batch
 
     def _column(self, kind: Kind, array: Any) -> Any:
+        if isinstance(array, list):
+            return array
         if self.name == "arrow":
             return array if kind.how == "cells" or kind.arrow is None else arrow_array(kind, array)
         if kind.how == "cells":

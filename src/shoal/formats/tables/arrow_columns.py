@@ -15,6 +15,7 @@ from shoal.formats.tables.arrow_types import arrow_library, is_list, is_number, 
 # Slicing and joining single rows takes about 0.7 us each; taking from joined arrays copies all of them first.
 _SLICE_SECONDS = 0.7e-6
 _COPIED_BYTES_A_SECOND = 4e9
+_MOST_STACKED_BYTES = 4096  # of a value: as rows of numpy, bytes are copied four times, and as cells once
 
 
 def joined(column: Any) -> Any:
@@ -60,7 +61,7 @@ def stored_column(array: Any) -> tuple[Kind, Any]:
     if is_bytes or is_number_list(kind):
         widths = list_widths(array)
         width = int(widths[0])
-        if is_bytes and width and (widths == width).all():
+        if is_bytes and 0 < width <= _MOST_STACKED_BYTES and (widths == width).all():
             begin = array.offset * width if types.is_fixed_size_binary(kind) else int(offsets_of(array)[0])
             data = np.frombuffer(array.buffers()[-1], np.uint8)[begin : begin + width * num_rows]
             return Kind("bytes", data.dtype, (width,), kind), data.reshape(-1, width)

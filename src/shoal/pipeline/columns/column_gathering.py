@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from shoal.formats.field_columns import Columns, Kind, Kinds
 from shoal.formats.shard_format import ColumnRecords, Records, Sample
 from shoal.formats.tables.arrow_columns import arrow_array
-from shoal.formats.tables.arrow_types import is_binary
 from shoal.order.partition import Share
 from shoal.pipeline.columns.column_sources import ColumnSource
 from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
@@ -28,7 +27,6 @@ from shoal.reading.schedule.units import UnitRead
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
 _LEAST_PART = 64
 _SHARDS_AT_HAND = 1024
-_LARGE_BYTES = 16 << 10  # a value from which on a copy takes longer than handling a sample on its own
 
 
 class _Held(NamedTuple):
@@ -156,8 +154,6 @@ class Gathering:
         columns = records.columns() if isinstance(records, ColumnRecords) else None
         if columns is None or (columns := source.columns(columns)) is None:
             return -1, 0
-        if self._formatting.name != "arrow" and any(map(_is_better_copied_once, columns.kinds, columns.arrays)):
-            return -1, 0
         number, columns = self._table_of(columns, rows_in_use)
         return number, self._tables[number].put(columns, len(records))
 
@@ -198,7 +194,8 @@ class Gathering:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._tables)
-            self._tables.append(Table(columns.kinds, num_rows=rows_in_use))
+            keeps_arrow = self._formatting.name == "arrow"
+            self._tables.append(Table(columns.kinds, num_rows=rows_in_use, keeps_arrow=keeps_arrow))
         return number, columns
 
     def _key(self, kinds: Kinds) -> Kinds:
@@ -226,10 +223,3 @@ class Gathering:
             sample: Sample | Damaged = self._sources[self._owner(unit)].sample(held.records.sample(number))
             return sample
         return self._tables[held.table].sample(held.first, number)
-
-
-def _is_better_copied_once(field: tuple[str, Kind], values: Any) -> bool:
-    """True for a column of large bytes or text, which no batch stacks: gathering would copy them once more."""
-    kind = field[1]
-    is_kept = kind.how == "bytes" or (kind.how == "cells" and is_binary(kind.arrow))
-    return is_kept and int(values.nbytes) > _LARGE_BYTES * len(values)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from shoal.formats.field_columns import Columns, Kinds
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells
-from shoal.formats.tables.arrow_values import value_in
+from shoal.formats.tables.arrow_types import is_binary
+from shoal.formats.tables.arrow_values import getter_of, value_in
 
 _GROWTH = 8  # a full table grows by this fraction of its size
 _LEAST_ROWS = 64
@@ -32,10 +33,13 @@ class Table:
         Expected number of rows in use at a time.
     layout
         The type of a record, if the columns are fields of records that are used as they are stored.
+    keeps_arrow
+        Whether rows of bytes and text are gathered as Arrow arrays; else as lists, for which each is copied once.
     """
 
-    def __init__(self, kinds: Kinds, *, num_rows: int, layout: Any = None) -> None:
+    def __init__(self, kinds: Kinds, *, num_rows: int, layout: Any = None, keeps_arrow: bool = True) -> None:
         self.kinds = kinds
+        self.as_lists = [not keeps_arrow and kind.how == "cells" and is_binary(kind.arrow) for _, kind in kinds]
         self.has_cells = any(kind.how == "cells" for _, kind in kinds)
         # With spare room, which takes no memory until it is written: growing costs 5 ms for 16 MiB.
         self._capacity = max(num_rows + num_rows // _GROWTH, _LEAST_ROWS)
@@ -71,9 +75,10 @@ class Table:
     def put(self, columns: Columns, num_rows: int) -> int:
         """Store these rows; return the number of the first."""
         first = self._room_for(num_rows)
-        for array, cells, values in zip(self.arrays, self.cells, columns.arrays, strict=True):
+        parts = zip(self.arrays, self.cells, columns.arrays, self.as_lists, strict=True)
+        for array, cells, values, as_list in parts:
             if array is None:
-                cells[first] = values
+                cells[first] = getter_of(values) if as_list else values
             else:
                 array[first : first + num_rows] = values
         return first
@@ -94,7 +99,7 @@ class Table:
         sample: Sample = {}
         for (name, kind), array, cells in zip(self.kinds, self.arrays, self.cells, strict=True):
             values, row = (cells[first], number) if array is None else (array, first + number)
-            sample[name] = value_in(kind, values, row)
+            sample[name] = values(row) if callable(values) else value_in(kind, values, row)
         return sample
 
     def _room_for(self, num_rows: int) -> int:
@@ -158,7 +163,11 @@ class Rows:
             elif found is not None and firsts is not None:
                 distinct, which = found
                 units = [self.table.cells[place][first] for first in distinct.tolist()]
-                self._cells[place].append(gathered_cells(units, which, rows - firsts))
+                if self.table.as_lists[place]:
+                    numbers = zip(which.tolist(), (rows - firsts).tolist(), strict=True)
+                    self._cells[place] += [units[unit](row) for unit, row in numbers]
+                else:
+                    self._cells[place].append(gathered_cells(units, which, rows - firsts))
 
     def _take(self, place: int, at: int, rows: NDArray[np.int64]) -> None:
         source, target = self.table.arrays[place], self._arrays[place]
@@ -171,14 +180,17 @@ class Rows:
             target[at : at + len(rows)] = source[rows]
 
     def arrays(self) -> list[Any]:
-        """Return the columns, once all rows are gathered."""
-        pairs = zip(self._arrays, self._cells, strict=True)
-        return [joined_cells(cells) if array is None else array for array, cells in pairs]
+        """Return the columns, once all rows are gathered: arrays, and lists of bytes and text."""
+        columns = zip(self._arrays, self._cells, self.table.as_lists, strict=True)
+        return [
+            cells if as_list else joined_cells(cells) if array is None else array for array, cells, as_list in columns
+        ]
 
     def samples(self, num_rows: int) -> Iterator[Sample]:
         """Yield the first rows as samples."""
         arrays = self.arrays()
         for row in range(num_rows):
             yield {
-                name: value_in(kind, array, row) for (name, kind), array in zip(self.table.kinds, arrays, strict=True)
+                name: array[row] if isinstance(array, list) else value_in(kind, array, row)
+                for (name, kind), array in zip(self.table.kinds, arrays, strict=True)
             }
