@@ -52,6 +52,8 @@ class Formatting:
             return self
         types, *others = (stored_types(part, stages_of(stages, number)) for number, part in enumerate(opened.parts))
         agree = all(each == types for each in others)
+        if self.name != "arrow" and isinstance(types, dict):  # for numpy's values only times need theirs
+            types = {name: kind for name, kind in types.items() if kind is not None and is_numpy_time(kind)}
         return replace(self, types=types if agree else {}, has_types=agree)
 
     @property
@@ -91,6 +93,8 @@ class Formatting:
     def _with_types(self, batch: Any, typed: Callable[[Any, Any], Any]) -> Any:
         """Apply ``typed`` to each field of known type in a batch or sample."""
         types = self.types
+        if not types:
+            return batch
         if isinstance(batch, dict) and isinstance(types, dict):
             return {
                 name: value if types.get(name) is None else typed(value, types[name]) for name, value in batch.items()
