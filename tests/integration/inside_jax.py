@@ -18,8 +18,9 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from tests.samples import write_tar_shards
+from tests.samples import write_tar, write_tar_shards
 from tests.stream.interrupting import alarms_interrupt, epoch_of_interrupts
+from tests.stream.made import reading_threads
 
 import shoal
 import shoal.jax
@@ -240,6 +241,28 @@ def test_processes_that_share_some_rows_have_no_part(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(jax, "process_index", lambda: 7)
     with pytest.raises(UsageError, match="no device of process 7"):
         shoal.jax.partition(ds, Sharding([(0, (0, 1)), (1, (1, 2))]))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_images_are_decoded_in_threads(prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    members = []
+    for number in range(40):
+        image.new("RGB", (8, 8), (number, 0, 0)).save(stream := io.BytesIO(), "png")
+        members.append({"__key__": b"%02d" % number, "png": stream.getvalue()})
+    write_tar(tmp_path / "a.tar", members)
+    images = shoal.open(tmp_path / "a.tar").shuffle("full", seed=1).decode("rgb8")
+    expected = [batch["png"][:, 0, 0, 0].tolist() for batch in images.batch(8)]
+    monkeypatch.setattr("shoal.pipeline.decode_pool.usable_processors", lambda: 3)
+    loader = shoal.jax.DataLoader(images.batch(8), prefetch=prefetch)
+    assert loader.decoding.startswith("3 threads: 3 processors for this rank")
+    assert repr(loader).endswith(f"decoded in {loader.decoding}>")
+    batches = iter(loader)
+    received = [np.asarray(next(batches)["png"])[:, 0, 0, 0].tolist()]
+    assert any("decode" in name for name in reading_threads())
+    received += [np.asarray(batch["png"])[:, 0, 0, 0].tolist() for batch in batches]
+    assert received == expected
+    assert reading_threads() == []
 
 
 def test_no_thread_is_left(ds: shoal.Dataset) -> None:

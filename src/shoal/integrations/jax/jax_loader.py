@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, cast
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.integrations.jax.jax_arrays import Placement, jax_library, rank_of_rows
+from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
+from shoal.pipeline.stages import Stage
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_stream import Stream
@@ -21,12 +23,14 @@ from shoal.stream.ranks import check_agreement
 from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _SETTINGS_BYTES = 4096
+_DECODED_BYTES = 256 << 20  # of samples that wait for their batch
 
 
 class DataLoader:
     """Batches of a dataset as `jax.Array`, in exactly the order of ``iter(dataset)``.
 
-    A thread of this process makes them ahead of use. The position is the dataset's: ``loader.state_dict()`` is
+    A thread of this process makes them ahead of use, and others decode images, where that gains; `decoding` says in how
+    many, and why. The position is the dataset's: ``loader.state_dict()`` is
     ``ds.state_dict()``, the same in all processes, and counts received batches.
 
     Parameters
@@ -73,7 +77,12 @@ class DataLoader:
     def __repr__(self) -> str:
         """Return the dataset, and the destination of its batches."""
         where = "arrays of this process" if self.sharding is None else f"arrays over {self.sharding}"
-        return f"<shoal.jax.DataLoader: {self.dataset!r}, {where}>"
+        return f"<shoal.jax.DataLoader: {self.dataset!r}, {where}, decoded in {self.decoding}>"
+
+    @property
+    def decoding(self) -> str:
+        """The threads that decode, and why: "2 threads: ..."."""
+        return _threads(self.dataset.stream.spec.stages).words
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch, the same in all processes."""
@@ -160,13 +169,17 @@ class DataIterator:
         # The default device is that of this thread: another thread may make the arrays.
         device = jax_library().config.jax_default_device
         with InterruptsHeld():
-            making = spec.unobserved()
+            making = spec.unobserved().with_threads(_threads(spec.work.pipeline.stages).threaded)
             source: BatchMaker | Prefetcher = BatchMaker(making, partial(_placed, spec, loader.sharding, device))
             if loader.prefetch and not self._is_over:
                 source = Prefetcher(Iteration(making, source), limit=loader.prefetch)
             self._iteration = Iteration(spec, source)
         if self._is_over:
             self.close()
+
+
+def _threads(stages: Sequence[Stage]) -> ThreadChoice:
+    return choose_threads(stages, num_threads=None, limit_bytes=_DECODED_BYTES)
 
 
 def partition(dataset: Dataset, sharding: Any) -> Dataset:
