@@ -104,6 +104,14 @@ def test_other_formats_are_resized_as_a_whole(kind: str) -> None:
         assert np.array_equal(np.asarray(image_decoder(name, (16, 25))(data)), resized(data, mode, (16, 25)))
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("size", [None, (7, 9), (16, 20)])
+def test_arrays_may_be_changed(kind: str, size: tuple[int, int] | None) -> None:
+    data = encoded(Image.new("RGB", (20, 16), "red"), kind)
+    for name in ("rgb8", "l8", "rgb", "rgba8"):
+        image_decoder(name, size)(data)[...] = 0
+
+
 def test_colours_behind_transparency_do_not_shine_through() -> None:
     image = Image.new("RGBA", (40, 40), (255, 0, 0, 0))
     image.paste((0, 0, 255, 255), (0, 0, 20, 40))

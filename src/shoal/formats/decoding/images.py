@@ -71,11 +71,11 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
         if spec.kind != "pil" and spec.mode is not None:
             found = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
             if found is None:
-                pixels = np.asarray(_by_pillow(data, spec.mode, size))
+                pixels = np.array(_by_pillow(data, spec.mode, size))
             elif size is None or found.pixels.shape[:2] == size == found.extent:
                 pixels = found.pixels
             else:
-                pixels = np.asarray(_resized(library.fromarray(found.pixels), size, found.extent))
+                pixels = np.array(_resized(library.fromarray(found.pixels), size, found.extent))
             return _finished(pixels, spec, torch)
         if spec.mode is not None:
             return _by_pillow(data, spec.mode, size)
