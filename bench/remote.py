@@ -4,11 +4,11 @@
 serves each from a process of its own (`servers/quick.py`, which takes little of the processors that are shared with it)
 that answers after 20 ms and sends 60 MB/s over each connection. Then, several times in turn, it streams an epoch with
 shoal (one process, a window of 64 MiB, sample by sample; the index was made before), and fetches the very ranges that
-shoal asked for, in the order in which it did: by http.client, which shoal uses for http, and nothing done with the
-bytes; with as many threads as shoal had requests under way at most, and with the number that was best of several, tried
-once before, twice as many among them. Shoal and the raw GETs keep their connections from round to round.
-``--client obstore`` does all of it by S3, through obstore. Ratios are taken within each round; their median is printed,
-and the medians of the rates.
+shoal asked for, in the order in which it did: by libcurl in one thread (its multi interface), and nothing done with the
+bytes; as many at a time as shoal had requests under way at most, and the number that was best of several, tried once
+before, twice as many among them. Shoal and the raw GETs keep their connections from round to round. ``--plain`` lets
+shoal read without libcurl; ``--client obstore`` does all of it by S3, through obstore, the raw GETs in as many threads.
+Ratios are taken within each round; their median is printed, and the medians of the rates.
 
 Amplification is counted by the server: bytes sent for each byte of the shards, and for each byte of payload (a member
 of 4 KiB has a header of 512 bytes, which is the format's). The peak of memory is that of a process that does nothing
@@ -33,18 +33,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import obstore
+import pycurl as _pycurl
 from obstore.store import S3Store
 from servers.quick import Quick
 
 import shoal
+from shoal.reading.remote.request_pool import RequestPool
 
 MEASURED_ELSEWHERE = {"litdata": 197, "HF datasets (Parquet)": 82, "MosaicML Streaming": 69, "WebDataset": 53}
 MEMBER_BYTES = (4096, 100_000, 1_000_000)
@@ -61,11 +61,17 @@ def main() -> None:
     parser.add_argument("--window", default="64MiB")
     parser.add_argument("--chunk", help="bytes of a request (default: what shoal takes for this window)")
     parser.add_argument("--client", choices=["http", "obstore"], default="http", help="http, or S3")
+    parser.add_argument("--plain", action="store_true", help="http by the standard library's client")
+    parser.add_argument("--most", type=int, metavar="N", help="let shoal make so many requests at a time")
     parser.add_argument("--raw", type=int, metavar="N", help="so many raw GETs at a time, and not the best number")
     parser.add_argument("--members", type=int, nargs="+", default=MEMBER_BYTES, help="bytes of a member")
     parser.add_argument("--json", metavar="FILE", help="write the figures there")
     parser.add_argument("--peak", metavar="URL", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.plain:
+        sys.modules["pycurl"] = None  # type: ignore[assignment]
+    if arguments.most:
+        RequestPool.__init__.__kwdefaults__["most_at_a_time"] = arguments.most  # type: ignore[misc]
     if arguments.peak:
         print_peak(arguments)
     else:
@@ -136,6 +142,8 @@ def measure(server: Quick, member_bytes: int, arguments: argparse.Namespace) -> 
         arguments.client,
     ]
     command += ["--chunk", arguments.chunk] if arguments.chunk else []
+    command += ["--plain"] if arguments.plain else []
+    command += ["--most", str(arguments.most)] if arguments.most else []
     peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     shard_bytes = sum(path.stat().st_size for path in server.directory.rglob("*.tar"))
     stats = {name: value for name, value in dataset.stats().items() if name.startswith("num_")}
@@ -178,14 +186,37 @@ class Raw:
     """GETs of ranges and nothing else, with the clients that shoal uses; connections are kept."""
 
     def __init__(self, url: str, client: str) -> None:
-        self._get = self._by_http if client == "http" else self._by_s3
-        parts = urlsplit(url)
-        self._place = parts.hostname or "", parts.port
-        self._kept: deque[HTTPConnection] = deque()
+        self.fetch = self._by_http if client == "http" else self._by_s3
+        self._url, self._multi = url, _pycurl.CurlMulti()
+        self._multi.setopt(_pycurl.M_MAXCONNECTS, 512)
         options = {"skip_signature": True, "region": "us-east-1", "client_options": {"allow_http": True}}
         self._store = S3Store(BUCKET, endpoint=url, **options)
 
-    def fetch(self, ranges: list[tuple[str, int, int]], num_threads: int) -> None:
+    def _by_http(self, ranges: list[tuple[str, int, int]], at_a_time: int) -> None:
+        """All of them, so many at a time, from one thread, which only hears how long each piece is."""
+        left, idle, num_left = deque(ranges), [_pycurl.Curl() for _ in range(at_a_time)], len(ranges)
+        for curl in idle:
+            curl.setopt(_pycurl.WRITEFUNCTION, len)
+            curl.setopt(_pycurl.BUFFERSIZE, 1 << 16)
+        while num_left:
+            while idle and left:
+                path, first, num_bytes = left.popleft()
+                curl = idle.pop()
+                curl.setopt(_pycurl.URL, f"{self._url}/{path}")
+                curl.setopt(_pycurl.RANGE, f"{first}-{first + num_bytes - 1}")
+                self._multi.add_handle(curl)
+            self._multi.perform()
+            _, answered, failed = self._multi.info_read()
+            assert not failed, failed
+            for curl in answered:
+                assert curl.getinfo(_pycurl.RESPONSE_CODE) == 206
+                self._multi.remove_handle(curl)
+                idle.append(curl)
+                num_left -= 1
+            if not answered:
+                self._multi.select(1.0)
+
+    def _by_s3(self, ranges: list[tuple[str, int, int]], num_threads: int) -> None:
         """All of them, with so many threads, each taking the next."""
         left = deque(ranges)
         failed: list[BaseException] = []
@@ -194,7 +225,10 @@ class Raw:
             try:
                 with contextlib.suppress(IndexError):
                     while not failed:
-                        self._get(*left.popleft())
+                        path, first, num_bytes = left.popleft()
+                        key = path.partition("/")[2]
+                        data = obstore.get_range(self._store, key, start=first, end=first + num_bytes)
+                        assert len(data) == num_bytes
             except BaseException as error:  # noqa: BLE001  # raised below
                 failed.append(error)
 
@@ -205,17 +239,6 @@ class Raw:
             thread.join()
         if failed:
             raise failed[0]
-
-    def _by_http(self, path: str, first: int, num_bytes: int) -> None:
-        connection = self._kept.pop() if self._kept else HTTPConnection(*self._place, timeout=30)
-        connection.request("GET", f"/{path}", headers={"Range": f"bytes={first}-{first + num_bytes - 1}"})
-        answer = connection.getresponse()
-        assert (answer.status, len(answer.read())) == (206, num_bytes)
-        self._kept.append(connection)
-
-    def _by_s3(self, path: str, first: int, num_bytes: int) -> None:
-        data = obstore.get_range(self._store, path.partition("/")[2], start=first, end=first + num_bytes)
-        assert len(data) == num_bytes
 
 
 def opened(url: str, client: str) -> shoal.Dataset:

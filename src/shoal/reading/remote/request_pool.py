@@ -102,7 +102,7 @@ class RequestPool:
         deadline_seconds: float,
         hedge_bytes: int = 0,
         first_at_a_time: int = FIRST_AT_A_TIME,
-        most_at_a_time: int = 64,
+        most_at_a_time: int = 128,
     ) -> None:
         concurrency = ConcurrencyControl(first=first_at_a_time, most=most_at_a_time)
         self._read, self._queue = read, _Queue(stats, concurrency, deadline_seconds, hedge_bytes)

@@ -18,14 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shoal.storage.http.connection_pool import ConnectionPool
-from shoal.storage.http.http_client import (
-    DRAINED_BYTES,
-    Answer,
-    NoConnectionError,
-    check_head,
-    seconds_for,
-    wanted_bytes,
-)
+from shoal.storage.http.http_client import DRAINED_BYTES, Answer, NoConnectionError, check_head, time_for, wanted_bytes
 from shoal.storage.http.http_options import HttpOptions
 
 _BUFFER_BYTES = 64 << 10  # what libcurl reads at a time; larger ones gain nothing, and each connection has one
@@ -60,7 +53,7 @@ class CurlClient:
         except IndexError:
             handle = _Handle(self._options, origin, in_slices=is_main)
         try:
-            answer = handle.get(url, headers, seconds_for(self._options.timeout_seconds, num_bytes), num_bytes, buffer)
+            answer = handle.get(url, headers, time_for(self._options.timeout_seconds, num_bytes), num_bytes, buffer)
         except BaseException:
             handle.close()
             raise

@@ -81,7 +81,7 @@ def say_what_is_faster() -> None:
         _log.warning("http is read by the standard library's client; libcurl takes less CPU: %s", pip_install("remote"))
 
 
-def seconds_for(silence_seconds: float, num_bytes: int) -> float:
+def time_for(silence_seconds: float, num_bytes: int) -> float:
     """Return the time that an answer of this size may take in all: whoever trickles is given up."""
     return silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
 

@@ -22,18 +22,10 @@ from urllib.parse import urlsplit
 
 from shoal.errors import StorageError
 from shoal.storage.http.connection_pool import ConnectionPool
-from shoal.storage.http.http_client import (
-    DRAINED_BYTES,
-    Answer,
-    NoConnectionError,
-    check_head,
-    seconds_for,
-    wanted_bytes,
-)
+from shoal.storage.http.http_client import DRAINED_BYTES, Answer, NoConnectionError, check_head, time_for, wanted_bytes
 from shoal.storage.http.http_options import PROXY_HINT, HttpOptions, proxy_authorization
 
 _MOMENT_SECONDS = 0.02
-_BUFFER_BYTES = 8192
 
 
 class PlainClient:
@@ -47,10 +39,10 @@ class PlainClient:
 
     def get(self, url: str, headers: Mapping[str, str], num_bytes: int, buffer: memoryview | None = None) -> Answer:
         """Send one GET, and return the answer; see `HttpClient.get`."""
-        begin = url.index("/", url.index("//") + 2)
-        idle = self._pool.of(url[:begin])
-        connection, silence_seconds = self._connection(url[:begin], idle), self._options.timeout_seconds
-        until = time.monotonic() + seconds_for(silence_seconds, num_bytes)
+        origin = url[: (begin := url.index("/", url.index("//") + 2))]
+        idle = self._pool.of(origin)
+        connection, silence_seconds = self._connection(origin, idle), self._options.timeout_seconds
+        until = time.monotonic() + time_for(silence_seconds, num_bytes)
         connection.response_class = partial(_Response, until, silence_seconds)
         is_kept = False
         try:
@@ -63,7 +55,7 @@ class PlainClient:
             if not is_kept:
                 connection.close()
         if is_kept:
-            self._pool.keep(url[:begin], idle, connection)
+            self._pool.keep(origin, idle, connection)
         return answer
 
     def _connection(self, origin: str, idle: deque[HTTPConnection]) -> Any:
@@ -71,10 +63,9 @@ class PlainClient:
 
         Its ``sent_to_proxy`` are headers for a proxy that is asked for the whole URL, else None.
         """
-        while idle:
-            with contextlib.suppress(IndexError):
-                connection = idle.pop()
-                if _is_open(connection):
+        with contextlib.suppress(IndexError):
+            while True:
+                if _is_open(connection := idle.pop()):
                     return connection
                 connection.close()
         proxy, is_tls = self._options.proxy_for(origin), origin.startswith("https:")
@@ -102,11 +93,10 @@ class PlainClient:
 
     def _trusted(self) -> ssl.SSLContext:
         """Return the trusted certificates: read once, and anew after a fork, as another thread may have held a lock."""
-        if os.getpid() not in self._trust_of:
-            context = ssl.create_default_context(cafile=self._options.ca_bundle)
-            context.set_alpn_protocols(["http/1.1"])
-            self._trust_of[os.getpid()] = context
-        return self._trust_of[os.getpid()]
+        if (pid := os.getpid()) not in self._trust_of:
+            self._trust_of[pid] = ssl.create_default_context(cafile=self._options.ca_bundle)
+            self._trust_of[pid].set_alpn_protocols(["http/1.1"])
+        return self._trust_of[pid]
 
 
 class _Timed(io.RawIOBase):
@@ -154,8 +144,7 @@ class _Response(HTTPResponse):
     def __init__(self, until: float, silence_seconds: float, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self._timed = _Timed(sock, self.fp.detach(), until, silence_seconds)
-        self.fp = self._buffered = _Buffered(self._timed, _BUFFER_BYTES)
-        self._is_in_step = False
+        self.fp = self._buffered = _Buffered(self._timed)
 
     def begin(self) -> None:
         """Read the head: the library skips status 100 alone of those that come before the answer."""
@@ -175,43 +164,35 @@ class _Response(HTTPResponse):
                 fields[key] += f", {text}"
         check_head(self.status, fields)
         num_wanted = wanted_bytes(self.status, fields, num_bytes)
-        if buffer is not None and self.status in (200, 206):
-            body, num_read = b"", self.readinto(buffer[:num_wanted])
-        else:
-            body = self.read(num_wanted)
-            num_read = len(body)
-        left = self.length  # None if unknown
-        if left is not None and 0 < left <= DRAINED_BYTES:
+        is_put = buffer is not None and self.status in (200, 206)
+        body = b"" if is_put else self.read(num_wanted)
+        num_read = self.readinto(cast("memoryview", buffer)[:num_wanted]) if is_put else len(body)
+        if 0 < (self.length or 0) <= DRAINED_BYTES:  # None if unknown
             with contextlib.suppress(OSError, HTTPException):  # then the connection is not kept
                 self.read()
-        self._is_in_step = True
         return Answer(self.status, fields, body, num_read)
 
     def is_at_end(self) -> bool:
         """Return True if the body ends here, and the next bytes on its connection are another answer."""
-        if self._is_in_step and self.chunked and not self.isclosed():
+        if self.chunked and not self.isclosed():
             self._timed.until = time.monotonic() + _MOMENT_SECONDS  # the last chunk comes with the others or not at all
             try:
                 self.read(1)
             except (OSError, HTTPException, ValueError):
                 return False
         # The library also closes an answer that broke off, and the bytes after that are no answer.
-        is_whole = self._is_in_step and self.isclosed() and (self.chunked or self.length == 0)
-        return is_whole and not self._buffered.has_left
+        return self.isclosed() and (self.chunked or self.length == 0) and not self._buffered.has_left
 
 
 def _is_open(connection: HTTPConnection) -> bool:
     """Return True if nothing arrived since its last answer: it would be the end of the connection, or unrequested."""
-    sock = connection.sock
-    if sock is None or (isinstance(sock, ssl.SSLSocket) and sock.pending()):
-        return False
     ready = select.poll()
-    ready.register(sock, select.POLLIN)
-    return not ready.poll(0)
+    ready.register(connection.sock, select.POLLIN)
+    return not ready.poll(0) and not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending())
 
 
 def _host_and_port(url: str) -> tuple[str, str, int | None]:
     """Return scheme, host and port; the library takes part of an IPv6 address for the port, and 443 for a proxy's."""
     parts = urlsplit(url)
-    port = parts.port
-    return parts.scheme, parts.hostname or "", {"http": 80, "https": 443}.get(parts.scheme) if port is None else port
+    port = {"http": 80, "https": 443}.get(parts.scheme) if parts.port is None else parts.port
+    return parts.scheme, parts.hostname or "", port
