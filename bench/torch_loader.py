@@ -71,11 +71,10 @@ def main() -> None:
         write(data)
         write_images(images)
         plain = shoal.open(data).shuffle(seed=0, window="8MiB").with_ids()
-        start = plain.state_dict()
         print("milliseconds to the first batch of a new loader, by position; bytes of the state")
         for num_workers in (0, 2):
             for share in (0.0, 0.5, 0.99):
-                state = {**start, "position": int(plain.num_samples * share)}
+                state = plain.state_at(int(plain.num_samples * share))
                 best = min(first_batch(plain, num_workers, state) for _ in range(3))
                 print(f"  {num_workers} workers, {share:4.0%}: {1000 * best:5.0f} ms, {len(json.dumps(state))} bytes")
         print("samples a second, the start left out")
