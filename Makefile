@@ -10,10 +10,10 @@ MEASURED := tests/memory tests/reading/test_memory.py # the memory of processes,
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check quick fuzz bench compat compat-versions compat-peers integration clean
+.PHONY: help demo test soak check quick fuzz bench bench-peers compat compat-versions compat-peers integration clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[.a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv: .venv/stamp ## the environment that everything else runs in
 
@@ -63,6 +63,9 @@ fuzz: .venv/stamp ## damaged shards for every parser; FUZZ="--each 100000" for m
 
 bench: .venv/stamp ## the measurements of bench/; write what they say into bench/LOG.md
 	set -e; for script in bench/*.py; do test ! -e "$$script" || $(BIN)/python "$$script"; done
+
+bench-peers: .venv/stamp ## shoal beside other loaders, in turn: prints goals met or short, and writes docs/benchmarks.md
+	$(BIN)/python bench/peers/compare.py
 
 compat: .venv/stamp ## the golden digests on every Python and numpy at hand, and what other packages wrote and read
 	$(MAKE) --no-print-directory -j 2 compat-versions compat-peers

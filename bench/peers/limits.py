@@ -1,0 +1,124 @@
+"""What bounds every loader: bytes read in order, chunks permuted in plain Python, decoders and GETs by themselves."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from job import Job
+from workloads import NUM_CLASSES, pixels
+
+HAS_NO_CLASSES = True
+CHUNK_BYTES = 4 << 20
+GETS_AT_A_TIME = 64
+
+
+def samples(job: Job) -> tuple[Iterable[Any], int]:
+    return VARIANTS[job.variant](job), 0
+
+
+batches = samples
+
+
+def readv(job: Job) -> Iterator[tuple[int]]:
+    """All bytes in order, into one buffer."""
+    buffer = bytearray(CHUNK_BYTES)
+    file = os.open(job.flat / "data.bin", os.O_RDONLY)
+    while os.readv(file, [buffer]):
+        yield (0,)
+    os.close(file)
+
+
+def plain(job: Job) -> Iterator[tuple[int, Any]]:
+    """Chunks of 4 MiB at random, as many as the window has in memory, their samples permuted: views of numpy."""
+    offsets = np.load(job.flat / "offsets.npy")
+    count, draw = len(offsets) - 1, np.random.default_rng(job.seed)
+    file = os.open(job.flat / "data.bin", os.O_RDONLY)
+    cuts = np.unique(np.searchsorted(offsets, np.arange(0, offsets[-1] + CHUNK_BYTES, CHUNK_BYTES)).clip(0, count))
+    chunks, held = draw.permutation(len(cuts) - 1), max(1, job.window_bytes // CHUNK_BYTES)
+    for at in range(0, len(chunks), held):
+        rows = []
+        for chunk in chunks[at : at + held]:
+            first, end = int(cuts[chunk]), int(cuts[chunk + 1])
+            data = os.pread(file, int(offsets[end] - offsets[first]), int(offsets[first]))
+            begins = (offsets[first : end + 1] - offsets[first]).tolist()
+            rows += [(number, data, begins[number - first], begins[number - first + 1]) for number in range(first, end)]
+        for place in draw.permutation(len(rows)).tolist():
+            number, data, begin, end = rows[place]
+            if job.kind == "text":
+                yield number * NUM_CLASSES // count, data[begin:end].decode()
+            else:
+                yield number * NUM_CLASSES // count, np.frombuffer(data, np.uint8, end - begin, begin)
+    os.close(file)
+
+
+def pyarrow(job: Job) -> Iterator[tuple[int]]:
+    """Row groups at random, as tables of pyarrow."""
+    import pyarrow.parquet as pq  # noqa: PLC0415  # for this one alone
+
+    files = [pq.ParquetFile(path) for path in sorted(job.folder("parquet").glob("*.parquet"))]
+    groups = [(file, group) for file in files for group in range(file.num_row_groups)]
+    for at in np.random.default_rng(job.seed).permutation(len(groups)).tolist():
+        file, group = groups[at]
+        file.read_row_group(group, use_threads=False)
+        yield (0,)
+
+
+def decoded(job: Job, decode: Callable[[bytes], Any]) -> Iterator[tuple[int]]:
+    data = (job.flat / "data.bin").read_bytes()
+    offsets = np.load(job.flat / "offsets.npy").tolist()
+    images = [data[begin:end] for begin, end in pairwise(offsets)]
+    num_threads = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(num_threads) as threads:
+        for _ in threads.map(
+            lambda part: [decode(image) is None for image in part],
+            [images[at : at + 64] for at in range(0, len(images), 64)],
+        ):
+            yield (0,)
+
+
+def turbo(job: Job) -> Iterator[tuple[int]]:
+    """libjpeg-turbo, which leaves the interpreter to others, in as many threads as there are processors."""
+    import simplejpeg  # noqa: PLC0415  # for this one alone
+
+    return decoded(job, simplejpeg.decode_jpeg)
+
+
+def pillow(job: Job) -> Iterator[tuple[int]]:
+    """Pillow in as many threads as there are processors."""
+    return decoded(job, pixels)
+
+
+def gets(job: Job) -> Iterator[tuple[int]]:
+    """GETs of a sample each, 64 at a time, nothing done with the bytes."""
+    offsets = np.load(job.flat / "offsets.npy").tolist()
+    order = np.random.default_rng(job.seed).permutation(len(offsets) - 1).tolist()
+    path, local, host = f"/{job.workload}/flat/data.bin", threading.local(), urlsplit(job.far).netloc
+
+    def get(number: int) -> tuple[int]:
+        if not hasattr(local, "connection"):
+            local.connection = HTTPConnection(host)
+        wanted = {"Range": f"bytes={offsets[number]}-{offsets[number + 1] - 1}"}
+        local.connection.request("GET", path, headers=wanted)
+        local.connection.getresponse().read()
+        return (0,)
+
+    with ThreadPoolExecutor(GETS_AT_A_TIME) as threads:
+        yield from threads.map(get, order)
+
+
+VARIANTS: dict[str, Callable[[Job], Iterator[Any]]] = {
+    "readv": readv,
+    "plain Python": plain,
+    "pyarrow": pyarrow,
+    "libjpeg-turbo in threads": turbo,
+    "Pillow in threads": pillow,
+    "raw GETs": gets,
+}

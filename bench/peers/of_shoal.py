@@ -1,0 +1,62 @@
+"""shoal, in the shards that the others have written; the variant is the format, and what follows it the chunk."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from job import Job
+from workloads import BATCH
+
+import shoal
+
+warnings.simplefilter("ignore", shoal.errors.ShuffleWarning)
+
+
+def dataset(job: Job) -> Any:
+    name, *chunk = job.variant.split()
+    options: dict[str, Any] | None = None
+    root = str(job.folder(name))
+    if job.far:
+        root = job.s3(name)
+        options = {"endpoint": job.far, "anonymous": True, "region": "us-east-1"}
+    files = [f"{root}/{path.name}" for path in sorted(job.folder(name).glob(f"*.{name}"))]
+    made = shoal.open(files, storage_options=options)
+    made = made.shuffle(seed=job.seed, window=job.window_bytes, chunk=chunk[0] if chunk else None)
+    if job.kind == "jpeg":
+        return made.decode("rgb8")
+    return made.decode() if name == "tar" else made
+
+
+def key(job: Job) -> Any:
+    if not job.variant.startswith("tar"):
+        return "class"
+    return "cls"
+
+
+class Labelled:
+    """A document of a tar with the class that is inside of its JSON."""
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """The same sample, with its class beside the document."""
+        return {"cls": sample["json"]["class"], **sample}
+
+
+def samples(job: Job) -> tuple[Iterable[Any], Any]:
+    made = dataset(job)
+    if job.kind == "text" and job.variant == "tar":
+        made = made.map(Labelled())
+    return made.format("numpy"), key(job)
+
+
+def batches(job: Job) -> tuple[Iterable[Any], Any]:
+    made = dataset(job)
+    if job.kind == "text" and job.variant == "tar":
+        made = made.map(Labelled())
+    made = made.batch(BATCH).format("numpy")
+    if job.kind == "jpeg":
+        import shoal.torch  # noqa: PLC0415  # where threads or processes decode
+
+        return shoal.torch.DataLoader(made.format("torch"), num_workers=job.workers), key(job)
+    return made, key(job)

@@ -1,0 +1,133 @@
+"""The page of the comparison, and its picture, from the results that were kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rows import LIBRARIES, Figures, Measured, of_workload, peer_wins, shown, wanted
+from workloads import WORKLOADS
+
+ROOT = Path(__file__).parent.parent.parent
+DATA = Path(__file__).parent / "results.json"
+PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "images" / "benchmarks.png"
+COLOURS = {
+    "shoal": "#0072b2",
+    "streaming": "#e69f00",
+    "litdata": "#009e73",
+    "datasets": "#cc79a7",
+    "webdataset": "#d55e00",
+    "torch": "#999999",
+}
+PERFECT = 47.4
+QUIET_LOAD = 3.0  # one job on two cores keeps it between 1 and 2
+GOOD_SCALE = 0.2
+
+
+def write_page(found: dict[str, Any], figures: Figures) -> None:
+    """Write both files, the same bytes from the same results."""
+    about = found["about"]
+    limits = [each for each in figures.values() if each.row.library == "limit"]
+    parts = [HEAD.format(**about, loads=" to ".join(f"{load(about['load']):.1f}" for load in (min, max)))]
+    if max(about["load"]) > QUIET_LOAD or about["scale"] < GOOD_SCALE or about["rounds"] < 3:
+        parts.append(PROVISIONAL)
+    parts.append("![Speed over mixing for each workload; the area of a bubble is memory](images/benchmarks.png)\n")
+    parts.append("## What was wanted\n")
+    parts.append("| goal | wanted | measured | | |\n| --- | ---: | ---: | --- | --- |")
+    for goal in wanted(figures):
+        bound = "at most " if goal.less else ""
+        verdict = "met" if goal.is_met else "**short**"
+        cells = (goal.title, f"{bound}{shown(goal.wanted)} {goal.unit}", shown(goal.measured), goal.beside, verdict)
+        parts.append(f"| {' | '.join(cells)} |")
+    parts += ["\n## Where a peer is ahead\n", "Of the best that shoal does in any format:\n"]
+    parts += [f"- {line}" for line in peer_wins(figures)] or ["Nowhere."]
+    parts.append("\n## All figures\n")
+    for workload, made in WORKLOADS.items():
+        rows = [each for way in ("one", "batches") for each in of_workload(figures, workload, way)]
+        if rows:
+            parts += [
+                f"### {workload}: {made.title}\n",
+                *table(rows, [e for e in limits if e.row.workload == workload]),
+            ]
+    parts.append("## Versions\n")
+    versions = {name: number for name, number in found["versions"].items() if name != "shoal"}
+    parts.append(", ".join(f"{name} {number}" for name, number in sorted(versions.items())) + ".")
+    for name, why in found["failed"].items():
+        parts.append(f"\n`{name}` failed: {why}")
+    PAGE.write_text("\n".join(parts) + "\n")
+    draw(figures)
+
+
+def table(rows: list[Measured], limits: list[Measured]) -> list[str]:
+    lines = [
+        "| | | samples/s | MB/s | CPU s/GB | peak MiB | classes in 64 | spread |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in [*rows, *limits]:
+        name = f"*{each.row.variant}*" if each.row.library == "limit" else each.row.title
+        way = "" if each.row.library == "limit" else "one by one" if each.row.way == "one" else "batches"
+        rates = f"{shown(each.samples_per_second)} | {shown(each.megabytes_per_second)}"
+        mixed = "" if each.classes is None else f"{each.classes:.1f}"
+        costs = f"{each.cpu_seconds_per_gb:.2f} | {each.peak_mib:.0f} | {mixed} | {each.spread:.0%}"
+        lines.append(f"| {name} | {way} | {rates} | {costs} |")
+    return [*lines, ""]
+
+
+def draw(figures: Figures) -> None:
+    """A panel for each workload: mixing across, speed upwards, memory as the area of a bubble."""
+    import matplotlib as mpl  # noqa: PLC0415  # for the picture alone
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    panels = [name for name in WORKLOADS if any(each.row.workload == name for each in figures.values())]
+    figure, grid = plt.subplots(1, len(panels), figsize=(2.9 * len(panels), 3.9), layout="constrained", squeeze=False)
+    for axes, workload in zip(grid[0], panels, strict=True):
+        one = of_workload(figures, workload, "one")
+        rows = one or of_workload(figures, workload, "batches")
+        for each in sorted(rows, key=lambda each: -each.peak_mib):
+            colour, classes = COLOURS[each.row.library], each.classes or 0.0
+            axes.scatter(
+                classes,
+                each.samples_per_second,
+                s=each.peak_mib * 1.2,
+                color=colour,
+                alpha=0.55,
+                edgecolor=colour,
+                clip_on=False,
+            )
+        top = max((each.samples_per_second for each in rows), default=1.0)
+        axes.set(yscale="log", xlim=(-6, 58), ylim=(top / 300, top * 2.4), xlabel="classes in 64 samples")
+        axes.axvline(PERFECT, color="#bbbbbb", linewidth=0.8, linestyle=(0, (4, 2)), zorder=0)
+        axes.set_title(WORKLOADS[workload].title, loc="left", fontsize=9.5)
+    grid[0][0].set_ylabel("samples/s, one by one (images in batches)")
+    handles = [plt.Line2D([], [], marker="o", linestyle="", color=COLOURS[name]) for name in COLOURS]
+    titles = [LIBRARIES[name].title for name in COLOURS]
+    figure.legend(handles, titles, loc="outside lower center", ncols=len(titles), frameon=False)
+    title = "Up is faster, right is better mixed (dashed: a perfect shuffle); the area is memory"
+    figure.suptitle(title, x=0.005, ha="left", fontweight="bold", fontsize=11)
+    figure.savefig(PICTURE, dpi=120, metadata={"Software": None})
+    plt.close(figure)
+
+
+HEAD = """# Benchmarks: beside other loaders
+
+`make bench-peers` made this page on {date} at {commit} ({machine}; load {loads}; scale {scale}; medians
+of rounds in turn: {rounds}). Everything is in the page cache but for "far", a server on the same machine that answers
+after 20 ms and sends 60 MB/s over each connection. All loaders have 16 MiB of samples to mix, as far as they can be
+told so, shards of 16 MiB that their own writers made, and one process, but for images. shoal reads the shards of the
+others, with the index that it made before. Samples lie in a hundred contiguous classes.
+
+- *classes in 64*: distinct classes in 64 samples; a perfect shuffle has 47.4.
+- *peak MiB*: anonymous and shared memory of all processes, interpreter and libraries included.
+- *spread*: between the fastest and the slowest round, by the median.
+- *Italics* are limits: all bytes by `readv`, in order; samples of permuted chunks of 4 MiB in plain Python; row groups
+  by pyarrow; decoders alone, in threads; GETs alone, 64 at a time.
+
+Figures of your machine are what counts: run it. `--only W1 shoal litdata` measures a part.
+"""
+PROVISIONAL = """\
+> **Provisional.** The machine was busy or the run small (see the load, scale and rounds above), so these are the
+> figures of a trial, which say little of any loader. They wait for a run on a quiet machine.
+"""
