@@ -258,7 +258,7 @@ def test_over_http_through_faults(tmp_path: Path) -> None:
         source = f"{server.url}/d/s-{{000..002}}.tar"
         for faults in (
             (),
-            (Fault("status", requests=[5]), Fault("reset", requests=[6]), Fault("truncate", requests=[8])),
+            (Fault("status", requests=[5]), Fault("reset_in_body", requests=[6]), Fault("truncate", requests=[8])),
         ):
             server.faults = faults
             server.clear()
