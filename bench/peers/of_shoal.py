@@ -47,7 +47,8 @@ def samples(job: Job) -> tuple[Iterable[Any], Any]:
     made = dataset(job)
     if job.kind == "text" and job.variant == "tar":
         made = made.map(Labelled())
-    return made.format("numpy"), key(job)
+    # Of MDS and decoded tars, single samples are arrays and numbers as they are; of Parquet, lists.
+    return made.format("numpy") if job.variant == "parquet" else made, key(job)
 
 
 def batches(job: Job) -> tuple[Iterable[Any], Any]:
