@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.errors import UsageError
 from shoal.order.sequences.concatenation import concatenated
 from shoal.order.sequences.fitting import best_fit
 from shoal.order.sequences.packed_block import PackedBlock
+from shoal.order.sequences.packed_order import STRATEGIES, PackedOrder, Packing
+from shoal.order.window.order import Window
 
 Pack = Callable[[np.ndarray, int], PackedBlock]
 LENGTHS = st.lists(st.integers(0, 40), max_size=60)
@@ -80,8 +84,70 @@ def test_best_fit_fills_sequences_of_a_large_block() -> None:
     assert best_fit(lengths, 4096).fill > 0.999
 
 
-@given(lengths=LENGTHS, length=st.integers(1, 30), seed=st.integers(0, 9))
-def test_sequences_in_another_order_are_the_same_sequences(lengths: list[int], length: int, seed: int) -> None:
-    found = best_fit(np.array(lengths, dtype=np.int64), length)
-    order = np.random.default_rng(seed).permutation(found.num_sequences)
-    assert pieces_of(found.reordered(order)) == [pieces_of(found)[number] for number in order]
+def packed_order(
+    chunk_samples: list[int], lengths: np.ndarray, packing: Packing, *, seed: int = 3, epoch: int = 1
+) -> PackedOrder:
+    documents = Window(chunks=4, num_canonical_nodes=2).bind(np.array(chunk_samples), seed=seed, epoch=epoch)
+    return PackedOrder(documents, lengths, packing, seed=seed, epoch=epoch)
+
+
+CHUNKS = st.lists(st.integers(1, 9), min_size=1, max_size=40)
+
+
+@given(
+    chunks=CHUNKS,
+    length=st.integers(1, 40),
+    strategy=st.sampled_from(sorted(STRATEGIES)),
+    block=st.integers(1, 50),
+    seed=st.integers(0, 9),
+)
+def test_every_token_of_an_epoch_comes_once(
+    chunks: list[int], length: int, strategy: str, block: int, seed: int
+) -> None:
+    lengths = np.random.default_rng(seed).integers(0, 30, sum(chunks))
+    order = packed_order(chunks, lengths, Packing(length, strategy, block), seed=seed)
+    pieces = order.pieces(np.arange(order.num_samples))
+    found = Counter(
+        (doc, token)
+        for doc, start, stop in zip(pieces.ids.tolist(), pieces.starts.tolist(), pieces.stops.tolist(), strict=True)
+        for token in range(start, stop)
+    )
+    assert found == Counter((doc, token) for doc, size in enumerate(lengths.tolist()) for token in range(size))
+    sizes = np.add.reduceat(pieces.stops - pieces.starts, pieces.first[:-1]) if order.num_samples else np.zeros(0)
+    assert np.all((sizes > 0) & (sizes <= length))
+    documents = order.documents
+    assert np.array_equal(documents.positions(pieces.ids), pieces.positions)
+    assert np.array_equal(documents.locate(0, documents.num_samples)[1][pieces.positions], pieces.chunks)
+    nodes = order.locate(0, order.num_samples)[1]
+    assert np.array_equal(np.repeat(nodes, np.diff(pieces.first)), pieces.positions % order.num_canonical_nodes)
+    blocks = pieces.positions // block
+    assert np.all(np.diff(blocks) >= 0)
+
+
+@given(chunks=CHUNKS, block=st.integers(1, 50), data=st.data())
+def test_any_sequences_are_those_of_the_whole(chunks: list[int], block: int, data: st.DataObject) -> None:
+    lengths = np.random.default_rng(0).integers(0, 30, sum(chunks))
+    order = packed_order(chunks, lengths, Packing(16, "best_fit", block))
+    whole = order.pieces(np.arange(order.num_samples))
+    wanted = np.array(sorted(data.draw(st.sets(st.integers(0, max(0, order.num_samples - 1))))), dtype=np.int64)
+    wanted = wanted[wanted < order.num_samples]
+    some = packed_order(chunks, lengths, Packing(16, "best_fit", block)).pieces(wanted)
+    for number, sequence in enumerate(wanted.tolist()):
+        mine, all_of = slice(*some.first[number : number + 2]), slice(*whole.first[sequence : sequence + 2])
+        assert [column[mine].tolist() for column in some[1:]] == [column[all_of].tolist() for column in whole[1:]]
+
+
+def test_epochs_are_packed_anew() -> None:
+    lengths = np.random.default_rng(0).integers(1, 30, 400)
+    first, second = (packed_order([10] * 40, lengths, Packing(64, "best_fit"), epoch=epoch) for epoch in (0, 1))
+    together = [
+        {tuple(sorted(p.ids[a:b].tolist())) for a, b in zip(p.first, p.first[1:], strict=False)}
+        for p in (each.pieces(np.arange(each.num_samples)) for each in (first, second))
+    ]
+    assert len(together[0] & together[1]) < 5
+
+
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"length": 8, "block": 0}, {"length": 8, "strategy": "bestfit"}])
+def test_a_packing_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Packing(**wrong)

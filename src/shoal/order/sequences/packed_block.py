@@ -42,10 +42,3 @@ class PackedBlock:
     def fill(self) -> float:
         """Share of the tokens of all sequences that are no padding; 1.0 without sequences."""
         return self.num_tokens / (self.length * self.num_sequences) if self.num_sequences else 1.0
-
-    def reordered(self, sequences: NDArray[np.int64]) -> PackedBlock:
-        """Return the sequences in another order; ``sequences`` has their numbers, shape (num_sequences,)."""
-        counts = np.diff(self.first_piece)[sequences]
-        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        pieces = np.arange(first[-1]) + np.repeat(self.first_piece[sequences] - first[:-1], counts)
-        return PackedBlock(self.length, first, self.document[pieces], self.start[pieces], self.stop[pieces])

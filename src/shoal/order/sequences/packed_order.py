@@ -1,0 +1,226 @@
+"""The order of an epoch of sequences: documents of fixed blocks of positions, packed block by block.
+
+A position of this order is a sequence. Documents keep the order that they have without packing; a *block* is a fixed
+range of its positions, and the documents of each canonical node in it are packed for themselves: so a chunk stays with
+one rank, as it does without packing, and a sequence is a function of seed, epoch and block alone. Inside a block the
+sequences of a node come in random order, and the nodes take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean
+from shoal.order.arrays.permutation import permute
+from shoal.order.protocol import BoundOrder, as_ids, as_span, as_whole
+from shoal.order.seeds import key
+from shoal.order.sequences.concatenation import concatenated
+from shoal.order.sequences.fitting import best_fit
+from shoal.order.sequences.packed_block import PackedBlock
+
+STRATEGIES = {"concat": concatenated, "best_fit": best_fit}
+"""How the documents of a block become sequences, by name."""
+
+_KEPT_BLOCKS = 4
+_TIME_BITS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How documents become sequences of ``length`` tokens: by which strategy, in blocks of how many positions."""
+
+    length: int
+    strategy: str = "concat"
+    block: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        for name in ("length", "block"):
+            value = as_whole(name, getattr(self, name))
+            if value < 1:
+                msg = f"pack_sequences({name}={value}) must be at least 1"
+                raise UsageError(msg)
+            object.__setattr__(self, name, value)
+        if self.strategy not in STRATEGIES:
+            msg = f"there is no strategy {self.strategy!r} of packing; there are {', '.join(map(repr, STRATEGIES))}"
+            raise UsageError(msg, hint=did_you_mean(self.strategy, STRATEGIES).rstrip())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, for a state."""
+        return {"length": self.length, "strategy": self.strategy, "block": self.block}
+
+
+class Pieces(NamedTuple):
+    """The pieces of documents in some sequences; those of sequence ``i`` are ``[first[i], first[i + 1])`` of them.
+
+    ``ids``, ``positions`` and ``chunks`` are those of the documents in their order, ``starts`` and ``stops`` tokens of
+    them; all of shape (num_pieces,).
+    """
+
+    first: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+class _Block(NamedTuple):
+    """The sequences of a block, in their order: of which node each is, and its pieces."""
+
+    nodes: NDArray[np.int64]
+    pieces: Pieces
+
+
+class PackedOrder:
+    """The order of sequences of one epoch.
+
+    Parameters
+    ----------
+    documents
+        The order of the documents of the epoch.
+    lengths
+        Tokens of each document, by its id; shape (number of ids,).
+    packing
+        How they become sequences.
+    seed, epoch
+        Those of the order.
+    """
+
+    def __init__(
+        self, documents: BoundOrder, lengths: NDArray[np.integer[Any]], packing: Packing, *, seed: int, epoch: int
+    ) -> None:
+        self.documents, self.packing = documents, packing
+        self._lengths, self._seed, self._epoch = lengths, seed, epoch
+        self._blocks: dict[int, _Block] = {}
+        num_blocks = -(-documents.num_samples // packing.block)
+        counts = [len(self._block(number).nodes) for number in range(num_blocks)]
+        self._first = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, dtype=np.int64))])
+
+    @property
+    def num_samples(self) -> int:
+        """Number of sequences in the epoch."""
+        return int(self._first[-1])
+
+    @property
+    def span(self) -> int:
+        """Sequences of a block, about."""
+        return max(1, self.num_samples // max(1, len(self._first) - 1))
+
+    @property
+    def num_canonical_nodes(self) -> int:
+        """Number of canonical nodes of the documents."""
+        return self.documents.num_canonical_nodes
+
+    @property
+    def version(self) -> int:
+        """Version of the order of the documents."""
+        return self.documents.version
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Parameters of the order of the documents, and of the packing."""
+        return {**self.documents.parameters, **self.packing.to_dict()}
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the numbers of the sequences at positions ``[start, stop)``: the positions."""
+        return np.arange(*as_span(start, stop, self.num_samples))
+
+    def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of each sequence: its number."""
+        return as_ids(ids, self.num_samples)
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the numbers of the sequences at positions ``[start, stop)``, and the canonical node of each."""
+        ids = self.ids(start, stop)
+        nodes = [self._block(block).nodes[low:high] for block, low, high in self._parts(ids)]
+        return ids, np.concatenate([np.zeros(0, np.int64), *nodes])
+
+    def axis(
+        self,
+        positions: NDArray[np.int64],  # noqa: ARG002
+        chunks: NDArray[np.int64],
+        batches: NDArray[np.int64],  # noqa: ARG002
+    ) -> NDArray[np.uint64]:
+        """Return the canonical node of each sequence: a rank gets neighbouring nodes of a batch."""
+        return chunks.astype(np.uint64)
+
+    def pieces(self, ids: NDArray[np.int64]) -> Pieces:
+        """Return the pieces of documents in these sequences, which ascend; O(their blocks) at first, then O(pieces)."""
+        found: list[Pieces] = []
+        blocks = np.searchsorted(self._first, ids, side="right") - 1
+        for number in np.unique(blocks).tolist():
+            rows = ids[blocks == number] - self._first[number]
+            found.append(_chosen(self._block(number).pieces, rows))
+        counts = [np.zeros(1, np.int64), *(np.diff(each.first) for each in found)]
+        rest = (
+            np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*(p[1:] for p in found), strict=True)
+        )
+        return Pieces(np.cumsum(np.concatenate(counts)), *(rest if found else [np.zeros(0, np.int64)] * 5))
+
+    def _parts(self, ids: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+        """Cut a span of sequences at the borders of blocks: the block of each part, and the rows in it."""
+        if not len(ids):
+            return []
+        low, high = int(ids[0]), int(ids[-1]) + 1
+        first, last = (int(np.searchsorted(self._first, at, side="right")) - 1 for at in (low, high - 1))
+        starts = self._first[first : last + 1]
+        return [
+            (block, max(low - start, 0), min(high, int(self._first[block + 1])) - start)
+            for block, start in zip(range(first, last + 1), starts.tolist(), strict=True)
+        ]
+
+    def _block(self, number: int) -> _Block:
+        found = self._blocks.get(number)
+        if found is None:
+            found = self._packed(number)
+            while len(self._blocks) >= _KEPT_BLOCKS:
+                self._blocks.pop(next(iter(self._blocks)), None)
+            self._blocks[number] = found
+        return found
+
+    def _packed(self, number: int) -> _Block:
+        """Pack a block; 0.3 to 1 us a document."""
+        start = number * self.packing.block
+        stop = min(start + self.packing.block, self.documents.num_samples)
+        ids, chunks = self.documents.locate(start, stop)
+        lengths = self._lengths[ids].astype(np.int64, copy=False)
+        num_nodes = self.num_canonical_nodes
+        packed: list[PackedBlock] = []
+        rows, order = [], []
+        for node in range(num_nodes):
+            mine = np.arange((node - start) % num_nodes, stop - start, num_nodes)
+            found = STRATEGIES[self.packing.strategy](lengths[mine], self.packing.length)
+            numbers = np.arange(found.num_sequences)
+            if len(numbers):
+                numbers = permute(numbers, len(numbers), key(self._seed, self._epoch, "sequences", number, node))
+            order.append(numbers + sum(each.num_sequences for each in packed))
+            packed.append(found)
+            rows.append(mine[found.document])
+        nodes, turns = _in_turns([each.num_sequences for each in packed])
+        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(each.first_piece) for each in packed)])
+        row = np.concatenate(rows)
+        starts, stops = (np.concatenate([getattr(each, name) for each in packed]) for name in ("start", "stop"))
+        pieces = Pieces(np.cumsum(counts), ids[row], start + row, chunks[row], starts, stops)
+        return _Block(nodes, _chosen(pieces, np.concatenate(order)[turns]))
+
+
+def _in_turns(counts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the node of each sequence, and its number among those of all nodes, so that nodes take turns evenly."""
+    nodes = np.repeat(np.arange(len(counts)), counts)
+    within = np.concatenate([np.zeros(0, np.int64), *(np.arange(count) for count in counts)])
+    times = ((2 * within + 1) << _TIME_BITS) // (2 * np.array(counts, dtype=np.int64)[nodes])
+    order = np.argsort(times, kind="stable")
+    return nodes[order], order
+
+
+def _chosen(pieces: Pieces, sequences: NDArray[np.int64]) -> Pieces:
+    counts = np.diff(pieces.first)[sequences]
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    rows = np.arange(first[-1]) + np.repeat(pieces.first[sequences] - first[:-1], counts)
+    return Pieces(first, *(column[rows] for column in pieces[1:]))
