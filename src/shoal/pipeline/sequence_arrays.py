@@ -1,0 +1,116 @@
+"""Sequences from the tokens of their documents: arrays of one length, and which document each token is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+
+EXTRAS = ("loss_mask", "cu_seqlens")
+"""Fields that sequences have on request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFields:
+    """Which fields sequences of ``length`` tokens have.
+
+    Attributes
+    ----------
+    key
+        The field of a document that has its tokens, and of a sequence.
+    separator
+        Token behind each document; None for none.
+    padding
+        Token that fills a sequence up.
+    extras
+        Some of `EXTRAS`.
+    """
+
+    length: int
+    key: str = "tokens"
+    separator: int | None = None
+    padding: int = 0
+    extras: tuple[str, ...] = ()
+
+    def tokens_of(self, document: Any, num_tokens: int, sample_id: int) -> NDArray[Any]:
+        """Return the tokens of a document with its separator; `UsageError` if it has not as many as the index says."""
+        try:
+            tokens = np.asarray(document[self.key])
+        except (KeyError, TypeError, IndexError):
+            msg = f"pack_sequences(key={self.key!r}): the sample with id {sample_id} has no such field"
+            raise UsageError(msg, hint="documents are dicts; decode() or tokenizing may come before") from None
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
+            raise UsageError(msg, hint="pack_sequences() takes arrays of token numbers, one for each document")
+        if self.separator is not None:
+            tokens = np.append(tokens, np.asarray(self.separator, dtype=tokens.dtype))
+        if len(tokens) != num_tokens:
+            counts = f"{len(tokens)} tokens, and {num_tokens} by the index"
+            msg = f"the sample with id {sample_id} has {counts}" + (
+                ", a separator included" * (self.separator is not None)
+            )
+            raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
+        return tokens
+
+    def arrays(
+        self,
+        tokens: Sequence[NDArray[Any]],
+        first: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        stops: NDArray[np.int64],
+    ) -> dict[str, NDArray[Any]]:
+        """Return the fields of some sequences, each of shape (num_sequences, length) unless said otherwise.
+
+        ``segment_ids`` (int32) number the documents of a sequence from 1, with 0 for padding; ``position_ids`` (int32)
+        count the tokens of each from 0. ``loss_mask`` (bool) is false for separators and padding. ``cu_seqlens``
+        (int32) are the borders of all documents and paddings in the sequences laid end to end, from 0 to
+        ``num_sequences * length``.
+
+        Parameters
+        ----------
+        tokens
+            Those of the document of each piece, separators included.
+        first
+            The first piece of each sequence, and the number of pieces; shape (num_sequences + 1,).
+        starts, stops
+            The tokens of each piece in its document, shape (num_pieces,).
+        """
+        num_sequences, num_pieces = len(first) - 1, len(starts)
+        sizes = stops - starts
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        sequence = np.repeat(np.arange(num_sequences), np.diff(first))
+        at = ends[:-1] - ends[first[:-1]][sequence] + sequence * self.length  # of each piece, in all sequences
+        within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes)
+        places = within + np.repeat(at, sizes)
+        dtype = np.result_type(*{piece.dtype for piece in tokens}) if num_pieces else np.dtype(np.int32)
+        packed = np.full(num_sequences * self.length, self.padding, dtype=dtype)
+        segments = np.zeros(num_sequences * self.length, dtype=np.int32)
+        positions = np.zeros(num_sequences * self.length, dtype=np.int32)
+        for piece, begin, start, stop in zip(tokens, at.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            packed[begin : begin + stop - start] = piece[start:stop]
+        segments[places] = np.repeat(np.arange(num_pieces) - first[:-1][sequence] + 1, sizes)
+        positions[places] = within
+        shape = (num_sequences, self.length)
+        found: dict[str, NDArray[Any]] = {
+            self.key: packed.reshape(shape),
+            "segment_ids": segments.reshape(shape),
+            "position_ids": positions.reshape(shape),
+        }
+        if "loss_mask" in self.extras:
+            mask = segments > 0
+            if self.separator is not None:
+                whole = stops == np.array([len(piece) for piece in tokens], dtype=np.int64)
+                mask[(at + sizes - 1)[whole]] = False
+            found["loss_mask"] = mask.reshape(shape)
+        if "cu_seqlens" in self.extras:
+            filled = ends[first[1:]] - ends[first[:-1]]
+            borders = np.concatenate(
+                [at, np.arange(num_sequences) * self.length + filled, [num_sequences * self.length]]
+            )
+            found["cu_seqlens"] = np.unique(borders).astype(np.int32)
+        return found

@@ -1,0 +1,78 @@
+"""Fields of sequences, compared with a plain loop over tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import UsageError
+from shoal.order.sequences.concatenation import concatenated
+from shoal.order.sequences.fitting import best_fit
+from shoal.pipeline.sequence_arrays import SequenceFields
+
+
+def plainly(
+    documents: list[list[int]], sequences: list[list[tuple[int, int, int]]], fields: SequenceFields
+) -> dict[str, Any]:
+    """One token after the other."""
+    found: dict[str, Any] = {fields.key: [], "segment_ids": [], "position_ids": [], "loss_mask": []}
+    borders = {0}
+    for number, pieces in enumerate(sequences):
+        rows: dict[str, list[int]] = {name: [] for name in found}
+        for segment, (doc, start, stop) in enumerate(pieces, 1):
+            borders.add(number * fields.length + len(rows["segment_ids"]))
+            for position, at in enumerate(range(start, stop)):
+                rows[fields.key].append(documents[doc][at])
+                rows["segment_ids"].append(segment)
+                rows["position_ids"].append(position)
+                rows["loss_mask"].append(fields.separator is None or at < len(documents[doc]) - 1)
+        missing = fields.length - len(rows["segment_ids"])
+        borders.add((number + 1) * fields.length - missing)
+        for name, row in rows.items():
+            found[name].append(row + [fields.padding if name == fields.key else 0] * missing)
+        borders.add((number + 1) * fields.length)
+    return {**found, "cu_seqlens": sorted(borders)}
+
+
+@pytest.mark.parametrize("pack", [concatenated, best_fit])
+@given(
+    lengths=st.lists(st.integers(0, 20), min_size=1, max_size=30),
+    length=st.integers(1, 25),
+    separator=st.sampled_from([None, 99]),
+)
+def test_fields_are_those_of_a_plain_loop(pack: Any, lengths: list[int], length: int, separator: int | None) -> None:
+    fields = SequenceFields(length, "text", separator, 7, ("loss_mask", "cu_seqlens"))
+    plain = [[100 * doc + token for token in range(size)] for doc, size in enumerate(lengths)]
+    documents = [each + ([99] if separator else []) for each in plain]
+    sizes = np.array([len(each) for each in documents])
+    block = pack(sizes, length)
+    arrays = [
+        fields.tokens_of({"text": np.array(tokens, np.int32)}, size, doc)
+        for doc, (tokens, size) in enumerate(zip(plain, sizes.tolist(), strict=True))
+    ]
+    found = fields.arrays([arrays[doc] for doc in block.document], block.first_piece, block.start, block.stop)
+    pieces = list(zip(block.document.tolist(), block.start.tolist(), block.stop.tolist(), strict=True))
+    sequences = [pieces[a:b] for a, b in zip(block.first_piece, block.first_piece[1:], strict=False)]
+    wanted = plainly(documents, sequences, fields)
+    if not sequences:
+        wanted["cu_seqlens"] = [0]
+    assert {name: array.tolist() for name, array in found.items()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ({"text": "abc"}, "has no such field"),
+        ({"tokens": np.zeros((2, 2), np.int32)}, r"is int32 of shape \(2, 2\)"),
+        ({"tokens": np.zeros(2)}, "is float64"),
+        ({"tokens": np.zeros(2, np.int32)}, "has 2 tokens, and 3 by the index"),
+    ],
+)
+def test_documents_that_do_not_fit_are_named(document: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        SequenceFields(8).tokens_of(document, 3, 41)
+    assert "id 41" in str(caught.value)
