@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset import Dataset
 from shoal.stream.workers.snapshot import Snapshot
 
@@ -110,6 +111,7 @@ def test_what_cannot_be_taken_apart_is_equal_to_nothing() -> None:
 def test_every_part_of_the_work_counts(tars: Dataset) -> None:
     """Not the parts that somebody thought of: each field of everything in it, changed one at a time."""
     work = tars.shuffle(seed=3).take(50).with_ids().batch(7).without(0).stream.iterator_spec().work
+    assert isinstance(work.resolved, ResolvedOrder)
     alone = (work.opened, work.opened.index)
     before = Snapshot(work, alone=alone)
     assert before == Snapshot(

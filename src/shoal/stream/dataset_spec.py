@@ -24,9 +24,11 @@ from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.ranks import Ranks
 from shoal.stream.sampling.sampling_requests import sampling_of
+from shoal.stream.sequence_requests import SequenceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class DatasetSpec:
         Positions that are left out of some epochs.
     stages, batching, batch_stages
         Stages of each sample, the cutting of batches, and stages of each batch.
+    sequences
+        How documents are packed into sequences; None if samples are not packed.
     """
 
     opened: Opened | OpenedMixture
@@ -60,6 +64,7 @@ class DatasetSpec:
     stages: tuple[Stage, ...] = ()
     batching: Batching | None = None
     batch_stages: tuple[Stage, ...] = ()
+    sequences: SequenceRequest | None = None
     ranks: Ranks = field(default_factory=Ranks)
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     formatting: Formatting = field(default_factory=Formatting)
@@ -169,9 +174,20 @@ class DatasetSpec:
         """Add a stage; pass the name of its method if it takes samples only, not batches."""
         if verb:
             self._refuse_after_batch(verb)
+        if self.sequences is not None and self.batching is None:
+            msg = f"{verb or 'map()'} works on documents and on batches, and was called after pack_sequences()"
+            raise UsageError(msg, hint="put it before pack_sequences(), or map() after batch()")
         if self.batching is not None:
             return replace(self, batch_stages=(*self.batch_stages, stage))
         return replace(self, stages=(*self.stages, stage))
+
+    def packed(self, sequences: SequenceRequest) -> DatasetSpec:
+        """Pack the samples, which are documents, into sequences; allowed once."""
+        self.refuse_selection("pack_sequences()")
+        if self.sequences is not None:
+            msg = "the documents are packed already"
+            raise UsageError(msg, hint="call pack_sequences() once")
+        return replace(self, sequences=sequences)
 
     def in_batches(self, batching: Batching) -> DatasetSpec:
         """Cut the samples into batches; allowed once."""
@@ -266,10 +282,16 @@ class DatasetSpec:
         """True if batches are filled with what a filter keeps."""
         return any(stage.refill for stage in filters_in(self.stages))
 
-    def resolve(self) -> ResolvedOrder | ResolvedMixture:
+    def resolve(self) -> Resolved:
         """Return the order resolved to integers."""
+        if (asked := self.sequences) is not None:
+            documents = self._resolved_samples(NO_GAPS)
+            return ResolvedSequences(documents, asked.packing, asked.lengths_in(documents.parts), self.gaps)
+        return self._resolved_samples(self.gaps)
+
+    def _resolved_samples(self, gaps: Gaps) -> ResolvedOrder | ResolvedMixture:
         if isinstance(self.request, MixRequest) and isinstance(self.opened, OpenedMixture):
-            return ResolvedMixture.of(self.request, self.opened, self.delivered, self.gaps)
+            return ResolvedMixture.of(self.request, self.opened, self.delivered, gaps)
         opened, request = self.dataset("resolve()"), self.request
         asked = request if isinstance(request, OrderRequest) else OrderRequest(Sequential())
         return ResolvedOrder(
@@ -277,7 +299,7 @@ class DatasetSpec:
             asked,
             self.stored,
             self.delivered,
-            self.gaps,
+            gaps,
             spills=can_spill(opened),
             sampling=self.sampling,
         )

@@ -27,9 +27,10 @@ from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.certificates.certificate import Certificate, differences
-from shoal.stream.certificates.delivery_sums import RecordHashes
+from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
@@ -57,7 +58,7 @@ class Stream:
         return self.spec.dataset("this method")
 
     @cached_property
-    def resolved(self) -> ResolvedOrder | ResolvedMixture:
+    def resolved(self) -> Resolved:
         """The order resolved to integers."""
         return self.spec.resolve()
 
@@ -94,7 +95,9 @@ class Stream:
             refuse_too_large(part, order, options.memory_limit_bytes)
             expect_windows(part, order, world_size, options.memory_limit_bytes)
         formatting = spec.formatting.of(opened, spec.stages)
-        pipeline = PipelineSpec(partition, rank, spec.seeded_stages, spec.batch_stages, collate, formatting=formatting)
+        fields = None if spec.sequences is None else spec.sequences.fields
+        stages = (spec.seeded_stages, spec.batch_stages)
+        pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting, sequences=fields)
         work = WorkerSpec(opened, resolved, pipeline, options)
         cursor = self.cursor
         begin = (cursor.epoch, cursor.start, cursor.taken)
@@ -123,6 +126,8 @@ class Stream:
             few = max(1, min(256, self.resolved.num_samples // 2))
             batch = few if self.spec.batching is None else self.partition.global_batch
         resolved, size = self.resolved, count_of(batch, "quality(batch=)")
+        if isinstance(resolved, ResolvedSequences):
+            size, resolved = resolved.documents_in(size), resolved.documents
         if isinstance(resolved, ResolvedMixture):
             return mixture_quality(resolved, size, key=key, rho=rho)
         return quality_of(resolved, size, key=key, rho=rho)
@@ -254,7 +259,7 @@ class Stream:
         """Return the certificate of what was delivered in this process."""
         resolved, index = self.resolved, self.spec.opened.index
         parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in self.cursor.deliveries.parts().items()}
-        kind, seed = RecordHashes(index).kind, resolved.seed
+        kind, seed = hashes_of(resolved).kind, resolved.seed
         return Certificate(index.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> None:

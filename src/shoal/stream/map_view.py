@@ -13,8 +13,7 @@ from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages import BySource, Filter, in_epoch, run_stages
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.read_schedule import shares_of
@@ -41,7 +40,7 @@ class MapView:
     which gave its id, else the current epoch of the dataset.
     """
 
-    def __init__(self, spec: DatasetSpec, resolved: ResolvedOrder | ResolvedMixture, cursor: Cursor) -> None:
+    def __init__(self, spec: DatasetSpec, resolved: Resolved, cursor: Cursor) -> None:
         opened = spec.opened
         self._opened = opened if isinstance(opened, OpenedMixture) else with_chosen(opened, spec.stages)
         self._resolved, self._cursor = resolved, cursor

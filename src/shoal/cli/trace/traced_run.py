@@ -32,8 +32,8 @@ from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS
 from shoal.order.state_dict import State
 from shoal.reading.mixture.mix_request import FOREVER
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import request_of_state
 from shoal.stream.dataset_spec import DatasetSpec
@@ -46,7 +46,7 @@ class TracedRun:
     """A run whose epoch is divided into batches from ``start`` on, a count of the positions that are not skipped."""
 
     dataset: Dataset
-    resolved: ResolvedOrder | ResolvedMixture
+    resolved: Resolved
     partition: Partition
     epoch: int
     start: int
@@ -242,7 +242,7 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
     return TracedRun(dataset, resolved, Partition(size, world_size, arguments.remainder), epoch, start, ranks)
 
 
-def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset, ResolvedOrder | ResolvedMixture]:
+def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset, Resolved]:
     """Return the dataset and its order: as the options ask, or as the state says, which is checked."""
     if names_mixture(arguments):
         if state is None:

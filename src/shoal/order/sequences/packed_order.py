@@ -69,6 +69,13 @@ class Pieces(NamedTuple):
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
 
+    def chosen(self, sequences: NDArray[np.int64]) -> Pieces:
+        """Return the pieces of some sequences, in their order."""
+        counts = np.diff(self.first)[sequences]
+        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        rows = np.arange(first[-1]) + np.repeat(self.first[sequences] - first[:-1], counts)
+        return Pieces(first, *(column[rows] for column in self[1:]))
+
 
 class _Block(NamedTuple):
     """The sequences of a block, in their order: of which node each is, and its pieces."""
@@ -156,7 +163,7 @@ class PackedOrder:
         blocks = np.searchsorted(self._first, ids, side="right") - 1
         for number in np.unique(blocks).tolist():
             rows = ids[blocks == number] - self._first[number]
-            found.append(_chosen(self._block(number).pieces, rows))
+            found.append(self._block(number).pieces.chosen(rows))
         counts = [np.zeros(1, np.int64), *(np.diff(each.first) for each in found)]
         rest = (
             np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*(p[1:] for p in found), strict=True)
@@ -207,7 +214,7 @@ class PackedOrder:
         row = np.concatenate(rows)
         starts, stops = (np.concatenate([getattr(each, name) for each in packed]) for name in ("start", "stop"))
         pieces = Pieces(np.cumsum(counts), ids[row], start + row, chunks[row], starts, stops)
-        return _Block(nodes, _chosen(pieces, np.concatenate(order)[turns]))
+        return _Block(nodes, pieces.chosen(np.concatenate(order)[turns]))
 
 
 def _in_turns(counts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -217,10 +224,3 @@ def _in_turns(counts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     times = ((2 * within + 1) << _TIME_BITS) // (2 * np.array(counts, dtype=np.int64)[nodes])
     order = np.argsort(times, kind="stable")
     return nodes[order], order
-
-
-def _chosen(pieces: Pieces, sequences: NDArray[np.int64]) -> Pieces:
-    counts = np.diff(pieces.first)[sequences]
-    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    rows = np.arange(first[-1]) + np.repeat(pieces.first[sequences] - first[:-1], counts)
-    return Pieces(first, *(column[rows] for column in pieces[1:]))

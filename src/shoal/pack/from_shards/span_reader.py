@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from shoal.pack.from_shards.unit_specs import part_of
 from shoal.pack.inputs.duplicates import KEY_FIELDS
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Named, Unreadable
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 
@@ -104,7 +105,7 @@ class SpanReader:
         spec = self._spec
         if not self._continues:
             # No read-ahead beyond the span.
-            delivered = replace(spec.resolved, delivered=Runs.span(first, stop))
+            delivered = replace(cast("ResolvedOrder", spec.resolved), delivered=Runs.span(first, stop))
             spec, first = replace(spec, resolved=delivered), 0
         return Iteration(IteratorSpec(spec, 0, first))
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class PartitionReader:
         StorageError
             A shard cannot be read.
         """
-        resolved = replace(self._spec.resolved, delivered=Runs.span(first, stop))
+        resolved = replace(cast("ResolvedOrder", self._spec.resolved), delivered=Runs.span(first, stop))
         iteration = Iteration(IteratorSpec(replace(self._spec, resolved=resolved), 0, 0))
         try:
             yield from iteration

@@ -14,10 +14,10 @@ from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import MAX_POSITION, State, count_in, order_in, shown
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_epochs import ResolvedEpochs
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved
 from shoal.stream.certificates.delivery_sums import DeliveredPart, Proof, RecordHashes
+from shoal.stream.certificates.sequence_hashes import hashes_of
 
 VERSION = 1
 _FIELDS = ("version", "index", "seed", "order", "checksums", "epochs")
@@ -147,7 +147,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     return replace(first, epochs=epochs, gaps=gaps).to_dict()
 
 
-def differences(certificate: Certificate, resolved: ResolvedOrder | ResolvedMixture) -> list[str]:
+def differences(certificate: Certificate, resolved: Resolved) -> list[str]:
     """List, epoch by epoch and in words, deliveries that differ from what the index says; empty if there are none.
 
     Reads no data; about 0.2 us a sample.
@@ -158,7 +158,7 @@ def differences(certificate: Certificate, resolved: ResolvedOrder | ResolvedMixt
         The certificate is of another dataset or order, or used other checksums than the index has.
     """
     resolved = replace(resolved.resumed(certificate.at(0), NO_GAPS), gaps=certificate.gaps, deals=())
-    hashes = RecordHashes(resolved.index)
+    hashes = hashes_of(resolved)
     if hashes.kind != certificate.checksums:
         msg = f"the certificate used checksums of {certificate.checksums}; this index has those of {hashes.kind}"
         raise StateError(msg, hint="compare with the index that the run used")

@@ -20,12 +20,15 @@ from shoal.reading.borrowed_values import with_views
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters, Pins
-from shoal.stream.certificates.delivery_sums import DeliverySums, RecordHashes
+from shoal.stream.certificates.delivery_sums import DeliverySums
+from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
 from shoal.stream.iterating.filled_batches import SharedParts
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.read_schedule import gathered, shares_of
+from shoal.stream.iterating.sequence_batches import SequenceShares
 from shoal.stream.iterating.source_reading import MixedReading, SourceReading
 
 
@@ -46,15 +49,17 @@ class BatchMaker:
         )
         opened = work.opened.with_parts(parts)
         order, batched = resolved.epoch(spec.epoch), pipeline.partition.batched
-        hashes = RecordHashes(opened.index)
+        packed = resolved if isinstance(resolved, ResolvedSequences) else None
+        documents = resolved.documents if isinstance(resolved, ResolvedSequences) else resolved
+        hashes = hashes_of(resolved)
         sums = DeliverySums(hashes, spec.epoch)
         self.position = spec.position()
         quarantine = quarantine_of(options, opened.index, counters)
         reading: SourceReading | MixedReading
-        if isinstance(resolved, ResolvedMixture):
-            reading = MixedReading(parts, resolved, counters, options)
+        if isinstance(documents, ResolvedMixture):
+            reading = MixedReading(parts, documents, counters, options)
         else:
-            reading = SourceReading(parts[0], resolved, counters, options)
+            reading = SourceReading(parts[0], documents, counters, options)
         self._reading = reading
         self._decoders = None
         if pipeline.threaded is not None:
@@ -65,8 +70,11 @@ class BatchMaker:
         # Reading samples of a mixture finds the units of each source, and most orders move the units themselves.
         finds_units = isinstance(reading, MixedReading) and gathering is None
         units_of = None if finds_units or reading.moves_units else reading.units_of
-        shares = shares_of(order, pipeline, self.position, units_of)
+        shares = shares_of(order, pipeline, self.position, None if packed else units_of)
         make = batches_made if batched else samples_made
+        if packed is not None and pipeline.sequences is not None:
+            sequences = SequenceShares(packed.untouched(spec.epoch), pipeline.sequences, packed.lengths)
+            shares, make = sequences.of_documents(shares, units_of), sequences.batches
         if pipeline.partition.refills:
             parts_made = SharedParts(hashes, self.position)
             shares, make = parts_made.noted(shares), parts_made.batches if pipeline.fills else parts_made.made

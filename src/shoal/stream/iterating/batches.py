@@ -20,7 +20,7 @@ from shoal.pipeline.stages import DROPPED, BySource, filters_in, run_stages
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
 from shoal.stream.certificates.delivery_sums import DeliverySums
@@ -36,7 +36,7 @@ class BatchContext:
     """Inputs for making samples and batches, and the counters of the results."""
 
     opened: Opened | OpenedMixture
-    resolved: ResolvedOrder | ResolvedMixture
+    resolved: Resolved
     pipeline: PipelineSpec
     counters: Counters
     position: Position

@@ -21,6 +21,7 @@ from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages import DROPPED
 from shoal.storage.retry import StoppedError
 from shoal.stream.certificates.delivery_sums import DeliverySums, Proof, RecordHashes
+from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batches import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.read_schedule import ReadSpan
@@ -106,7 +107,7 @@ class SharedParts:
 
 def context_of(spec: IteratorSpec, position: Position) -> BatchContext:
     """Return what batches are made with where their samples come from other processes."""
-    work, sums = spec.work, DeliverySums(RecordHashes(spec.work.opened.index), spec.epoch)
+    work, sums = spec.work, DeliverySums(hashes_of(spec.work.resolved), spec.epoch)
     return BatchContext(work.opened, work.resolved, work.pipeline, spec.counters, position, sums, None, None)
 
 

@@ -18,10 +18,10 @@ from shoal.pipeline.columns.column_sources import gathers
 from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.missing_fields import warner_of_missing
 from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import Stage, filters_in
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved
 from shoal.stats.counters import Counters
 from shoal.stream.iterator_position import Cursor, Position
 
@@ -33,7 +33,8 @@ class PipelineSpec:
     Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
     ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches that are
     gathered from columns, or stacked. With ``in_parts``, if batches are to be filled, this process gives what is left
-    of each global batch, and another cuts the batches.
+    of each global batch, and another cuts the batches. ``sequences`` are the fields of sequences, if documents are
+    packed.
     """
 
     partition: Partition
@@ -47,6 +48,7 @@ class PipelineSpec:
     threaded: Threaded | None = None
     allocate: Callable[..., NDArray[Any]] = np.empty
     in_parts: bool = False
+    sequences: SequenceFields | None = None
 
     @property
     def fills(self) -> bool:
@@ -61,7 +63,8 @@ class PipelineSpec:
     @property
     def stacks(self) -> bool:
         """True if batches can be made of columns, since no stage does anything that columns do not allow."""
-        return self.partition.batched and gathers(self.stages) and self.collate is collate
+        usual = self.collate is collate and self.sequences is None
+        return self.partition.batched and usual and gathers(self.stages)
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
@@ -83,7 +86,7 @@ class WorkerSpec:
     """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position."""
 
     opened: Opened | OpenedMixture
-    resolved: ResolvedOrder | ResolvedMixture
+    resolved: Resolved
     pipeline: PipelineSpec
     options: ReadingOptions
 

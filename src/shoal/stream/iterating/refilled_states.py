@@ -11,19 +11,18 @@ from shoal.order.deals import Deal, settled, still_told
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved
 
 
 class Resumed(NamedTuple):
     """The order without what was taken, and where the rank goes on: an epoch, and `RankPlace.starts`."""
 
-    resolved: ResolvedOrder | ResolvedMixture
+    resolved: Resolved
     epoch: int
     starts: Mapping[int, tuple[int, int]]
 
 
-def resumed(saved: State, resolved: ResolvedOrder | ResolvedMixture, partition: Partition, rank: int) -> Resumed:
+def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -> Resumed:
     """Return where a rank goes on: as it would have, if global batches are dealt as before, else with its new share.
 
     ``resolved`` is the order without deals. All ranks find the same order.

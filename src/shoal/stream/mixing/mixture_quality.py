@@ -10,6 +10,7 @@ from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stream.shuffle_quality import quality_of, warning_about
 
 _MOST_SIZES = 12
@@ -67,8 +68,10 @@ def mixture_quality(
     )
 
 
-def warning_about_any(resolved: ResolvedOrder | ResolvedMixture, global_batch: int) -> str:
+def warning_about_any(resolved: Resolved, global_batch: int) -> str:
     """Return the warning for this order and batch size, or of the first source that has one; empty if all is well."""
+    if isinstance(resolved, ResolvedSequences):
+        return warning_about_any(resolved.documents, resolved.documents_in(global_batch))
     if isinstance(resolved, ResolvedOrder):
         return warning_about(resolved, global_batch)
     names = [name for name, _ in resolved.request.leaves()]

@@ -1,0 +1,122 @@
+"""Sequences with the order of their documents resolved: epochs, states, and the datasets that are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError
+from shoal.index.joined_index import JoinedIndex
+from shoal.index.table import Index
+from shoal.order.deals import Deal
+from shoal.order.position_subsets import NO_GAPS, Gaps
+from shoal.order.sequences.packed_order import PackedOrder, Packing
+from shoal.order.state_dict import State
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.resolved_epochs import ResolvedEpochs
+from shoal.reading.resolved_order import ResolvedOrder
+
+_PACKED = "packed"
+
+
+@dataclass(frozen=True)
+class ResolvedSequences(ResolvedEpochs):
+    """Documents in their resolved order, packed into sequences, which are the samples of these epochs.
+
+    ``lengths`` has the tokens of each document by its id, separators included. ``gaps`` and ``deals`` are as in
+    `ResolvedOrder`, but of sequences.
+    """
+
+    documents: ResolvedOrder | ResolvedMixture
+    packing: Packing
+    lengths: NDArray[np.integer[Any]]
+    gaps: Gaps = NO_GAPS
+    deals: tuple[Deal, ...] = ()
+    _epochs: dict[int, PackedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lefts: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle for processes, without bound orders."""
+        kept = ("documents", "packing", "lengths", "gaps", "deals")
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}}
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences of the first epoch; others differ by a few (`num_positions`)."""
+        return self.num_positions(0)
+
+    def num_positions(self, epoch: int) -> int:
+        """Return the sequences of one epoch, over all ranks, including gaps."""
+        return self.untouched(epoch).num_samples
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order of the documents."""
+        return self.documents.seed
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the dataset."""
+        return self.documents.fingerprint
+
+    @property
+    def index(self) -> Index | JoinedIndex:
+        """The index of the documents."""
+        return self.documents.index
+
+    def documents_in(self, num_sequences: int) -> int:
+        """Return how many documents so many sequences hold, about."""
+        return max(1, round(num_sequences * self.documents.num_samples / max(1, self.num_samples)))
+
+    @property
+    def parts(self) -> tuple[ResolvedOrder, ...]:
+        """The datasets that are read."""
+        return self.documents.parts
+
+    def untouched(self, epoch: int) -> PackedOrder:
+        """Return the order of the sequences of one epoch; two are cached. O(documents) at first."""
+        found = self._epochs.get(epoch)
+        if found is None:
+            documents = self.documents.epoch(epoch)
+            found = PackedOrder(documents, self.lengths, self.packing, seed=self.seed, epoch=epoch)
+            for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
+                self._epochs.pop(earlier, None)
+            self._epochs[epoch] = found
+        return found
+
+    @cached_property
+    def state_order(self) -> Mapping[str, Any]:
+        """Description of the order for a state: that of the documents, their lengths, and the packing."""
+        digest = hashlib.blake2b(self.lengths.astype("<i8").tobytes(), digest_size=8).hexdigest()
+        return {**self.documents.state_order, _PACKED: {**self.packing.to_dict(), "lengths": digest}}
+
+    def resumed(self, saved: State, gaps: Gaps) -> ResolvedSequences:
+        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
+        order = {name: value for name, value in saved.order.items() if name != _PACKED}
+        if _PACKED not in saved.order:
+            msg = "the state is one of documents, and this stream yields sequences"
+            raise StateError(msg, hint="a state of the dataset before pack_sequences() resumes that dataset")
+        documents = self.documents.resumed(replace(saved, position=0, order=order, gaps=NO_GAPS), NO_GAPS)
+        resumed = replace(self, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
+        saved.check(
+            seed=resumed.seed,
+            order=resumed.state_order,
+            index=resumed.fingerprint,
+            num_samples=resumed.num_positions(saved.epoch),
+        )
+        return resumed
+
+    def __repr__(self) -> str:
+        """Return the order of the documents, and the packing."""
+        told = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
+        return f"{self.documents!r}\n.pack_sequences({told})"
+
+
+Resolved = ResolvedOrder | ResolvedMixture | ResolvedSequences
+"""What a dataset's order is resolved to."""

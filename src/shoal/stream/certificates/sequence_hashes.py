@@ -1,0 +1,33 @@
+"""Hashes of sequences for certificates: of what their documents are, and where they were cut."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.seeds import draws, key, keys
+from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
+from shoal.stream.certificates.delivery_sums import RecordHashes
+
+
+class SequenceHashes(RecordHashes):
+    """A 64-bit hash of each sequence at its position: of the hashes of its documents, and of their tokens in it."""
+
+    def __init__(self, resolved: ResolvedSequences) -> None:
+        super().__init__(resolved.documents.index)
+        self._resolved = resolved
+
+    def of(self, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the hashes, shape (num_sequences,)."""
+        rows, back = np.unique(ids, return_inverse=True)
+        pieces = self._resolved.untouched(epoch).pieces(rows)
+        each = draws(super().of(epoch, pieces.positions, pieces.ids), pieces.starts)
+        sums = np.zeros(len(each) + 1, dtype=np.uint64)
+        np.cumsum(each, out=sums[1:])
+        held = sums[pieces.first[1:]] - sums[pieces.first[:-1]]
+        return draws(keys(key(0, epoch, "sequences"), positions), held[back])
+
+
+def hashes_of(resolved: Resolved) -> RecordHashes:
+    """Return the hashes of the samples of these epochs, or of their sequences."""
+    return SequenceHashes(resolved) if isinstance(resolved, ResolvedSequences) else RecordHashes(resolved.index)

@@ -1,0 +1,85 @@
+"""Sequences of a rank: which documents they are made of, and their arrays from what was read."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.partition import Share
+from shoal.order.sequences.packed_order import PackedOrder, Pieces
+from shoal.pipeline.quarantine import SKIPPED
+from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.pipeline.stages import DROPPED
+from shoal.stream.iterating.batches import BatchContext
+from shoal.stream.iterating.read_schedule import ReadSpan
+
+
+class SequenceShares:
+    """Shares of sequences as shares of the documents that they are made of, span by span.
+
+    A span is planned before the one before it is made: ``_waiting`` has those that are planned and not made.
+    """
+
+    def __init__(self, order: PackedOrder, fields: SequenceFields, lengths: NDArray[np.integer[Any]]) -> None:
+        self._order, self._fields, self._lengths = order, fields, lengths
+        self._waiting: deque[tuple[Share, Pieces]] = deque()
+
+    def of_documents(
+        self,
+        shares: Iterator[tuple[Share, range]],
+        units_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]] | None,
+    ) -> Iterator[tuple[Share, range]]:
+        """Yield the documents of each share of sequences, one for each piece; ``units_of`` is as in `shares_of`."""
+        for share, steps in shares:
+            rows = np.unique(share.ids)  # a repeat may come before what it repeats
+            pieces = self._order.pieces(rows).chosen(np.searchsorted(rows, share.ids))
+            self._waiting.append((share, pieces))
+            chunks = pieces.chunks if units_of is None else units_of(pieces.ids, pieces.chunks)
+            repeated = np.repeat(share.repeated, np.diff(pieces.first))
+            first = pieces.first[share.batch_first]
+            yield Share(pieces.ids, pieces.positions, chunks, repeated, first), steps
+
+    def batches(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+        """Yield batch after batch of sequences, or sequence after sequence if there are no batches."""
+        position, deliver, batched = source.position, source.deliverer, source.pipeline.partition.batched
+        for span in spans:
+            share, pieces = self._waiting.popleft()
+            samples = source.samples(span)
+            for step, (begin, end) in zip(span.steps, itertools.pairwise(share.batch_first.tolist()), strict=True):
+                position.num_yielded = step
+                if begin < end:
+                    arrays = self._made(samples, pieces, begin, end, source)
+                    made = deliver(arrays, share.repeated[begin:end]) if batched else _alone(arrays, source)
+                    position.num_yielded = step + 1  # only now: a batch that failed was not yielded
+                    yield made
+                position.num_yielded = step + 1
+
+    def _made(
+        self, samples: Iterator[Any], pieces: Pieces, begin: int, end: int, source: BatchContext
+    ) -> dict[str, NDArray[Any]]:
+        """Make the arrays of the sequences ``[begin, end)`` of a span."""
+        low, high = int(pieces.first[begin]), int(pieces.first[end])
+        made, ids = source.made, pieces.ids[low:high].tolist()
+        tokens = []
+        for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
+            result = made(sample, sample_id) if made else sample
+            if result is DROPPED or result is SKIPPED:
+                msg = f"the sample with id {sample_id} was left out, and its sequence was packed with it"
+                raise UsageError(msg, hint="select() leaves documents out before they are packed")
+            tokens.append(self._fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
+        first = pieces.first[begin : end + 1] - low
+        return self._fields.arrays(tokens, first, pieces.starts[low:high], pieces.stops[low:high])
+
+
+def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:
+    """Return the fields of a single sequence, formatted; count it."""
+    source.counters.num_samples += 1
+    sequence = {name: values[0] if values.ndim > 1 else values for name, values in arrays.items()}
+    formatting = source.pipeline.formatting
+    return sequence if formatting.name is None else formatting.sample(sequence)

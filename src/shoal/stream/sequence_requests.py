@@ -1,0 +1,56 @@
+"""Arguments of `Dataset.pack_sequences`, and the lengths of documents that it finds in the index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.sequences.packed_order import Packing
+from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.stream.index_columns import column_of
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRequest:
+    """How documents are packed, which fields their sequences have, and the column of the index with their lengths."""
+
+    packing: Packing
+    fields: SequenceFields
+    lengths: str
+
+    @classmethod
+    def asked(
+        cls,
+        length: int,
+        key: str,
+        strategy: str,
+        lengths: str,
+        block: int,
+        separator: int | None,
+        padding: int,
+        extras: Sequence[str],
+    ) -> SequenceRequest:
+        """Return the request for the arguments of `Dataset.pack_sequences`; `UsageError` for wrong ones."""
+        if unknown := [name for name in extras if name not in EXTRAS]:
+            msg = f"pack_sequences(extras=...) knows {', '.join(map(repr, EXTRAS))}; got {unknown[0]!r}"
+            raise UsageError(msg)
+        packing = Packing(length, strategy, block)
+        return cls(packing, SequenceFields(packing.length, key, separator, padding, tuple(extras)), lengths)
+
+    def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
+        """Return the tokens of each document by its id, its separator included.
+
+        Raises `UsageError`: an index has no such column, or it is no column of counts.
+        """
+        columns = [column_of(part.index, self.lengths) for part in parts]
+        found = np.concatenate(columns) if len(columns) > 1 else columns[0]
+        if found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
+            msg = f"pack_sequences(lengths={self.lengths!r}): the column has {found.dtype} and no counts of tokens"
+            raise UsageError(msg, hint="`shoal repack --tokenize` and `shoal index --columns` make one")
+        return found if self.fields.separator is None else found + 1
