@@ -44,11 +44,15 @@ class SequenceFields:
         except (KeyError, TypeError, IndexError):
             msg = f"pack_sequences(key={self.key!r}): the sample with id {sample_id} has no such field"
             raise UsageError(msg, hint="documents are dicts; decode() or tokenizing may come before") from None
+        if not tokens.size:
+            tokens = np.zeros(
+                0, dtype=np.uint8 if tokens.dtype.kind == "f" else tokens.dtype
+            )  # an empty list has no type
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
             raise UsageError(msg, hint="pack_sequences() takes arrays of token numbers, one for each document")
         if self.separator is not None:
-            tokens = np.append(tokens, np.asarray(self.separator, dtype=tokens.dtype))
+            tokens = np.append(tokens, np.array([self.separator], dtype=np.min_scalar_type(self.separator)))
         if len(tokens) != num_tokens:
             counts = f"{len(tokens)} tokens, and {num_tokens} by the index"
             msg = f"the sample with id {sample_id} has {counts}" + (

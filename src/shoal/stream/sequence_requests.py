@@ -18,7 +18,7 @@ from shoal.stream.index_columns import column_of
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """How documents are packed, which fields their sequences have, and the column of the index with their lengths."""
+    """Arguments of `Dataset.pack_sequences`: the packing, the fields, and the column of the index with the lengths."""
 
     packing: Packing
     fields: SequenceFields

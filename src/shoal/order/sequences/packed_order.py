@@ -25,7 +25,7 @@ from shoal.order.sequences.fitting import best_fit
 from shoal.order.sequences.packed_block import PackedBlock
 
 STRATEGIES = {"concat": concatenated, "best_fit": best_fit}
-"""How the documents of a block become sequences, by name."""
+"""Functions that pack the documents of a block, by name."""
 
 _KEPT_BLOCKS = 4
 _TIME_BITS = 40
@@ -33,7 +33,7 @@ _TIME_BITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How documents become sequences of ``length`` tokens: by which strategy, in blocks of how many positions."""
+    """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block."""
 
     length: int
     strategy: str = "concat"

@@ -1,0 +1,220 @@
+"""Documents packed into sequences: every token once, at any world size, through any chain of resumes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shoal
+from shoal.errors import StateError, UsageError
+from shoal.stream.dataset import Dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore:a window of")
+
+NUM_DOCUMENTS, LENGTH = 400, 48
+SEPARATOR = 10**6
+
+
+def tokens_of(document: int) -> list[int]:
+    """Tokens that say what they are: the document and the place in it."""
+    size = int(np.random.default_rng(document).integers(0, 80))
+    return [document * 100 + place for place in range(size)]
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return written(tmp_path_factory.mktemp("documents") / "d", range(NUM_DOCUMENTS))
+
+
+def written(directory: Path, numbers: Iterable[int]) -> Dataset:
+    samples = ({"tokens": (found := tokens_of(number)), "num_tokens": len(found)} for number in numbers)
+    shoal.pack.pack(samples, directory, format="jsonl", shard_bytes="8KiB", extent_bytes=512, columns=["num_tokens"])
+    return shoal.open(directory)
+
+
+def packed(documents: Dataset, strategy: str = "best_fit", **how: Any) -> Dataset:
+    return documents.shuffle(seed=1, window="8KiB", chunk="1KiB").pack_sequences(
+        LENGTH, strategy=strategy, **{"block": 64, **how}
+    )
+
+
+ALL_TOKENS = Counter(token for document in range(NUM_DOCUMENTS) for token in tokens_of(document))
+
+
+def tokens_in(batch: dict[str, Any]) -> Counter[int]:
+    """The tokens of the sequences of a batch that are no repeats."""
+    kept = ~batch.get("__pad__", np.zeros(len(batch["tokens"]), dtype=bool))
+    return Counter(batch["tokens"][kept][batch["segment_ids"][kept] > 0].tolist())
+
+
+@given(
+    strategy=st.sampled_from(["concat", "best_fit"]),
+    legs=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 9)), max_size=3),
+    last=st.tuples(st.integers(1, 5), st.integers(1, 7)),
+    epoch=st.integers(0, 2),
+)
+def test_every_token_comes_once_through_any_chain_of_resumes(
+    documents: Dataset, strategy: str, legs: list[tuple[int, int, int]], last: tuple[int, int], epoch: int
+) -> None:
+    state = packed(documents, strategy).state_at(0, epoch=epoch)
+    found: Counter[int] = Counter()
+    for world_size, size, steps in [*legs, (*last, 10**9)]:
+        if state["epoch"] > epoch:
+            break
+        for rank in range(world_size):
+            part = packed(documents, strategy).batch(size).partition(rank=rank, world_size=world_size)
+            part.load_state_dict(json.loads(json.dumps(state)))
+            for _, batch in zip(range(steps), part, strict=False):
+                found += tokens_in(batch)
+            after = part.state_dict()
+        state = after
+    assert found == ALL_TOKENS
+
+
+@pytest.mark.parametrize("strategy", ["concat", "best_fit"])
+def test_segments_are_documents(documents: Dataset, strategy: str) -> None:
+    for batch in packed(documents, strategy).batch(5):
+        for tokens, segments, positions in zip(
+            *(batch[n] for n in ("tokens", "segment_ids", "position_ids")), strict=True
+        ):
+            assert len(tokens) == LENGTH
+            for segment in range(1, segments.max() + 1):
+                mine = segments == segment
+                assert np.flatnonzero(mine).tolist() == list(range(mine.argmax(), mine.argmax() + mine.sum()))
+                assert len(set((tokens[mine] // 100).tolist())) == 1
+                assert positions[mine].tolist() == list(range(mine.sum()))
+                if strategy == "best_fit" and len(whole := tokens_of(int(tokens[mine][0] // 100))) <= LENGTH:
+                    assert tokens[mine].tolist() == whole
+            assert not tokens[segments == 0].any()
+
+
+def test_a_state_resumes_to_the_very_sequence(documents: Dataset) -> None:
+    whole = [batch["tokens"].tolist() for batch in packed(documents).batch(4)]
+    for stop in (1, 5, len(whole) - 1):
+        first = packed(documents).batch(4)
+        for _ in zip(range(stop), first, strict=False):
+            pass
+        rest = packed(documents).batch(4)
+        rest.load_state_dict(first.state_dict())
+        assert [batch["tokens"].tolist() for batch in rest] == whole[stop:]
+    assert len(json.dumps(first.state_dict())) < 1024
+    again = packed(documents).batch(4)
+    again.set_epoch(1)
+    assert [batch["tokens"].tolist() for batch in again] != whole
+
+
+def test_single_sequences_are_those_of_batches(documents: Dataset) -> None:
+    alone = [sequence["tokens"].tolist() for sequence in packed(documents)]
+    assert alone == [row for batch in packed(documents).batch(7) for row in batch["tokens"].tolist()]
+    assert len(alone) == packed(documents).num_samples == len(packed(documents))
+
+
+def test_a_global_batch_does_not_depend_on_the_world_size(documents: Dataset) -> None:
+    def steps(world_size: int) -> list[set[tuple[int, ...]]]:
+        ranks = [
+            packed(documents).batch(global_batch_size=12, remainder="drop").partition(rank=r, world_size=world_size)
+            for r in range(world_size)
+        ]
+        return [
+            {tuple(row) for batch in batches for row in batch["tokens"].tolist()}
+            for batches in zip(*ranks, strict=True)
+        ]
+
+    assert steps(1) == steps(2) == steps(4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torch_gets_the_same_through_workers(documents: Dataset, num_workers: int) -> None:
+    torch = pytest.importorskip("shoal.torch", reason="torch is not installed", exc_type=ImportError)
+    wanted = [batch["tokens"].tolist() for batch in packed(documents).batch(4)]
+    loader = torch.DataLoader(packed(documents).batch(4), num_workers=num_workers)
+    found = []
+    for batch in loader:
+        found.append(batch["tokens"].tolist())
+        if len(found) == 3:
+            break
+    state = loader.state_dict()
+    loader = torch.DataLoader(packed(documents).batch(4), num_workers=num_workers)
+    loader.load_state_dict(state)
+    found += [batch["tokens"].tolist() for batch in loader]
+    assert found == wanted
+
+
+def test_certificates_of_ranks_add_up(documents: Dataset) -> None:
+    ranks = [packed(documents).batch(4).partition(rank=rank, world_size=3) for rank in range(3)]
+    for rank in ranks:
+        for _ in rank:
+            pass
+    whole = shoal.merge_certificates(rank.certificate() for rank in ranks)
+    packed(documents).check_certificate(whole)
+    with pytest.raises(StateError, match="fewer than there are"):
+        packed(documents).check_certificate(ranks[0].certificate())
+
+
+def test_separators_end_documents(documents: Dataset) -> None:
+    found: Counter[int] = Counter()
+    for batch in packed(documents, "concat", separator=SEPARATOR, extras=["loss_mask"]).batch(8):
+        kept = batch["tokens"][batch["segment_ids"] > 0]
+        found += Counter(kept.tolist())
+        assert np.array_equal(batch["loss_mask"], (batch["tokens"] != SEPARATOR) & (batch["segment_ids"] > 0))
+    assert found == ALL_TOKENS + Counter({SEPARATOR: NUM_DOCUMENTS})
+
+
+def test_sequences_of_a_mixture(documents: Dataset, tmp_path: Path) -> None:
+    more = written(tmp_path / "more", range(NUM_DOCUMENTS, NUM_DOCUMENTS + 50))
+    mixed = shoal.mix({"a": documents, "b": more}, repeat={"a": 1, "b": 1}, seed=2).pack_sequences(LENGTH, block=64)
+    found: Counter[int] = Counter()
+    for rank in range(2):
+        for batch in mixed.batch(3).partition(rank=rank, world_size=2):
+            found += tokens_in(batch)
+    assert found == ALL_TOKENS + Counter(t for d in range(NUM_DOCUMENTS, NUM_DOCUMENTS + 50) for t in tokens_of(d))
+
+
+def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> None:
+    with pytest.raises(UsageError, match="the index has no column 'num_tokens'"):
+        next(iter(tars.pack_sequences(8)))
+    with pytest.raises(UsageError, match="was called after filter"):
+        documents.filter(bool).pack_sequences(8)
+    with pytest.raises(UsageError, match="was called after batch"):
+        documents.batch(3).pack_sequences(8)
+    with pytest.raises(UsageError, match="packed already"):
+        documents.pack_sequences(8).pack_sequences(8)
+    with pytest.raises(UsageError, match=r"map\(\) works on documents and on batches"):
+        documents.pack_sequences(8).map(dict)
+    with pytest.raises(UsageError, match=r"did you mean 'best_fit'"):
+        documents.pack_sequences(8, strategy="bestfit")
+    with pytest.raises(UsageError, match="got 'mask'"):
+        documents.pack_sequences(8, extras=["mask"])
+    shorter = documents.map(lambda sample: {"tokens": sample["tokens"][:3]}).pack_sequences(8)
+    with pytest.raises(UsageError, match=r"has 3 tokens, and .* by the index"):
+        list(shorter)
+
+
+def test_states_of_other_packings_are_refused(documents: Dataset) -> None:
+    state = packed(documents).state_dict()
+    for other, says in (
+        (packed(documents, "concat"), "packed"),
+        (packed(documents, block=32), "packed"),
+        (packed(documents, separator=1), "packed"),
+        (documents.shuffle(seed=1, window="8KiB", chunk="1KiB"), "packed"),
+    ):
+        with pytest.raises(StateError, match=says):
+            other.load_state_dict(state)
+    with pytest.raises(StateError, match="one of documents"):
+        packed(documents).load_state_dict(documents.shuffle(seed=1, window="8KiB", chunk="1KiB").state_dict())
+
+
+def test_batches_may_be_tensors(documents: Dataset) -> None:
+    torch = pytest.importorskip("torch")
+    batch = next(iter(packed(documents, extras=["cu_seqlens"]).batch(4).format("torch")))
+    assert batch["tokens"].shape == (4, LENGTH)
+    assert batch["segment_ids"].dtype == torch.int32
+    assert batch["cu_seqlens"][-1] == 4 * LENGTH
