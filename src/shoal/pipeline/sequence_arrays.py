@@ -17,7 +17,7 @@ EXTRAS = ("loss_mask", "cu_seqlens")
 
 @dataclass(frozen=True, slots=True)
 class SequenceFields:
-    """Which fields sequences of ``length`` tokens have.
+    """Fields of sequences of ``length`` tokens.
 
     Attributes
     ----------
