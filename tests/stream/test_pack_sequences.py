@@ -212,6 +212,19 @@ def test_states_of_other_packings_are_refused(documents: Dataset) -> None:
         packed(documents).load_state_dict(documents.shuffle(seed=1, window="8KiB", chunk="1KiB").state_dict())
 
 
+@pytest.mark.parametrize("strategy", ["concat", "best_fit"])
+def test_tokens_and_cuts_are_counted(documents: Dataset, strategy: str) -> None:
+    dataset = packed(documents, strategy).batch(4)
+    num_sequences = sum(len(batch["tokens"]) for batch in dataset)
+    stats = dataset.stats()
+    assert stats["num_tokens"] == ALL_TOKENS.total()
+    assert stats["num_tokens"] + stats["num_padding_tokens"] == num_sequences * LENGTH
+    num_longer = sum(len(tokens_of(document)) > LENGTH for document in range(NUM_DOCUMENTS))
+    assert (
+        stats["num_cut_documents"] == num_longer if strategy == "best_fit" else stats["num_cut_documents"] > num_longer
+    )
+
+
 def test_batches_may_be_tensors(documents: Dataset) -> None:
     torch = pytest.importorskip("torch")
     batch = next(iter(packed(documents, extras=["cu_seqlens"]).batch(4).format("torch")))

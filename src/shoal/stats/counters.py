@@ -39,6 +39,9 @@ class Counters:
     ``num_hedges_won`` of them were answered first. ``concurrency`` is the most requests allowed in flight at a time.
     All of these but ``num_requests`` and ``requested_bytes`` stay 0 for local files.
 
+    Of sequences (`Dataset.pack_sequences`), ``num_tokens`` are those of documents, separators included, and
+    ``num_padding_tokens`` the others; ``num_cut_documents`` counts the pieces of documents that did not end in them.
+
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.
 
@@ -60,6 +63,9 @@ class Counters:
     num_unshared_batches: int = 0
     num_filtered: int = 0
     num_refilled: int = 0
+    num_tokens: int = 0
+    num_padding_tokens: int = 0
+    num_cut_documents: int = 0
     num_skipped: int = 0
     skipped_ids: list[int] = field(default_factory=list)
     num_reads: int = 0

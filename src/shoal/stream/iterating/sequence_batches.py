@@ -74,7 +74,12 @@ class SequenceShares:
                 raise UsageError(msg, hint="select() leaves documents out before they are packed")
             tokens.append(self._fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
         first = pieces.first[begin : end + 1] - low
-        return self._fields.arrays(tokens, first, pieces.starts[low:high], pieces.stops[low:high])
+        counters, stops = source.counters, pieces.stops[low:high]
+        num_tokens = int((stops - pieces.starts[low:high]).sum())
+        counters.num_tokens += num_tokens
+        counters.num_padding_tokens += (end - begin) * self._fields.length - num_tokens
+        counters.num_cut_documents += int(np.count_nonzero(stops < self._lengths[pieces.ids[low:high]]))
+        return self._fields.arrays(tokens, first, pieces.starts[low:high], stops)
 
 
 def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:
