@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
+from shoal.order.sequences.best_fit import best_fit
 from shoal.order.sequences.concatenation import concatenated
-from shoal.order.sequences.fitting import best_fit
+from shoal.order.sequences.first_fit import first_fit
 from shoal.order.sequences.packed_block import PackedBlock
 from shoal.order.sequences.packed_order import STRATEGIES, PackedOrder, Packing
 from shoal.order.window.order import Window
@@ -27,7 +28,7 @@ def pieces_of(block: PackedBlock) -> list[list[tuple[int, int, int]]]:
     return [pieces[start:stop] for start, stop in zip(block.first_piece, block.first_piece[1:], strict=False)]
 
 
-@pytest.mark.parametrize("pack", [concatenated, best_fit])
+@pytest.mark.parametrize("pack", [concatenated, first_fit, best_fit])
 @given(lengths=LENGTHS, length=st.integers(1, 30))
 def test_every_token_comes_once_and_no_sequence_is_too_long(pack: Pack, lengths: list[int], length: int) -> None:
     found = pack(np.array(lengths, dtype=np.int64), length)
@@ -76,6 +77,23 @@ def test_best_fit_needs_as_many_sequences_as_one_document_after_the_other(length
     cut = {doc for doc, size in enumerate(lengths) if size > length}
     for pieces in pieces_of(found):
         assert all(doc in cut or (start, stop) == (0, lengths[doc]) for doc, start, stop in pieces)
+
+
+@given(lengths=st.lists(st.integers(0, 30), max_size=80), length=st.integers(1, 30))
+def test_first_fit_is_that_of_one_document_after_the_other(lengths: list[int], length: int) -> None:
+    held: list[list[tuple[int, int, int]]] = []
+    rooms: list[int] = []
+    for document, size in enumerate(lengths):
+        if rest := size % length:
+            number = next((n for n, room in enumerate(rooms) if room >= rest), len(rooms))
+            if number == len(rooms):
+                rooms.append(length)
+                held.append([])
+            rooms[number] -= rest
+            held[number].append((document, size - rest, size))
+    found = first_fit(np.array(lengths, dtype=np.int64), length)
+    num_full = sum(size // length for size in lengths)
+    assert pieces_of(found)[num_full:] == held
 
 
 def test_best_fit_fills_sequences_of_a_large_block() -> None:

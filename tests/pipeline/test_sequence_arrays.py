@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
+from shoal.order.sequences.best_fit import best_fit
 from shoal.order.sequences.concatenation import concatenated
-from shoal.order.sequences.fitting import best_fit
 from shoal.pipeline.sequence_arrays import SequenceFields
 
 

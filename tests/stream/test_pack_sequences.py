@@ -56,7 +56,7 @@ def tokens_in(batch: dict[str, Any]) -> Counter[int]:
 
 
 @given(
-    strategy=st.sampled_from(["concat", "best_fit"]),
+    strategy=st.sampled_from(["concat", "first_fit", "best_fit"]),
     legs=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 9)), max_size=3),
     last=st.tuples(st.integers(1, 5), st.integers(1, 7)),
     epoch=st.integers(0, 2),
@@ -196,6 +196,20 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
     shorter = documents.map(lambda sample: {"tokens": sample["tokens"][:3]}).pack_sequences(8)
     with pytest.raises(UsageError, match=r"has 3 tokens, and .* by the index"):
         list(shorter)
+
+
+def test_documents_that_are_too_long(documents: Dataset) -> None:
+    longer = [document for document in range(NUM_DOCUMENTS) if len(tokens_of(document)) > LENGTH]
+    found: Counter[int] = Counter()
+    for batch in packed(documents, too_long="drop").batch(8):
+        found += tokens_in(batch)
+    assert found == ALL_TOKENS - Counter(token for document in longer for token in tokens_of(document))
+    with pytest.raises(
+        UsageError, match=rf"has {max(len(tokens_of(d)) for d in longer)} tokens, and a sequence {LENGTH}"
+    ):
+        next(iter(packed(documents, too_long="refuse")))
+    with pytest.raises(UsageError, match=r"did you mean 'refuse'"):
+        packed(documents, too_long="refused")
 
 
 def test_states_of_other_packings_are_refused(documents: Dataset) -> None:

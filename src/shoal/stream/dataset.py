@@ -312,6 +312,7 @@ class Dataset(DatasetRun):
         separator: int | None = None,
         padding: int = 0,
         extras: Sequence[str] = (),
+        too_long: str = "cut",
         block: int = 1 << 16,
     ) -> Self:
         """Pack documents into sequences of ``length`` tokens, of which `batch` makes batches.
@@ -325,8 +326,11 @@ class Dataset(DatasetRun):
         key
             The field with a document's tokens, an array of integers of shape (num_tokens,).
         strategy
-            "concat" lays documents end to end and cuts them where a sequence is full. "best_fit" keeps documents whole
-            and fills sequences by best-fit decreasing; only a document of more than ``length`` tokens is cut.
+            "concat" lays documents end to end and cuts them where a sequence is full. The others keep documents whole:
+            "first_fit" puts each into the first sequence that has room, "best_fit" the longest first into the fullest.
+        too_long
+            A document of more than ``length`` tokens is "cut" into full sequences and a rest, which is packed with
+            others; or it is left out ("drop"), or an error before the run ("refuse").
         lengths
             The column of the index with the number of tokens of each document.
         separator
@@ -344,7 +348,7 @@ class Dataset(DatasetRun):
         UsageError
             The index has no such column, an argument is invalid, or a filter or `batch` came before.
         """
-        request = SequenceRequest.asked(length, key, strategy, lengths, block, separator, padding, extras)
+        request = SequenceRequest.asked(length, key, strategy, lengths, block, too_long, separator, padding, extras)
         return type(self)(self.stream.spec.packed(request))
 
     def reading(

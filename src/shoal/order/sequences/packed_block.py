@@ -42,3 +42,27 @@ class PackedBlock:
     def fill(self) -> float:
         """Share of the tokens of all sequences that are no padding; 1.0 without sequences."""
         return self.num_tokens / (self.length * self.num_sequences) if self.num_sequences else 1.0
+
+
+def with_full_sequences(
+    lengths: NDArray[np.int64], length: int, document: NDArray[np.int64], sequence: NDArray[np.int64]
+) -> PackedBlock:
+    """Return the sequences that longer documents fill alone, then those of what is left of all documents.
+
+    ``document`` and ``sequence``, both of shape (num_rests,), say where the rest of each document goes: its last
+    ``lengths % length`` tokens. Sequences are numbered from 0, and rests in one have the order of ``document``.
+    """
+    num_full = lengths // length
+    full = np.repeat(np.arange(len(lengths)), num_full)
+    full_starts = (np.arange(len(full)) - np.repeat(np.cumsum(num_full) - num_full, num_full)) * length
+    by_sequence = np.argsort(sequence, kind="stable")
+    ends = np.cumsum(np.bincount(sequence, minlength=1)) if len(sequence) else np.zeros(0, np.int64)
+    rests = document[by_sequence]
+    starts = num_full[rests] * length
+    return PackedBlock(
+        length,
+        np.concatenate([np.arange(len(full) + 1), len(full) + ends]),
+        np.concatenate([full, rests]),
+        np.concatenate([full_starts, starts]),
+        np.concatenate([full_starts + length, lengths[rests]]),
+    )

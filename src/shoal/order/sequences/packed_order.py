@@ -20,12 +20,16 @@ from shoal.hints import did_you_mean
 from shoal.order.arrays.permutation import permute
 from shoal.order.protocol import BoundOrder, as_ids, as_span, as_whole
 from shoal.order.seeds import key
+from shoal.order.sequences.best_fit import best_fit
 from shoal.order.sequences.concatenation import concatenated
-from shoal.order.sequences.fitting import best_fit
+from shoal.order.sequences.first_fit import first_fit
 from shoal.order.sequences.packed_block import PackedBlock
 
-STRATEGIES = {"concat": concatenated, "best_fit": best_fit}
+STRATEGIES = {"concat": concatenated, "first_fit": first_fit, "best_fit": best_fit}
 """Functions that pack the documents of a block, by name."""
+
+TOO_LONG = ("cut", "drop", "refuse")
+"""What becomes of a document of more tokens than a sequence has."""
 
 _KEPT_BLOCKS = 4
 _TIME_BITS = 40
@@ -33,11 +37,15 @@ _TIME_BITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block."""
+    """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
+
+    ``too_long`` says what becomes of longer documents; who "refuses" them does so before.
+    """
 
     length: int
     strategy: str = "concat"
     block: int = 1 << 16
+    too_long: str = "cut"
 
     def __post_init__(self) -> None:
         for name in ("length", "block"):
@@ -49,10 +57,20 @@ class Packing:
         if self.strategy not in STRATEGIES:
             msg = f"there is no strategy {self.strategy!r} of packing; there are {', '.join(map(repr, STRATEGIES))}"
             raise UsageError(msg, hint=did_you_mean(self.strategy, STRATEGIES).rstrip())
+        if self.too_long not in TOO_LONG:
+            msg = f"pack_sequences(too_long={self.too_long!r}): a document of more than {self.length} tokens can be "
+            msg += ", ".join(map(repr, TOO_LONG))
+            raise UsageError(msg, hint=did_you_mean(self.too_long, TOO_LONG).rstrip())
+
+    def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
+        """Pack documents of these lengths, by the strategy."""
+        if self.too_long == "drop":
+            lengths = np.where(lengths > self.length, 0, lengths)
+        return STRATEGIES[self.strategy](lengths, self.length)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, for a state."""
-        return {"length": self.length, "strategy": self.strategy, "block": self.block}
+        return {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
 
 
 class Pieces(NamedTuple):
@@ -202,7 +220,7 @@ class PackedOrder:
         rows, order = [], []
         for node in range(num_nodes):
             mine = np.arange((node - start) % num_nodes, stop - start, num_nodes)
-            found = STRATEGIES[self.packing.strategy](lengths[mine], self.packing.length)
+            found = self.packing.packed(lengths[mine])
             numbers = np.arange(found.num_sequences)
             if len(numbers):
                 numbers = permute(numbers, len(numbers), key(self._seed, self._epoch, "sequences", number, node))

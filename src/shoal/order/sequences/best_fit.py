@@ -19,7 +19,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.sequences.packed_block import PackedBlock
+from shoal.order.sequences.packed_block import PackedBlock, with_full_sequences
 
 
 def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
@@ -41,31 +41,20 @@ def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
     >>> [found.document[start:stop].tolist() for start, stop in zip(found.first_piece, found.first_piece[1:])]
     [[3], [0, 1], [3, 2]]
     """
-    num_full, rest = np.divmod(lengths, length)
+    rest = lengths % length
     patterns = _Patterns(length)
     for value, count in _descending(rest):
         patterns.put(value, count)
     of_sequence, first, pattern_lengths = patterns.sequences()
     counts = np.diff(first)[of_sequence]
-    ends = np.cumsum(counts)
-    num_pieces = int(ends[-1]) if len(ends) else 0
+    sequence = np.repeat(np.arange(len(of_sequence)), counts)
+    within = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
+    piece_lengths = pattern_lengths[np.repeat(first[:-1][of_sequence], counts) + within]
     # Pieces have the lengths of the documents, in another order: the n-th of a length is the n-th document of it.
-    piece_lengths = pattern_lengths[
-        np.arange(num_pieces) + np.repeat(first[:-1][of_sequence] - (ends - counts), counts)
-    ]
-    document = np.empty(num_pieces, dtype=np.int64)
+    document = np.empty(len(sequence), dtype=np.int64)
     with_rest = np.flatnonzero(rest)
     document[np.argsort(piece_lengths, kind="stable")] = with_rest[np.argsort(rest[with_rest], kind="stable")]
-    full = np.repeat(np.arange(len(lengths)), num_full)
-    full_starts = (np.arange(len(full)) - np.repeat(np.cumsum(num_full) - num_full, num_full)) * length
-    starts = num_full[document] * length
-    return PackedBlock(
-        length,
-        np.concatenate([np.arange(len(full) + 1), len(full) + ends]),
-        np.concatenate([full, document]),
-        np.concatenate([full_starts, starts]),
-        np.concatenate([full_starts + length, starts + rest[document]]),
-    )
+    return with_full_sequences(lengths, length, document, sequence)
 
 
 def _descending(rest: NDArray[np.int64]) -> list[tuple[int, int]]:
