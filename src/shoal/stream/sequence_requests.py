@@ -47,7 +47,7 @@ class SequenceRequest:
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
 
-        Raises `UsageError`: an index has no such column, it is no column of counts, or a document is refused as too long.
+        Raises `UsageError`: an index has no such column, it has no counts, or a document is refused as too long.
         """
         columns = [column_of(part.index, self.lengths) for part in parts]
         found = np.concatenate(columns) if len(columns) > 1 else columns[0]
