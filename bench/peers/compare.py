@@ -49,6 +49,7 @@ HOME = ROOT / ".compat" / "peers"
 _ENVIRONMENTS = PEERS | {
     "datasets-torch": Peer(("datasets==5.2.0", "pillow>=11", "aiohttp>=3"), torch=True),
     "webdataset-pillow": Peer(("webdataset==1.0.2", "pillow>=11"), torch=True),
+    "spdl": Peer(("spdl-core==0.8.0", "spdl-io==0.8.0", "numpy>=2"), program="ffmpeg"),  # for its libraries
     "torch-pillow": Peer(("numpy>=2", "pillow>=11"), torch=True),
 }
 
@@ -126,6 +127,9 @@ class Runner:
         if name not in self.pythons:
             peer = _ENVIRONMENTS.get(name)
             try:
+                if peer is not None and peer.program and shutil.which(peer.program) is None:
+                    msg = f"{peer.program} is not installed"
+                    raise CannotHaveError(msg)  # noqa: TRY301  # told below as what pip cannot install
                 self.pythons[name] = (
                     Path(sys.executable)
                     if peer is None

@@ -18,6 +18,7 @@ COLOURS = {
     "datasets": "#cc79a7",
     "webdataset": "#d55e00",
     "torch": "#999999",
+    "spdl": "#56b4e9",
 }
 PERFECT = 47.4
 QUIET_LOAD = 3.0  # one job on two cores keeps it between 1 and 2
@@ -123,7 +124,7 @@ others, with the index that it made before. Samples lie in a hundred contiguous 
 - *peak MiB*: anonymous and shared memory of all processes, interpreter and libraries included.
 - *spread*: between the fastest and the slowest round, by the median.
 - *Italics* are limits: all bytes by `readv`, in order; samples of permuted chunks of 4 MiB in plain Python; row groups
-  by pyarrow; decoders alone, in threads; GETs alone, 64 at a time.
+  by pyarrow; decoders alone, in threads that each fill batches of 64 with them; GETs alone, 64 at a time.
 
 Figures of your machine are what counts: run it. `--only W1 shoal litdata` measures a part.
 """

@@ -45,6 +45,7 @@ LIBRARIES = {
     "datasets": Library("HF datasets", "of_datasets", "datasets-torch", ("datasets", "pyarrow"), "parquet"),
     "webdataset": Library("WebDataset", "of_webdataset", "webdataset-pillow", ("webdataset",), "tar"),
     "torch": Library("plain torch", "of_torch", "torch-pillow", ("torch", "pillow"), "files"),
+    "spdl": Library("SPDL", "of_spdl", "spdl", ("spdl-core",)),
     "limit": Library("limit", "limits", "", ("numpy", "pyarrow", "simplejpeg", "pillow")),
 }
 
@@ -67,6 +68,7 @@ ROWS = (
     Row("W4", "batches", "shoal", "tar"),
     Row("W4", "batches", "shoal", "tar", 2),
     *(Row("W4", "batches", library, variant, 2) for library, variant in (*_PEERS, ("torch", ""))),
+    Row("W4", "batches", "spdl"),
     Row("W4", "one", "limit", "libjpeg-turbo in threads"),
     Row("W4", "one", "limit", "Pillow in threads"),
     Row("far", "one", "shoal", "mds"),

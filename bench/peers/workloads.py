@@ -16,6 +16,7 @@ import numpy as np
 
 NUM_CLASSES = 100
 BATCH = 64
+SIDE = 256  # of an image
 
 
 class Workload(NamedTuple):
@@ -82,11 +83,11 @@ def images(draw: np.random.Generator, count: int) -> Iterator[bytes]:
     """JPEGs of about 18 KB: waves and noise, 64 different ones in turn."""
     from PIL import Image  # noqa: PLC0415  # where images are made alone
 
-    rows, columns = np.mgrid[:256, :256]
+    rows, columns = np.mgrid[:SIDE, :SIDE]
     made = []
     for number in range(64):
         waves = [np.sin(columns / (9 + number % 16) + band) + np.cos(rows / 7 * band + 1) for band in range(3)]
-        pixels = np.stack(waves, -1) * 60 + 128 + draw.normal(0, 8, (256, 256, 3))
+        pixels = np.stack(waves, -1) * 60 + 128 + draw.normal(0, 8, (SIDE, SIDE, 3))
         stream = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(stream, "JPEG", quality=85)
         made.append(stream.getvalue())
