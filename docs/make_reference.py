@@ -26,6 +26,7 @@ from shoal.indexing.jobs.index_job import IndexJob
 from shoal.stats.counters import Counters
 from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.sequences.length_verbs import LengthVerbs
 from shoal.verify.verify_job import VerifyJob
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -60,7 +61,8 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## Opening\n", *member("shoal.open", shoal.open)]
-    parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds"), *members(DatasetRun, "ds")]
+    parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
+    parts += [*members(LengthVerbs, "ds"), *members(DatasetRun, "ds")]
     parts += ["## Mixing\n", *member("shoal.mix", shoal.mix), text_of(shoal.mixing), *mixing()]
     parts += ["## Iterators\n", text_of(Iteration), *members(Iteration, "iterator")]
     parts += ["## Merging\n", *member("shoal.merge_states", shoal.merge_states)]

@@ -1,4 +1,4 @@
-"""Sequences with the order of their documents resolved: epochs, states, and the datasets that are read."""
+"""Sequences, and batches by length, with the order of their documents resolved: epochs, states, and what is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
-from shoal.order.sequences.packed_order import PackedOrder, Packing
+from shoal.order.sequences.packed_order import Grouping, PackedOrder
 from shoal.order.state_dict import State
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_epochs import ResolvedEpochs
@@ -27,14 +27,14 @@ _PACKED = "packed"
 
 @dataclass(frozen=True)
 class ResolvedSequences(ResolvedEpochs):
-    """Documents in their resolved order, packed into sequences, which are the samples of these epochs.
+    """Documents in their resolved order, packed into sequences (or batches), which are the samples of these epochs.
 
     ``lengths`` has the tokens of each document by its id, separators included. ``gaps`` and ``deals`` are as in
     `ResolvedOrder`, but of sequences.
     """
 
     documents: ResolvedOrder | ResolvedMixture
-    packing: Packing
+    packing: Grouping
     lengths: NDArray[np.integer[Any]]
     gaps: Gaps = NO_GAPS
     deals: tuple[Deal, ...] = ()
@@ -101,7 +101,7 @@ class ResolvedSequences(ResolvedEpochs):
         order = {name: value for name, value in saved.order.items() if name != _PACKED}
         if _PACKED not in saved.order:
             msg = "the state is one of documents, and this stream yields sequences"
-            raise StateError(msg, hint="a state of the dataset before pack_sequences() resumes that dataset")
+            raise StateError(msg, hint=f"a state of the dataset before {self.packing.verb}() resumes that dataset")
         documents = self.documents.resumed(replace(saved, position=0, order=order, gaps=NO_GAPS), NO_GAPS)
         resumed = replace(self, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
         saved.check(
@@ -115,7 +115,7 @@ class ResolvedSequences(ResolvedEpochs):
     def __repr__(self) -> str:
         """Return the order of the documents, and the packing."""
         told = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
-        return f"{self.documents!r}\n.pack_sequences({told})"
+        return f"{self.documents!r}\n.{self.packing.verb}({told})"
 
 
 Resolved = ResolvedOrder | ResolvedMixture | ResolvedSequences

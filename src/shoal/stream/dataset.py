@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self, SupportsIndex, cast
 
@@ -22,26 +22,20 @@ from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset_requests import Batching, count_of, order_request
-from shoal.stream.dataset_run import DatasetRun
-from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.dataset_stream import Stream
 from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.map_view import MapView
 from shoal.stream.ranks import Ranks
-from shoal.stream.sequence_requests import SequenceRequest
+from shoal.stream.sequences.length_verbs import LengthVerbs
 from shoal.stream.splitting.hash_splits import split_specs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 
-class Dataset(DatasetRun):
+class Dataset(LengthVerbs):
     """A stream of samples from shards: which samples, in which order, and how they are processed.
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
     never changes, apart from its position. A sample is a dict of fields. Sample ids count samples in storage order.
     """
-
-    def __init__(self, spec: DatasetSpec) -> None:
-        self.stream = Stream(spec)  # for the modules of shoal, and not public
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
@@ -301,55 +295,6 @@ class Dataset(DatasetRun):
         "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
         """
         return type(self)(self.stream.spec.in_batches(Batching.asked(size, global_batch_size, remainder)))
-
-    def pack_sequences(
-        self,
-        length: int,
-        *,
-        key: str = "tokens",
-        strategy: str = "concat",
-        lengths: str = "num_tokens",
-        separator: int | None = None,
-        padding: int = 0,
-        extras: Sequence[str] = (),
-        too_long: str = "cut",
-        block: int = 1 << 16,
-    ) -> Self:
-        """Pack documents into sequences of ``length`` tokens, of which `batch` makes batches.
-
-        A sequence has the fields ``key``, ``segment_ids`` (its documents are 1, 2, ...; padding is 0) and
-        ``position_ids`` (from 0 in each document), arrays of shape (length,). Every token of an epoch comes once, at
-        any world size; each epoch is packed anew. States, batches and ranks count sequences.
-
-        Parameters
-        ----------
-        key
-            The field with a document's tokens, an array of integers of shape (num_tokens,).
-        strategy
-            "concat" lays documents end to end and cuts them where a sequence is full. The others keep documents whole:
-            "first_fit" puts each into the first sequence that has room, "best_fit" the longest first into the fullest.
-        too_long
-            A document of more than ``length`` tokens is "cut" into full sequences and a rest, which is packed with
-            others; or it is left out ("drop"), or an error before the run ("refuse").
-        lengths
-            The column of the index with the number of tokens of each document.
-        separator
-            A token to be put behind each document; None for none.
-        padding
-            The token that fills up what no document fills.
-        extras
-            Further fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of documents
-            and paddings in a batch laid end to end, shape (num_segments + 1,).
-        block
-            Documents that are packed together: those of each canonical node in so many positions of their order.
-
-        Raises
-        ------
-        UsageError
-            The index has no such column, an argument is invalid, or a filter or `batch` came before.
-        """
-        request = SequenceRequest.asked(length, key, strategy, lengths, block, too_long, separator, padding, extras)
-        return type(self)(self.stream.spec.packed(request))
 
     def reading(
         self,

@@ -28,7 +28,7 @@ from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.ranks import Ranks
 from shoal.stream.sampling.sampling_requests import sampling_of
-from shoal.stream.sequence_requests import SequenceRequest
+from shoal.stream.sequences.sequence_requests import SequenceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ class DatasetSpec:
             parts.append(f"order {'window' if order is None else order.name} with seed={request.seed}")
         parts += [type(stage).__name__.lower() for stage in self.stages if not isinstance(stage, BySource)]
         if batching is not None:
-            parts.append(f"{'global ' if batching.is_global else ''}batches of {batching.size:,}")
+            by_length = self.sequences is not None and self.sequences.packing.alike
+            size = "by length" if by_length else f"of {batching.size:,}"
+            parts.append(f"{'global ' if batching.is_global else ''}batches {size}")
         return ", ".join(parts)
 
     # ---- additions by methods of `Dataset`
@@ -182,11 +184,12 @@ class DatasetSpec:
         return replace(self, stages=(*self.stages, stage))
 
     def packed(self, sequences: SequenceRequest) -> DatasetSpec:
-        """Pack the samples, which are documents, into sequences; allowed once."""
-        self.refuse_selection("pack_sequences()")
+        """Group the samples, which are documents, by their lengths; allowed once."""
+        verb = f"{sequences.packing.verb}()"
+        self.refuse_selection(verb)
         if self.sequences is not None:
             msg = "the documents are packed already"
-            raise UsageError(msg, hint="call pack_sequences() once")
+            raise UsageError(msg, hint=f"call {verb} once")
         return replace(self, sequences=sequences)
 
     def in_batches(self, batching: Batching) -> DatasetSpec:

@@ -14,6 +14,8 @@ class PackedBlock:
 
     Attributes
     ----------
+    length
+        Tokens that a sequence has room for; 0 if sequences have room for different numbers.
     first_piece
         Number of the first piece of each sequence, and of all pieces; shape (num_sequences + 1,).
     document

@@ -4,13 +4,17 @@ A position of this order is a sequence. Documents keep the order that they have 
 range of its positions, and the documents of each canonical node in it are packed for themselves: so a chunk stays with
 one rank, as it does without packing, and a sequence is a function of seed, epoch and block alone. Inside a block the
 sequences of a node come in random order, and the nodes take turns.
+
+A padded batch of documents of similar length is a sequence, too (`LengthBatches`). Those come in runs, at multiples of
+``alike`` positions: nodes take turns from the longest batches to the shortest, this is cut into runs, and the runs of a
+block come in random order. So ranks that share a run at a time have batches that are alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +39,60 @@ _KEPT_BLOCKS = 4
 _TIME_BITS = 40
 
 
+class Grouping(Protocol):
+    """A way of making sequences, or batches, of the documents of a block from their lengths."""
+
+    @property
+    def verb(self) -> str:
+        """Method of `Dataset` that asks for it."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Positions of documents that are grouped together, those of each canonical node for themselves."""
+        ...
+
+    @property
+    def alike(self) -> int:
+        """Sequences in a row that are neighbours in the order in which `packed` gives them; 0 for random ones."""
+        ...
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a document that is not too long; None if there is no limit."""
+        ...
+
+    @property
+    def too_long(self) -> str:
+        """Treatment of longer documents: one of `TOO_LONG`."""
+        ...
+
+    def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
+        """Group documents of these lengths."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, for a state."""
+        ...
+
+
+def check_too_long(verb: str, too_long: str, longest: int | None) -> None:
+    """Raise `UsageError` unless ``too_long`` is one of `TOO_LONG`."""
+    if too_long not in TOO_LONG:
+        limit = "too many" if longest is None else f"more than {longest}"
+        msg = f"{verb}(too_long={too_long!r}): a document of {limit} tokens can be {', '.join(map(repr, TOO_LONG))}"
+        raise UsageError(msg, hint=did_you_mean(too_long, TOO_LONG).rstrip())
+
+
 @dataclass(frozen=True, slots=True)
 class Packing:
     """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
 
     ``too_long`` says what becomes of longer documents; who "refuses" them does so before.
     """
+
+    verb: ClassVar[str] = "pack_sequences"
+    alike: ClassVar[int] = 0
 
     length: int
     strategy: str = "concat"
@@ -57,10 +109,12 @@ class Packing:
         if self.strategy not in STRATEGIES:
             msg = f"there is no strategy {self.strategy!r} of packing; there are {', '.join(map(repr, STRATEGIES))}"
             raise UsageError(msg, hint=did_you_mean(self.strategy, STRATEGIES).rstrip())
-        if self.too_long not in TOO_LONG:
-            msg = f"pack_sequences(too_long={self.too_long!r}): a document of more than {self.length} tokens can be "
-            msg += ", ".join(map(repr, TOO_LONG))
-            raise UsageError(msg, hint=did_you_mean(self.too_long, TOO_LONG).rstrip())
+        check_too_long(self.verb, self.too_long, self.length)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a document in a sequence."""
+        return self.length
 
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
         """Pack documents of these lengths, by the strategy."""
@@ -118,14 +172,15 @@ class PackedOrder:
     """
 
     def __init__(
-        self, documents: BoundOrder, lengths: NDArray[np.integer[Any]], packing: Packing, *, seed: int, epoch: int
+        self, documents: BoundOrder, lengths: NDArray[np.integer[Any]], packing: Grouping, *, seed: int, epoch: int
     ) -> None:
         self.documents, self.packing = documents, packing
         self._lengths, self._seed, self._epoch = lengths, seed, epoch
         self._blocks: dict[int, _Block] = {}
         num_blocks = -(-documents.num_samples // packing.block)
-        counts = [len(self._block(number).nodes) for number in range(num_blocks)]
-        self._first = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, dtype=np.int64))])
+        self._first = np.zeros(num_blocks + 1, dtype=np.int64)
+        for number in range(num_blocks):
+            self._first[number + 1] = self._first[number] + len(self._block(number).nodes)
 
     @property
     def num_samples(self) -> int:
@@ -222,17 +277,30 @@ class PackedOrder:
             mine = np.arange((node - start) % num_nodes, stop - start, num_nodes)
             found = self.packing.packed(lengths[mine])
             numbers = np.arange(found.num_sequences)
-            if len(numbers):
+            if len(numbers) and not self.packing.alike:
                 numbers = permute(numbers, len(numbers), key(self._seed, self._epoch, "sequences", number, node))
             order.append(numbers + sum(each.num_sequences for each in packed))
             packed.append(found)
             rows.append(mine[found.document])
         nodes, turns = _in_turns([each.num_sequences for each in packed])
+        if self.packing.alike and len(turns):
+            runs = self._in_runs(number, len(turns))
+            nodes, turns = nodes[runs], turns[runs]
         counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(each.first_piece) for each in packed)])
         row = np.concatenate(rows)
         starts, stops = (np.concatenate([getattr(each, name) for each in packed]) for name in ("start", "stop"))
         pieces = Pieces(np.cumsum(counts), ids[row], start + row, chunks[row], starts, stops)
         return _Block(nodes, pieces.chosen(np.concatenate(order)[turns]))
+
+    def _in_runs(self, number: int, num_sequences: int) -> NDArray[np.int64]:
+        """Return the sequences of a block, sorted before, in runs that end at multiples of ``alike`` positions."""
+        runs = (self._first[number] + np.arange(num_sequences)) // self.packing.alike
+        runs -= runs[0]
+        num_runs = int(runs[-1]) + 1
+        turn = permute(np.arange(num_runs), num_runs, key(self._seed, self._epoch, "runs of batches", number))
+        found = np.empty(num_sequences, dtype=np.int64)
+        found[np.argsort(turn[runs], kind="stable")] = np.arange(num_sequences)
+        return found
 
 
 def _in_turns(counts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

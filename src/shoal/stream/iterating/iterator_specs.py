@@ -18,6 +18,7 @@ from shoal.pipeline.columns.column_sources import gathers
 from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.missing_fields import warner_of_missing
 from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import Stage, filters_in
 from shoal.reading.reading_options import ReadingOptions
@@ -48,7 +49,7 @@ class PipelineSpec:
     threaded: Threaded | None = None
     allocate: Callable[..., NDArray[Any]] = np.empty
     in_parts: bool = False
-    sequences: SequenceFields | None = None
+    sequences: SequenceFields | PaddedFields | None = None
 
     @property
     def fills(self) -> bool:

@@ -1,4 +1,4 @@
-"""Sequences of a rank: which documents they are made of, and their arrays from what was read."""
+"""Sequences of a rank, or batches by length: which documents they are made of, and their arrays."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.partition import Share
 from shoal.order.sequences.packed_order import PackedOrder, Pieces
+from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import DROPPED
@@ -26,7 +27,9 @@ class SequenceShares:
     A span is planned before the one before it is made: ``_waiting`` has those that are planned and not made.
     """
 
-    def __init__(self, order: PackedOrder, fields: SequenceFields, lengths: NDArray[np.integer[Any]]) -> None:
+    def __init__(
+        self, order: PackedOrder, fields: SequenceFields | PaddedFields, lengths: NDArray[np.integer[Any]]
+    ) -> None:
         self._order, self._fields, self._lengths = order, fields, lengths
         self._waiting: deque[tuple[Share, Pieces]] = deque()
 
@@ -55,31 +58,40 @@ class SequenceShares:
                 position.num_yielded = step
                 if begin < end:
                     arrays = self._made(samples, pieces, begin, end, source)
-                    made = deliver(arrays, share.repeated[begin:end]) if batched else _alone(arrays, source)
+                    repeated = share.repeated[begin:end]
+                    if isinstance(self._fields, PaddedFields):  # a row for each document
+                        repeated = np.repeat(repeated, np.diff(pieces.first[begin : end + 1]))
+                    made = deliver(arrays, repeated) if batched else _alone(arrays, source)
                     position.num_yielded = step + 1  # only now: a batch that failed was not yielded
                     yield made
                 position.num_yielded = step + 1
 
     def _made(
         self, samples: Iterator[Any], pieces: Pieces, begin: int, end: int, source: BatchContext
-    ) -> dict[str, NDArray[Any]]:
+    ) -> dict[str, Any]:
         """Make the arrays of the sequences ``[begin, end)`` of a span."""
         low, high = int(pieces.first[begin]), int(pieces.first[end])
         made, ids = source.made, pieces.ids[low:high].tolist()
-        tokens = []
+        tokens, documents, fields = [], [], self._fields
         for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
             result = made(sample, sample_id) if made else sample
             if result is DROPPED or result is SKIPPED:
                 msg = f"the sample with id {sample_id} was left out, and its sequence was packed with it"
                 raise UsageError(msg, hint="select() leaves documents out before they are packed")
-            tokens.append(self._fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
-        first = pieces.first[begin : end + 1] - low
-        counters, stops = source.counters, pieces.stops[low:high]
-        num_tokens = int((stops - pieces.starts[low:high]).sum())
+            tokens.append(fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
+            documents.append(result)
+        starts, stops, counters = pieces.starts[low:high], pieces.stops[low:high], source.counters
+        if isinstance(fields, PaddedFields):
+            arrays = fields.arrays(documents, tokens, starts, stops, source.pipeline.collator)
+            num_places = arrays["attention_mask"].size
+        else:
+            arrays = fields.arrays(tokens, pieces.first[begin : end + 1] - low, starts, stops)
+            num_places = (end - begin) * fields.length
+        num_tokens = int((stops - starts).sum())
         counters.num_tokens += num_tokens
-        counters.num_padding_tokens += (end - begin) * self._fields.length - num_tokens
+        counters.num_padding_tokens += num_places - num_tokens
         counters.num_cut_documents += int(np.count_nonzero(stops < self._lengths[pieces.ids[low:high]]))
-        return self._fields.arrays(tokens, first, pieces.starts[low:high], stops)
+        return arrays
 
 
 def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:

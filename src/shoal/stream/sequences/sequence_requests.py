@@ -1,4 +1,4 @@
-"""Arguments of `Dataset.pack_sequences`, and the lengths of documents that it finds in the index."""
+"""Arguments of `pack_sequences` and `batch_by_length`, and the lengths of documents that they find in the index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.sequences.packed_order import Packing
+from shoal.order.sequences.length_batches import LengthBatches
+from shoal.order.sequences.packed_order import Grouping, Packing
+from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.index_columns import column_of
@@ -18,10 +20,10 @@ from shoal.stream.index_columns import column_of
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """Arguments of `Dataset.pack_sequences`: the packing, the fields, and the column of the index with the lengths."""
+    """The grouping of documents, the fields of a group, and the column of the index with the lengths of documents."""
 
-    packing: Packing
-    fields: SequenceFields
+    packing: Grouping
+    fields: SequenceFields | PaddedFields
     lengths: str
 
     @classmethod
@@ -44,6 +46,23 @@ class SequenceRequest:
         packing = Packing(length, strategy, block, too_long)
         return cls(packing, SequenceFields(packing.length, key, separator, padding, tuple(extras)), lengths)
 
+    @classmethod
+    def by_length(
+        cls,
+        size: int | None,
+        max_tokens: int | None,
+        buckets: Sequence[int],
+        key: str,
+        lengths: str,
+        padding: int,
+        too_long: str,
+        alike: int,
+        block: int,
+    ) -> SequenceRequest:
+        """Return the request for the arguments of `Dataset.batch_by_length`; `UsageError` for wrong ones."""
+        batches = LengthBatches(size, max_tokens, tuple(buckets), too_long, alike, block)
+        return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
+
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
 
@@ -51,12 +70,16 @@ class SequenceRequest:
         """
         columns = [column_of(part.index, self.lengths) for part in parts]
         found = np.concatenate(columns) if len(columns) > 1 else columns[0]
+        packing, fields = self.packing, self.fields
         if found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
-            msg = f"pack_sequences(lengths={self.lengths!r}): the column has {found.dtype} and no counts of tokens"
+            msg = f"{packing.verb}(lengths={self.lengths!r}): the column has {found.dtype} and no counts of tokens"
             raise UsageError(msg, hint="`shoal repack --tokenize` and `shoal index --columns` make one")
-        found = found if self.fields.separator is None else found + 1
-        if self.packing.too_long == "refuse" and len(found) and int(found.max()) > self.packing.length:
-            longest = int(found.argmax())
-            msg = f"the sample with id {longest} has {int(found[longest])} tokens, and a sequence {self.packing.length}"
+        if isinstance(fields, SequenceFields) and fields.separator is not None:
+            found = found + 1
+        longest = packing.longest
+        if packing.too_long == "refuse" and longest is not None and len(found) and int(found.max()) > longest:
+            worst = int(found.argmax())
+            group = "a sequence" if isinstance(fields, SequenceFields) else "a batch at most"
+            msg = f"the sample with id {worst} has {int(found[worst])} tokens, and {group} {longest}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or select() without it')
         return found

@@ -1,0 +1,117 @@
+"""Batches of documents of similar length, from their lengths alone, so that little is padded.
+
+The documents of a block are sorted by length, from the longest down, and cut into batches: each has as many as its
+longest allows. Borders of buckets round lengths up, so that batches have few shapes; what does not fill a batch of one
+bucket goes to the next shorter one. So all batches but the last of a block are full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.protocol import as_whole
+from shoal.order.sequences.packed_block import PackedBlock
+from shoal.order.sequences.packed_order import check_too_long
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBatches:
+    """Arguments of batches by length: at most ``size`` documents and at most ``max_tokens`` tokens, padding included.
+
+    Attributes
+    ----------
+    buckets
+        Lengths to which documents are padded, ascending; none for that of the longest in a batch.
+    too_long
+        What becomes of documents of more than `longest` tokens; who "refuses" them does so before.
+    alike
+        Batches in a row that hold documents of neighbouring lengths.
+    block
+        Positions of documents that are sorted together, those of each canonical node for themselves.
+    """
+
+    verb: ClassVar[str] = "batch_by_length"
+
+    size: int | None = None
+    max_tokens: int | None = None
+    buckets: tuple[int, ...] = ()
+    too_long: str = "refuse"
+    alike: int = 8
+    block: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        if self.size is None and self.max_tokens is None:
+            msg = "batch_by_length() takes a number of documents, max_tokens=, or both"
+            raise UsageError(msg, hint="batch_by_length(32) or batch_by_length(max_tokens=16_384)")
+        for name in ("size", "max_tokens", "alike", "block"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if (number := as_whole(name, value)) < 1:
+                msg = f"batch_by_length({name}={number}) must be at least 1"
+                raise UsageError(msg)
+            object.__setattr__(self, name, number)
+        buckets = tuple(as_whole("buckets", border) for border in self.buckets)
+        if list(buckets) != sorted(set(buckets)) or (buckets and buckets[0] < 1):
+            msg = f"batch_by_length(buckets={list(buckets)}) takes lengths from 1 up, each larger than the one before"
+            raise UsageError(msg)
+        if buckets and self.max_tokens is not None and buckets[-1] > self.max_tokens:
+            msg = f"a batch of max_tokens={self.max_tokens} has no room for a document of the bucket {buckets[-1]}"
+            raise UsageError(msg, hint="a larger max_tokens=, or a smaller last bucket")
+        object.__setattr__(self, "buckets", buckets)
+        check_too_long(self.verb, self.too_long, self.longest)
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a document in a batch; None if there is no limit."""
+        return self.buckets[-1] if self.buckets else self.max_tokens
+
+    def padded(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lengths that documents are padded to by their buckets, same shape.
+
+        >>> LengthBatches(size=8, buckets=(16, 64)).padded(np.array([3, 16, 17])).tolist()
+        [16, 16, 64]
+        """
+        if not self.buckets:
+            return lengths
+        borders = np.array(self.buckets, dtype=np.int64)
+        return borders[np.searchsorted(borders, lengths)]
+
+    def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
+        """Cut documents of these lengths into batches; those without tokens are in none. 0.1 us a document.
+
+        >>> found = LengthBatches(max_tokens=12).packed(np.array([3, 9, 4, 5, 2]))
+        >>> [found.document[start:stop].tolist() for start, stop in zip(found.first_piece, found.first_piece[1:])]
+        [[1], [3, 2], [0, 4]]
+        """
+        longest = self.longest
+        if longest is not None and self.too_long == "drop":
+            lengths = np.where(lengths > longest, 0, lengths)
+        most = longest or max(1, int(lengths.max(initial=0)))
+        num_pieces = -(-lengths // most)
+        document = np.repeat(np.arange(len(lengths)), num_pieces)
+        start = (np.arange(len(document)) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)) * most
+        stop = np.minimum(start + most, lengths[document])
+        widths = self.padded(stop - start)
+        by_width = np.argsort(-widths, kind="stable")
+        first = self._cuts(widths[by_width].tolist())
+        return PackedBlock(0, first, document[by_width], start[by_width], stop[by_width])
+
+    def _cuts(self, widths: list[int]) -> NDArray[np.int64]:
+        """Return the first document of each batch, and their number; ``widths`` descend."""
+        cuts, at, number = [0], 0, len(widths)
+        while at < number:
+            room = number if self.max_tokens is None else self.max_tokens // widths[at]
+            at = min(number, at + (room if self.size is None else min(room, self.size)))
+            cuts.append(at)
+        return np.array(cuts, dtype=np.int64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, for a state."""
+        names = ("size", "max_tokens", "too_long", "alike", "block")
+        return {**{name: getattr(self, name) for name in names}, "buckets": list(self.buckets)}

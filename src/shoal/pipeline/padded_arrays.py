@@ -1,0 +1,85 @@
+"""Batches of documents of similar length: arrays padded to one length, beside the other fields of the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+
+_MADE = ("lengths", "attention_mask")
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedFields:
+    """Fields of padded batches.
+
+    Attributes
+    ----------
+    padded
+        The function from lengths to those that documents are padded to.
+    key
+        The field of a document that has its tokens, and of a batch.
+    padding
+        Value that fills a document up.
+    """
+
+    padded: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    key: str = "tokens"
+    padding: int = 0
+
+    def tokens_of(self, document: Any, num_tokens: int, sample_id: int) -> NDArray[Any]:
+        """Return the tokens of a document; `UsageError` if it has not as many as the index says."""
+        if not isinstance(document, Mapping) or self.key not in document:
+            msg = f"batch_by_length(key={self.key!r}): the sample with id {sample_id} has no such field"
+            raise UsageError(msg, hint="documents are dicts; decode() or tokenizing may come before")
+        if taken := [name for name in _MADE if name in document]:
+            msg = f"batch_by_length() makes the field {taken[0]!r}, and the sample with id {sample_id} has one"
+            raise UsageError(msg, hint=f'rename it before: .rename(other="{taken[0]}")')
+        tokens = np.asarray(document[self.key])
+        if not tokens.ndim or tokens.dtype.kind not in "biuf":
+            msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
+            raise UsageError(msg, hint="batch_by_length() takes an array of numbers for each document")
+        if len(tokens) != num_tokens:
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and {num_tokens} by the index"
+            raise UsageError(msg, hint="the index has other lengths: of another tokenizer, or from before a change")
+        return tokens
+
+    def arrays(
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        tokens: Sequence[NDArray[Any]],
+        starts: NDArray[np.int64],
+        stops: NDArray[np.int64],
+        collate: Callable[[list[Any]], Any],
+    ) -> dict[str, Any]:
+        """Return the fields of one batch; ``collate`` makes those that are not the tokens.
+
+        ``key`` has shape (num_documents, padded length, ...), ``lengths`` (int32) has shape (num_documents,), and
+        ``attention_mask`` (bool), of shape (num_documents, padded length), is false for padding.
+
+        Parameters
+        ----------
+        documents, tokens
+            The documents, and the tokens of each.
+        starts, stops
+            The part of each document that is in the batch, shape (num_documents,).
+        """
+        lengths = stops - starts
+        width = int(self.padded(lengths.max(keepdims=True))[0])
+        dtype = np.result_type(*{each.dtype for each in tokens})
+        shapes = {each.shape[1:] for each in tokens}
+        if len(shapes) > 1:
+            msg = f"the documents of a batch have arrays {self.key!r} with rows of the shapes {sorted(shapes)}"
+            raise UsageError(msg, hint="batch_by_length() pads along the first axis; the others must be equal")
+        filled = np.full((len(tokens), width, *shapes.pop()), self.padding, dtype=dtype)
+        for row, each, start, stop in zip(filled, tokens, starts.tolist(), stops.tolist(), strict=True):
+            row[: stop - start] = each[start:stop]
+        rest = [{name: value for name, value in each.items() if name != self.key} for each in documents]
+        others = collate(rest) if any(rest) else {}
+        mask = np.arange(width) < lengths[:, None]
+        return {self.key: filled, "lengths": lengths.astype(np.int32), "attention_mask": mask, **others}

@@ -1,0 +1,125 @@
+"""Methods of a dataset that group documents by their lengths: sequences of a fixed length, and padded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from shoal.stream.dataset_requests import Batching
+from shoal.stream.dataset_run import DatasetRun
+from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.dataset_stream import Stream
+from shoal.stream.sequences.sequence_requests import SequenceRequest
+
+
+class LengthVerbs(DatasetRun):
+    """Methods of `Dataset` that need to know how long documents are; each makes another dataset."""
+
+    def __init__(self, spec: DatasetSpec) -> None:
+        self.stream = Stream(spec)  # for the modules of shoal, and not public
+
+    def pack_sequences(
+        self,
+        length: int,
+        *,
+        key: str = "tokens",
+        strategy: str = "concat",
+        lengths: str = "num_tokens",
+        separator: int | None = None,
+        padding: int = 0,
+        extras: Sequence[str] = (),
+        too_long: str = "cut",
+        block: int = 1 << 16,
+    ) -> Self:
+        """Pack documents into sequences of ``length`` tokens, of which `batch` makes batches.
+
+        A sequence has the fields ``key``, ``segment_ids`` (its documents are 1, 2, ...; padding is 0) and
+        ``position_ids`` (from 0 in each document), arrays of shape (length,). Every token of an epoch comes once, at
+        any world size; each epoch is packed anew. States, batches and ranks count sequences.
+
+        Parameters
+        ----------
+        key
+            The field with a document's tokens, an array of integers of shape (num_tokens,).
+        strategy
+            "concat" lays documents end to end and cuts them where a sequence is full. The others keep documents whole:
+            "first_fit" puts each into the first sequence that has room, "best_fit" the longest first into the fullest.
+        too_long
+            A document of more than ``length`` tokens is "cut" into full sequences and a rest, which is packed with
+            others; or it is left out ("drop"), or an error before the run ("refuse").
+        lengths
+            The column of the index with the number of tokens of each document.
+        separator
+            A token to be put behind each document; None for none.
+        padding
+            The token that fills up what no document fills.
+        extras
+            Further fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of documents
+            and paddings in a batch laid end to end, shape (num_segments + 1,).
+        block
+            Documents that are packed together: those of each canonical node in so many positions of their order.
+
+        Raises
+        ------
+        UsageError
+            The index has no such column, an argument is invalid, or a filter or `batch` came before.
+        """
+        request = SequenceRequest.asked(length, key, strategy, lengths, block, too_long, separator, padding, extras)
+        return type(self)(self.stream.spec.packed(request))
+
+    def batch_by_length(
+        self,
+        size: int | None = None,
+        *,
+        max_tokens: int | None = None,
+        buckets: Sequence[int] = (),
+        key: str = "tokens",
+        lengths: str = "num_tokens",
+        padding: int = 0,
+        too_long: str = "refuse",
+        remainder: str = "keep",
+        alike: int = 8,
+        block: int = 1 << 16,
+    ) -> Self:
+        """Group documents of similar length into batches, and pad each to its longest.
+
+        A rank gets a whole batch at each step: the field ``key``, of shape (num_documents, padded length), longest
+        first; ``attention_mask`` of the same shape, false for padding; ``lengths`` of shape (num_documents,); and the
+        other fields as in `batch`. Batches do not depend on the world size, each epoch makes others, and states and
+        `num_samples` count them. Documents without tokens are in none.
+
+        Parameters
+        ----------
+        size
+            Documents in a batch, at most.
+        max_tokens
+            Tokens in a batch, padding included, at most: number of documents times padded length.
+        buckets
+            Lengths to pad to, ascending: batches have few shapes. The last is that of the longest document. What does
+            not fill a batch of a bucket is padded with the next shorter one's documents.
+        key
+            The field with a document's tokens: an array of shape (num_tokens, ...).
+        lengths
+            The column of the index with the number of tokens of each document.
+        padding
+            The value that fills documents up.
+        too_long
+            A document of more tokens than the last bucket, or ``max_tokens``, is an error before the run ("refuse"),
+            left out ("drop"), or "cut" into rows of that length and a rest.
+        remainder
+            The last step of an epoch may have too few batches for all ranks: "keep" or "pad" it with repeats, marked
+            true in ``__pad__``, or "drop" it.
+        alike
+            Batches in a row that hold documents of neighbouring lengths: the number of ranks or a multiple of it, so
+            that they wait little for each other. It is part of the order, and stays the same when the ranks change.
+        block
+            Documents that are sorted together: those of each canonical node in so many positions of their order.
+
+        Raises
+        ------
+        UsageError
+            The index has no such column, an argument is invalid, or a filter or `batch` came before.
+        """
+        given = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
+        spec = self.stream.spec.packed(SequenceRequest.by_length(*given))
+        return type(self)(spec.in_batches(Batching.asked(1, None, remainder)))

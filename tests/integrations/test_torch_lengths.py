@@ -1,0 +1,40 @@
+"""Runs over batches by length and packed sequences, killed by SIGKILL and resumed at other world sizes."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integrations import train_lengths
+
+import shoal
+
+
+@pytest.mark.parametrize("how", ["by length", "best_fit"])
+@pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+def test_a_run_that_is_killed_has_every_token_once(how: str, tmp_path: Path) -> None:
+    train_lengths.write(tmp_path)
+    context: Any = multiprocessing.get_context("forkserver")
+    for number, (world_size, num_workers, steps) in enumerate([(2, 1, 7), (3, 0, 6), (1, 2, 0)]):
+        ranks = [
+            context.Process(
+                target=train_lengths.run, args=(tmp_path, how, number, rank, world_size, num_workers, steps)
+            )
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(120)
+        assert [process.exitcode for process in ranks] == [-signal.SIGKILL if steps else 0] * world_size
+    saved = [json.loads(path.read_text()) for path in tmp_path.glob("saved-*.json")]
+    assert len(saved) == 6
+    tokens = sorted(token for each in saved for token in each["tokens"])
+    assert tokens == list(range(len(tokens)))
+    assert len(tokens) == int(shoal.open(tmp_path / "data").index_column("num_tokens").sum())
+    whole = shoal.merge_certificates([each["certificate"] for each in saved])
+    train_lengths.dataset(tmp_path, how).check_certificate(whole)
