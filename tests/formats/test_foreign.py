@@ -163,6 +163,10 @@ def test_a_wrong_index_is_noticed_or_harmless(kind: str, words: list[int]) -> No
         assert found.sample_starts.tolist() == scan(name, data).sample_starts.tolist()
 
 
+def part(data: bytes, first: int, end: int) -> bytes:
+    return data[first:end]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_of_another_shard_is_noticed_and_counted(kind: str) -> None:
     name, data, _ = made(kind, 40)
@@ -170,7 +174,12 @@ def test_an_index_of_another_shard_is_noticed_and_counted(kind: str) -> None:
         index = made(kind, other)[2]
         assert by_index(name, data, index)[0] is None
         found = checked_scan(
-            format_named(name), lambda a, b: data[a:b], len(data), shard="s", index=partial(bytes, index)
+            format_named(name),
+            lambda a, b: data[a:b],
+            len(data),
+            shard="s",
+            index=partial(part, index),
+            index_bytes=len(index),
         )
         assert found.notes["stale_indexes"] == 1
         assert found.num_samples == 40
@@ -179,7 +188,13 @@ def test_an_index_of_another_shard_is_noticed_and_counted(kind: str) -> None:
 def test_a_shard_scanned_by_an_index_must_hold_what_its_manifest_says() -> None:
     name, data, index = made("energon", 40)
     check = partial(
-        checked_scan, format_named(name), lambda a, b: data[a:b], len(data), shard="s", index=partial(bytes, index)
+        checked_scan,
+        format_named(name),
+        lambda a, b: data[a:b],
+        len(data),
+        shard="s",
+        index=partial(part, index),
+        index_bytes=len(index),
     )
     assert check(expected=Expected(len(data), 40)).notes == {}
     with pytest.raises(ShardError, match="says 41 samples, and 40 are found"):
@@ -286,7 +301,14 @@ def test_a_sample_that_is_cut_in_two_is_noticed_at_every_border(kind: str, num_s
         assert by_index("tar", data, index)[0] is None
         num_passed += by_index("tar", data, index, is_local=False)[0] is not None
     assert num_passed or kind == "directories"  # the few places that are always compared do not tell
-    found = checked_scan(format_named("tar"), lambda a, b: data[a:b], len(data), shard="s", index=lambda: index)
+    found = checked_scan(
+        format_named("tar"),
+        lambda a, b: data[a:b],
+        len(data),
+        shard="s",
+        index=lambda a, b: index[a:b],
+        index_bytes=len(index),
+    )
     assert found.notes["stale_indexes"] == 1
     assert found.num_samples == num_samples
 

@@ -32,6 +32,7 @@ if _TYPE_CHECKING:
     from shoal.formats.tar.reader import Tar
     from shoal.formats.tfrecord.reader import TFRecord
     from shoal.formats.tfrecord.recordio import RecordIO
+    from shoal.formats.tokens.token_files import Tokens
     from shoal.index.shard_scan import Buffer, ShardScan
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "TFRecord",
     "Tar",
     "Text",
+    "Tokens",
     "borders_in",
 ]
 
@@ -76,6 +78,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.tar.reader": "Tar",
         "shoal.formats.tfrecord.reader": "TFRecord",
         "shoal.formats.tfrecord.recordio": "RecordIO",
+        "shoal.formats.tokens.token_files": "Tokens",
         "shoal.index.shard_scan": "Buffer ShardScan",
     },
 )

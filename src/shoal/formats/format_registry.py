@@ -24,6 +24,7 @@ from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tar.reader import Tar
 from shoal.formats.tfrecord.reader import TFRecord
 from shoal.formats.tfrecord.recordio import RecordIO
+from shoal.formats.tokens.token_files import Tokens
 from shoal.hints import did_you_mean
 
 _TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
@@ -35,6 +36,7 @@ _WITH_OPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
     "litdata": LitData,
     "litdata_tokens": lambda options: LitDataTokens(options, block_size=options["block_size"]),
     "folder": lambda options: Folder(**options),
+    "tokens": lambda options: Tokens(**options),
 }
 _TOKENS_FORMAT = 'format=shoal.formats.LitDataTokens(json.loads(Path("DIR/index.json").read_text()), block_size=2049)'
 _OF_AN_INDEX = {
@@ -131,11 +133,14 @@ def format_of(path: str) -> Format:
     for suffix, name in _LINES_OF_JSON.items():
         if lowered.endswith(suffix):
             return FORMATS[name]
+    tokens = "tokens? format=shoal.formats.Tokens(length) reads windows of them; " * lowered.endswith(Tokens.suffixes)
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
     columns, rows = (", ".join(each for entry in kind for each in entry.suffixes) for kind in (_COLUMNS, _ROWS))
     suffixes = f"{columns}; {rows}, and the latter followed by .{', .'.join(CODECS)}"
     msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {suffixes}"
-    raise SourceError(msg, hint=f"say it with format=, one of {_known()}; shards of other formats cannot be read")
+    raise SourceError(
+        msg, hint=f"{tokens}say it with format=, one of {_known()}; shards of other formats cannot be read"
+    )
 
 
 def suffixes_in_directories() -> tuple[str, ...]:

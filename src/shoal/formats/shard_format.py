@@ -197,6 +197,15 @@ class PiecemealFormat(Protocol):
         ...
 
 
+@runtime_checkable
+class BesideFormat(Protocol):
+    """A format of which another file beside a shard, if there is one, says where its samples are."""
+
+    def scan_beside(self, beside: ReadBytes, beside_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the samples of a shard of ``num_bytes`` bytes by the file beside it; raises what `Format.scan` would."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Placeholder for the bytes of a field that were not read: only their number is known."""

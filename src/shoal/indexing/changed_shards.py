@@ -29,12 +29,13 @@ from shoal.formats.shard_format import Format, ReadBytes
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import SCAN_RULE
+from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
 from shoal.storage.cache_directory import Scratch
 from shoal.storage.remote_objects import nanoseconds_of, same_time
 from shoal.storage.retry import CountedReads, Counting
-from shoal.storage.store_protocol import Advise, ObjectInfo, ReadRange, Stat, StatAgain
+from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat, StatAgain
 
 _log = logging.getLogger("shoal")
 
@@ -46,7 +47,7 @@ _HINT = "the shard changed after it was indexed: restore it, or run `shoal index
 _SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
 
 
-class _CheckStore(ReadRange, Advise, Stat, Protocol):
+class _CheckStore(ReadRange, Advise, Stat, Find, Protocol):
     """Store methods needed for checking."""
 
 
@@ -179,7 +180,8 @@ class ShardCheck:
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
         with reading_one(store, info.path, info.num_bytes, costs=self._costs) as read:
             try:
-                scan = scan_again(self._format, read, info.num_bytes, shard=name, head=head)
+                beside = needed_beside(info.path, self._format, self._store)
+                scan = scan_again(self._format, read, info.num_bytes, shard=name, head=head, **beside)
             except ShardError as error:
                 what = f"is not the one that was indexed, and cannot be scanned: {error.args[0]}"
                 msg = f"this shard, now of {sizes}, {what}"

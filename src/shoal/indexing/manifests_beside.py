@@ -7,9 +7,11 @@ have several, one for each stream.
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from posixpath import basename, dirname
 from typing import Any, Protocol
 
@@ -26,7 +28,7 @@ from shoal.formats.metadata.manifests import (
     read_manifest,
 )
 from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, foreign_names
-from shoal.formats.shard_format import Format
+from shoal.formats.shard_format import BesideFormat, Format
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
 from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat
@@ -159,12 +161,21 @@ def third_party_indexes(paths: Sequence[str], format: Format, store: _ManifestSt
             return {}
         infos = find_all([foreign_names(path)[kind] for path in paths], store)
     except StorageError as error:
+        if isinstance(format, BesideFormat):  # without it, samples would be others
+            raise
         _log.info("no index of other tools is looked for: %s", error.message)
         return {}
     pairs = ((path, info) for path, info in zip(paths, infos, strict=True) if info is not None)
-    found = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= _LIMIT_BYTES}
+    limit_bytes = sys.maxsize if isinstance(format, BesideFormat) else _LIMIT_BYTES
+    found = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= limit_bytes}
     _log.info("%d of %d shards have an index of other tools beside them", len(found), len(paths))
     return found
+
+
+def needed_beside(path: str, format: Format, store: _ManifestStore) -> dict[str, Any]:  # noqa: A002
+    """Return the index beside a shard that its format needs, as arguments for `scan_again`; none for most formats."""
+    found = third_party_indexes([path], format, store).get(path) if isinstance(format, BesideFormat) else None
+    return {} if found is None else {"index": partial(store.read_range, found[0]), "index_bytes": found[1]}
 
 
 def compare_hashes(what: Described, store: _ManifestStore) -> int:

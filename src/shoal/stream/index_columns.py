@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.folder.reader import Folder
+from shoal.formats.tokens.token_files import Tokens, token_itemsize
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
@@ -19,11 +20,13 @@ from shoal.indexing.open_source import Opened
 from shoal.pipeline.stored_types import class_labels
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
-_LABEL, _SAMPLE_BYTES = "label", "sample_bytes"
+_LABEL, _SAMPLE_BYTES, _NUM_TOKENS = "label", "sample_bytes", "num_tokens"
 
 
 def column_of(index: Index, name: str) -> NDArray[Any]:
     """Return a column, shape (num_samples,); in a folder of classes, `label` numbers the directories of its files.
+
+    Of the documents of files of tokens, `num_tokens` follows from their bytes.
 
     Raises
     ------
@@ -38,6 +41,10 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
         numbers = {word: number for number, word in enumerate(classes)}
         each = [numbers.get(basename(dirname(shard)), -1) for shard in index.shard_names]
         return np.array(each, dtype=np.int64)[index.extent_shard]
+    if name == _NUM_TOKENS and _has_token_counts(index) and index.sample_bytes is not None:
+        itemsizes = [token_itemsize(index.shard_heads[shard]) for shard in range(index.num_shards)]
+        num_samples = np.diff(index.extent_first_sample[index.shard_first_extent])
+        return index.sample_bytes // np.repeat(np.array(itemsizes, np.uint32), num_samples)
     known = _column_names(index)
     msg = f"the index has no column {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
     reads = f'`shoal index --columns {name}`, or index_columns=["{name}"] of shoal.open, reads it from the samples'
@@ -119,12 +126,17 @@ def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
 def column_names(index: Index) -> list[str]:
     """Return the columns of the index, and the label of a folder of classes."""
     derived = [_LABEL] if _LABEL not in index.columns and _folder_classes(index) else []
+    derived += [_NUM_TOKENS] if _NUM_TOKENS not in index.columns and _has_token_counts(index) else []
     return [*index.columns, *derived]
 
 
 def _column_names(index: Index) -> list[str]:
     names = [name for name in column_names(index) if name != RECORD_CRCS]
     return names + ([_SAMPLE_BYTES] if index.sample_bytes is not None else [])
+
+
+def _has_token_counts(index: Index) -> bool:
+    return index.format == Tokens.name and index.sample_bytes is not None
 
 
 def _folder_classes(index: Index) -> Sequence[str] | None:

@@ -128,7 +128,8 @@ def _check_ends(known: KnownShard, found: ShardScan) -> None:
     require(found.piece_samples is not None, known, "only pieces have piece_ends")
     require(ends.dtype == np.int64 and ends.shape == (len(starts) - 1,), known, "piece_ends are int64, one a piece")
     require(bool((ends >= starts[1:]).all()), known, "no piece ends before the next one begins")
-    require(bool((np.diff(ends) > 0).all()) and ends[-1] == starts[-1], known, "piece_ends ascend to the last start")
+    ascend = bool((np.diff(ends) > 0).all()) and (not len(ends) or ends[-1] == starts[-1])
+    require(ascend, known, "piece_ends ascend to the last start")
     require(bool((ends[:-2] <= starts[2:-1]).all()), known, "no piece has bytes of the next but one")
 
 

@@ -21,6 +21,7 @@ from shoal.formats.metadata.scanning import scan_again
 from shoal.index.shard_scan import ShardScan, has_foreign_borders
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.changed_shards import first_difference, looks_indexed, rows_of
+from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.open_source import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
@@ -144,7 +145,8 @@ def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> 
     index, name = opened.index, opened.index.shard_names[shard]
     try:
         with reading_one(opened.store, info.path, info.num_bytes, costs=costs) as read:
-            scan = scan_again(opened.format, read, info.num_bytes, shard=name, head=index.shard_heads.get(shard, {}))
+            beside, head = needed_beside(info.path, opened.format, opened.store), index.shard_heads.get(shard, {})
+            scan = scan_again(opened.format, read, info.num_bytes, shard=name, head=head, **beside)
     except ShardError as error:
         return VerifyReport([Damage("unreadable", name, error.byte, None, words_of(error))])
     difference = first_difference(rows_of(index, shard), index.shard_heads.get(shard, {}), scan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from shoal.errors import ShardError
 from shoal.formats.folder.reader import Folder
 from shoal.formats.metadata.manifests import STALE, Expected, Hashes
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
-from shoal.formats.shard_format import Format, ReadBytes, RecutFormat
+from shoal.formats.shard_format import BesideFormat, Format, ReadBytes, RecutFormat
 from shoal.index.shard_scan import BY_BORDERS, Buffer, ShardScan, has_foreign_borders
 
 STALE_INDEXES = "stale_indexes"
@@ -23,14 +23,15 @@ def checked_scan(
     *,
     shard: str,
     expected: Expected | None = None,
-    index: Callable[[], Buffer] | None = None,
+    index: ReadBytes | None = None,
+    index_bytes: int = 0,
     is_local: bool = True,
 ) -> ShardScan:
     """Scan a shard by a third-party index beside it if given, else with `Format.scan`; compare it with ``expected``.
 
-    ``index`` returns the bytes of such an index. If it does not fit the shard, the shard is scanned with `Format.scan`,
-    and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more of its offsets
-    are compared.
+    ``index`` reads such an index, of ``index_bytes``. If it does not fit the shard, the shard is scanned with
+    `Format.scan`, and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more
+    of its offsets are compared.
 
     Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards. Raises
     `ShardError` if the shard is not what was expected, or cannot be scanned.
@@ -49,7 +50,12 @@ def checked_scan(
             hashed_bytes = end_byte
         return data
 
-    found = None if index is None else scan_by_index(format, index(), read, num_bytes, shard=shard, is_local=is_local)
+    found = None
+    if index is not None and isinstance(format, BesideFormat):
+        found = format.scan_beside(index, index_bytes, num_bytes, shard=shard)
+    elif index is not None:
+        borders = index(0, index_bytes)
+        found = scan_by_index(format, borders, read, num_bytes, shard=shard, is_local=is_local)
     if found is None:
         found = format.scan(hashed_read if expected.hashes else read, num_bytes, shard=shard)
         found = found if index is None else replace(found, notes={**found.notes, STALE_INDEXES: 1})
@@ -68,11 +74,17 @@ def scan_again(
     *,
     shard: str,
     head: Mapping[str, Any],
+    index: ReadBytes | None = None,
+    index_bytes: int = 0,
 ) -> ShardScan:
     """Scan a shard knowing only what an index that keeps ``head`` of it knows, to compare the scan with that index.
 
+    ``index`` reads a third-party index beside the shard, without which a `BesideFormat` cannot scan it.
+
     Raises `ShardError` if the shard cannot be scanned.
     """
+    if index is not None and isinstance(format, BesideFormat):
+        return format.scan_beside(index, index_bytes, num_bytes, shard=shard)
     if isinstance(format, RecutFormat):
         return format.scan_as(head, read, num_bytes, shard=shard)
     found = format.scan(read, num_bytes, shard=shard)

@@ -21,7 +21,7 @@ from shoal.formats.tar.borders import doubtful_borders
 from shoal.formats.tar.names import key_and_suffix
 from shoal.index.shard_scan import ALL_VERIFIED, BY_BORDERS, Buffer, ShardScan
 
-FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio")
+FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio", "tokens")
 _WDS2IDX_WORDS = {"v1.1": 3, "v1.2": 4}  # per member: suffix, offset, size; and the name
 _NUM_COMPARED = 8  # offsets at which an index is compared with its shard: both ends, and in between
 _BLOCK = 512

@@ -57,6 +57,7 @@ def scan_shard(
         task.num_bytes,
         shard=task.name,
         expected=task.expected,
-        index=None if task.index is None else partial(read_range, task.index[0], 0, task.index[1]),
+        index=None if task.index is None else partial(read_range, task.index[0]),
+        index_bytes=0 if task.index is None else task.index[1],
         is_local=is_local,
     )

@@ -1,0 +1,1 @@
+"""Files of tokens: of nanoGPT, llm.c and Megatron-LM, in windows or as documents."""

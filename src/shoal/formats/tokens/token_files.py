@@ -1,0 +1,147 @@
+"""Files of nothing but tokens, as language models are trained on: of nanoGPT, llm.c and Megatron-LM.
+
+- nanoGPT: tokens without a header, uint16, for which the file does not say so.
+- llm.c and modded-nanogpt: 256 int32 of header (magic number, version, number of tokens), and the tokens.
+- Megatron-LM and NeMo: tokens without a header in ``a.bin``; ``a.idx`` beside it has their type and the lengths of
+  documents (`shoal.formats.tokens.megatron_index`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ShardError, UsageError
+from shoal.formats.offset_table import offset_crcs
+from shoal.formats.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.shard_format import ReadBytes, Records, Sample, Span
+from shoal.formats.tokens.megatron_index import document_borders, megatron_dtype
+from shoal.formats.tokens.token_windows import FIELD, TokenRun, WindowRecords, scan_windows
+from shoal.index.shard_scan import Buffer, ShardScan
+
+_HEADER_BYTES = 256 * 4
+_OF_MAGIC = {20240520: (1, "uint16"), 20240801: (7, "uint32")}  # version and type: GPT-2's and Llama 3's tokens
+_KINDS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
+_COPY = "an unfinished copy? copy the file again"
+_NO_DOCUMENTS = "only the .idx of Megatron-LM says where documents begin; Tokens(length) reads windows of any file"
+
+
+class Tokens:
+    """The format of files of tokens (``.bin``): nanoGPT, llm.c, modded-nanogpt, Megatron-LM; a sample has ``tokens``.
+
+    ``Tokens(1024)`` gives windows of 1,025 tokens, inputs and targets: one begins every 1,024, so each token but the
+    first of a file is a target once. Documents begin and end anywhere in them. The tokens at the end of a file that
+    fill no window are left out and counted in the index, as ``tokens_left_over``. ``Tokens()`` gives the documents of
+    Megatron-LM, with the column ``num_tokens`` for `pack_sequences`; empty ones are left out and counted.
+
+    ``dtype`` is the type of tokens in files that do not say it, those of nanoGPT; the header of llm.c and the ``.idx``
+    beside a file of Megatron-LM do. Only these are read to index a file.
+
+    Raises
+    ------
+    UsageError
+        ``length`` is less than 1, or ``dtype`` is no type of integers.
+    """
+
+    name: str = "tokens"
+    suffixes: tuple[str, ...] = (".bin",)
+
+    def __init__(self, length: int | None = None, *, dtype: str = "uint16") -> None:
+        if length is not None and length < 1:
+            msg = f"Tokens({length}): a window has at least one token and the one after it"
+            raise UsageError(msg, hint="give the context length, 1024 for instance")
+        if str(np.dtype(dtype)) not in _KINDS:
+            msg = f"Tokens(dtype={dtype!r}): tokens are integers"
+            raise UsageError(msg, hint=f"one of {', '.join(_KINDS)}")
+        self.length, self.dtype = length, str(np.dtype(dtype))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options that differ from those implied by the name of the format."""
+        length = {} if self.length is None else {"length": self.length}
+        return length | ({} if self.dtype == "uint16" else {"dtype": self.dtype})
+
+    def projected(self, names: Sequence[str]) -> Tokens:  # noqa: ARG002
+        """Return this format: there is only one field."""
+        return self
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the windows of a file with no index beside it; reads the header alone.
+
+        Raises `ShardError` if the header contradicts the size of the file, or documents are asked for.
+        """
+        if self.length is None:
+            msg = "this file has no .idx beside it"
+            raise ShardError(msg, shard=shard, byte=0, hint=_NO_DOCUMENTS)
+        return scan_windows(self._run(read, num_bytes, shard), self.length)
+
+    def scan_beside(self, beside: ReadBytes, beside_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the samples of a file by the ``.idx`` beside it: of windows its header is read, of documents all of it.
+
+        ``notes`` count ``empty_documents``. Raises `ShardError` if it is no such index, or not that of this file.
+        """
+        dtype = megatron_dtype(beside, beside_bytes, shard=shard)
+        run = _whole(dtype, 0, num_bytes, shard)
+        if self.length is not None:
+            return scan_windows(run, self.length)
+        borders = document_borders(beside, beside_bytes, num_bytes, itemsize=run.stored.itemsize, shard=shard)
+        starts = np.unique(borders)
+        num_empty = len(borders) - len(starts)
+        notes = {"empty_documents": num_empty} if num_empty else {}
+        return ShardScan(starts, offset_crcs(starts), head=run._asdict(), notes=notes)
+
+    def _run(self, read: ReadBytes, num_bytes: int, shard: str) -> TokenRun:
+        if num_bytes >= _HEADER_BYTES:
+            magic, version, num_tokens = np.frombuffer(read(0, 12), "<i4").tolist()
+            if magic in _OF_MAGIC:
+                known, dtype = _OF_MAGIC[magic]
+                run = _whole(dtype, _HEADER_BYTES, num_bytes, shard)
+                if version != known or num_tokens != run.num_tokens:
+                    found = f"version {version} with {num_tokens} tokens"
+                    msg = (
+                        f"the header says {found}, and the file has {run.num_tokens} behind a header of version {known}"
+                    )
+                    raise ShardError(msg, shard=shard, byte=4, hint=_COPY)
+                return run
+        return _whole(self.dtype, 0, num_bytes, shard)
+
+    def parse(self, buffer: Buffer, span: Span) -> Records:
+        """Open the bytes of consecutive windows, or documents.
+
+        Raises `ShardError` if the bytes do not hold that many of them.
+        """
+        if self.length is not None:
+            return WindowRecords(buffer, span, self.length)
+        starts = borders_in(buffer, span, partial(_no_borders, span), what="documents")
+        run = TokenRun.of_head(span.head)
+        crcs = partial(offset_crcs, starts, span.first_byte)
+        return CutRecords(buffer, starts, span, decode=partial(_decoded, run), crcs=crcs)
+
+
+def token_itemsize(head: Mapping[str, Any]) -> int:
+    """Return the bytes of a token by the head of a shard."""
+    return TokenRun.of_head(head).stored.itemsize
+
+
+def _whole(dtype: str, first_byte: int, num_bytes: int, shard: str) -> TokenRun:
+    """Return the tokens of a file from a byte on; refuse one that ends within a token."""
+    num_tokens, rest = divmod(num_bytes - first_byte, np.dtype(dtype).itemsize)
+    if rest:
+        msg = f"this file of {num_bytes} bytes ends within a token of {dtype}"
+        raise ShardError(msg, shard=shard, byte=num_bytes - rest, hint=f"another dtype=? {_COPY}")
+    return TokenRun(dtype, first_byte, num_tokens)
+
+
+def _decoded(run: TokenRun, data: bytes) -> Sample:
+    if len(data) % run.stored.itemsize:
+        msg = f"these {len(data)} bytes of a document end within a token of {run.dtype}"
+        raise BadRecordError(msg)
+    return {FIELD: np.frombuffer(data, run.stored).astype(run.dtype)}
+
+
+def _no_borders(span: Span) -> list[int]:
+    msg = "nothing in the file says where documents begin, and this index does not either"
+    raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint="an index keeps that of up to 10**8 documents")
