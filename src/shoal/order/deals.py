@@ -5,6 +5,10 @@ different rates, and no single position says what is done. A *deal* does: the po
 dealt, their size, the number of ranks, and how many samples of its share each rank has taken. From these numbers and
 the order follows which positions are left. If they are dealt anew, to other ranks or in other batches, the next deal
 lies on top: its global batches are cut from what the deals before it have left.
+
+Where ranks pack documents into sequences as they come, a rank has taken the documents of finished groups, and some
+sequences of the group behind them. These count for a rank that goes on as before; else the documents of that group are
+dealt anew, and those of the sequences that were yielded come again.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from numpy.typing import NDArray
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import WithoutGaps, left_beside, number_in, position_in
 from shoal.order.protocol import BoundOrder
+from shoal.order.sequences.packed_order import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,10 @@ class Deal:
         The ranges of positions that `Dataset.without` left out of the epoch.
     rank
         The only rank that ``taken`` tells of; None if it tells of all.
+    packing
+        How each rank packs the documents of its share; None if it does not.
+    sequences
+        Sequences that each rank has taken of the documents behind ``taken``; () if it does not pack.
     """
 
     epoch: int
@@ -46,6 +55,8 @@ class Deal:
     taken: tuple[int | None, ...]
     gaps: tuple[tuple[int, int], ...] = ()
     rank: int | None = None
+    packing: Packing | None = None
+    sequences: tuple[int, ...] = ()
 
     @property
     def partition(self) -> Partition:
@@ -55,13 +66,15 @@ class Deal:
     @property
     def terms(self) -> tuple[Any, ...]:
         """All but what was taken, and by whom: equal for the ranks of one run."""
-        return self.epoch, self.position, self.global_batch, self.world_size, self.gaps
+        return self.epoch, self.position, self.global_batch, self.world_size, self.gaps, self.packing
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types: the least that a rank has taken, and by how much each is ahead of that."""
         names = ("epoch", "position", "global_batch", "world_size")
         told: dict[str, Any] = {name: getattr(self, name) for name in names}
         told |= {"without": [list(each) for each in self.gaps]} if self.gaps else {}
+        if self.packing is not None:
+            told |= {"packing": self.packing.to_dict(), "sequences": list(self.sequences)}
         if self.rank is not None:
             return {**told, "rank": self.rank, "taken": self.taken[0]}
         least = min((count for count in self.taken if count is not None), default=0)
@@ -74,25 +87,39 @@ class Deal:
         names = ("epoch", "position", "global_batch", "world_size", "taken")
         epoch, position, global_batch, world_size, least = (_count(given[name]) for name in names)
         gaps = tuple((_count(start), _count(stop)) for start, stop in given.get("without", ()))
+        packing = Packing(**given["packing"]) if "packing" in given else None
+        sequences = tuple(_count(number) for number in given.get("sequences", ()))
         if "rank" in given:
-            return Deal(epoch, position, global_batch, world_size, (least,), gaps, _count(given["rank"]))
+            terms = (gaps, _count(given["rank"]), packing, sequences)
+            return Deal(epoch, position, global_batch, world_size, (least,), *terms)
         taken = tuple(None if count is None else least + _count(count) for count in given["ahead"])
-        if len(taken) != world_size:
+        if len(taken) != world_size or (packing is not None and len(sequences) != world_size):
             msg = f"{len(taken)} numbers for {world_size} ranks"
             raise ValueError(msg)
-        return Deal(epoch, position, global_batch, world_size, taken, gaps)
+        return Deal(epoch, position, global_batch, world_size, taken, gaps, None, packing, sequences)
+
+
+class Start(NamedTuple):
+    """Where a rank begins in an epoch.
+
+    ``number`` is where the deal begins, among positions that are left; ``taken`` are the samples of its share that the
+    rank has taken, and ``sequences`` those of the documents behind, where it packs these.
+    """
+
+    number: int = 0
+    taken: int = 0
+    sequences: int = 0
 
 
 class RankPlace(NamedTuple):
     """The place of one rank: its own epoch, and later ones of which it has a part already.
 
-    ``starts`` has, by epoch, the number at which the deal begins, among positions that are left, and how many samples
-    of its share the rank has taken.
+    ``starts`` are by epoch.
     """
 
     partition: Partition
     rank: int
-    starts: Mapping[int, tuple[int, int]]
+    starts: Mapping[int, Start]
 
 
 class Settled(NamedTuple):

@@ -114,6 +114,7 @@ def _merged(states: list[State]) -> State:
 def _of_all(states: list[State], epoch: int) -> Deal | None:
     """Return what all ranks have taken of an epoch; None if that is nothing."""
     taken: list[int | None] = []
+    sequences: list[int] = []
     terms: list[Deal] = []
     some = next(deal for deal in states[0].deals if deal.rank is not None)
     whole = replace(some, epoch=epoch, position=0, gaps=states[0].gaps.of_epoch(epoch))
@@ -121,8 +122,10 @@ def _of_all(states: list[State], epoch: int) -> Deal | None:
         mine = [deal for deal in state.deals if deal.rank is not None and deal.epoch == epoch]
         terms += mine
         taken.append(mine[0].taken[0] if mine else None if epoch < state.epoch else 0)
+        sequences += mine[0].sequences if mine else (0,)
     if len({deal.terms for deal in terms}) > 1:
         msg = f"these states are from different runs: global batches of epoch {epoch} are dealt in several ways"
         raise StateError(msg, hint="ranks of one run have the same batch size, and loaded the same state")
     told = replace(terms[0] if terms else whole, taken=tuple(taken), rank=None)
-    return told if any(count != 0 for count in taken) else None
+    told = replace(told, sequences=() if told.packing is None else tuple(sequences))
+    return told if any(count != 0 for count in (*taken, *told.sequences)) else None

@@ -38,6 +38,7 @@ from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
 from shoal.order.position_subsets import WithoutGaps
 from shoal.order.protocol import AXIS_BITS, LANE_BITS, BoundOrder, Dealing, innermost, lanes_of
+from shoal.order.sequences.packed_order import Packing
 
 REMAINDERS = ("keep", "pad", "drop")
 
@@ -75,6 +76,8 @@ class Partition:
         False if ranks get single samples: then G is the world size and nothing is ever repeated.
     refills
         True if ranks fill their batches from their shares, so that global batches are only dealt.
+    packing
+        How each rank packs the documents of its share into the sequences that fill its batches; None for samples.
     """
 
     global_batch: int
@@ -82,6 +85,7 @@ class Partition:
     remainder: str = "keep"
     batched: bool = True
     refills: bool = False
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         if self.remainder not in REMAINDERS:

@@ -37,8 +37,8 @@ class SequenceFields:
     padding: int = 0
     extras: tuple[str, ...] = ()
 
-    def tokens_of(self, document: Any, num_tokens: int, sample_id: int) -> NDArray[Any]:
-        """Return the tokens of a document with its separator; `UsageError` if it has not as many as the index says."""
+    def tokens_of(self, document: Any, num_tokens: int | None, sample_id: int) -> NDArray[Any]:
+        """Return the tokens of a document with its separator; `UsageError` if the index says another number of them."""
         try:
             tokens = np.asarray(document[self.key])
         except (KeyError, TypeError, IndexError):
@@ -53,7 +53,7 @@ class SequenceFields:
             raise UsageError(msg, hint="pack_sequences() takes arrays of token numbers, one for each document")
         if self.separator is not None:
             tokens = np.append(tokens, np.array([self.separator], dtype=np.min_scalar_type(self.separator)))
-        if len(tokens) != num_tokens:
+        if num_tokens is not None and len(tokens) != num_tokens:
             counts = f"{len(tokens)} tokens, and {num_tokens} by the index"
             msg = f"the sample with id {sample_id} has {counts}" + (
                 ", a separator included" * (self.separator is not None)

@@ -74,6 +74,11 @@ class ResolvedSequences(ResolvedEpochs):
         """Return how many documents so many sequences hold, about."""
         return max(1, round(num_sequences * self.documents.num_samples / max(1, self.num_samples)))
 
+    def documents_of(self, epoch: int, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of the documents in some sequences of an epoch, one for each piece, in their order."""
+        rows, back = np.unique(sequences, return_inverse=True)
+        return self.untouched(epoch).pieces(rows).chosen(back).ids
+
     @property
     def parts(self) -> tuple[ResolvedOrder, ...]:
         """The datasets that are read."""

@@ -40,7 +40,8 @@ class Counters:
     All of these but ``num_requests`` and ``requested_bytes`` stay 0 for local files.
 
     Of sequences (`Dataset.pack_sequences`), ``num_tokens`` are those of documents, separators included, and
-    ``num_padding_tokens`` the others; ``num_cut_documents`` counts the pieces of documents that did not end in them.
+    ``num_padding_tokens`` the others; ``num_cut_documents`` counts the pieces of documents that did not end in them,
+    and ``num_dropped_documents`` those that were too long, where lengths are not in the index.
 
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.
@@ -66,6 +67,7 @@ class Counters:
     num_tokens: int = 0
     num_padding_tokens: int = 0
     num_cut_documents: int = 0
+    num_dropped_documents: int = 0
     num_skipped: int = 0
     skipped_ids: list[int] = field(default_factory=list)
     num_reads: int = 0

@@ -30,6 +30,7 @@ _HELP = {
     "num_tokens": "Tokens of documents in sequences, separators included.",
     "num_padding_tokens": "Tokens of sequences that no document filled.",
     "num_cut_documents": "Pieces of documents that did not end in their sequence.",
+    "num_dropped_documents": "Documents left out because they are longer than a sequence.",
     "num_skipped": "Samples that were due and left out because they are damaged.",
     "num_reads": "Reads that the order needed.",
     "num_rereads": "Reads of chunks that had been evicted.",

@@ -15,6 +15,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sampling.shares import Repeats, Sampling
+from shoal.order.sequences.packed_order import Packing
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
@@ -186,7 +187,10 @@ class DatasetSpec:
     def packed(self, sequences: SequenceRequest) -> DatasetSpec:
         """Group the samples, which are documents, by their lengths; allowed once."""
         verb = f"{sequences.packing.verb}()"
-        self.refuse_selection(verb)
+        if sequences.lengths is None:
+            self._refuse_after_batch(verb)
+        else:
+            self.refuse_selection(verb)
         if self.sequences is not None:
             msg = "the documents are packed already"
             raise UsageError(msg, hint=f"call {verb} once")
@@ -282,12 +286,25 @@ class DatasetSpec:
 
     @property
     def refills(self) -> bool:
-        """True if batches are filled with what a filter keeps."""
-        return any(stage.refill for stage in filters_in(self.stages))
+        """True if ranks fill batches, as it is not known before what a filter keeps or how long documents are."""
+        return self.packed_as_they_come is not None or any(stage.refill for stage in filters_in(self.stages))
+
+    @property
+    def filler(self) -> str:
+        """The call by which ranks fill batches, for messages."""
+        return "pack_sequences(lengths=None)" if self.packed_as_they_come else "filter(refill=True)"
+
+    @property
+    def packed_as_they_come(self) -> Packing | None:
+        """Packing of documents whose lengths are known only when they are read; None if there is none."""
+        asked = self.sequences
+        if asked is None or asked.lengths is not None or not isinstance(asked.packing, Packing):
+            return None
+        return asked.packing
 
     def resolve(self) -> Resolved:
         """Return the order resolved to integers."""
-        if (asked := self.sequences) is not None:
+        if (asked := self.sequences) is not None and asked.lengths is not None:
             documents = self._resolved_samples(NO_GAPS)
             return ResolvedSequences(documents, asked.packing, asked.lengths_in(documents.parts), self.gaps)
         return self._resolved_samples(self.gaps)
@@ -311,4 +328,5 @@ class DatasetSpec:
         """Return the partition of epochs at this world size."""
         if self.batching is None:
             return Partition(world_size, world_size, batched=False)
-        return replace(self.batching.partition(world_size), refills=self.refills)
+        packing = self.packed_as_they_come
+        return replace(self.batching.partition(world_size), refills=self.refills, packing=packing)

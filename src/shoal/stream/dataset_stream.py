@@ -15,9 +15,11 @@ from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
+from shoal.order.deals import Start
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
 from shoal.order.seeds import MAX_SEED
+from shoal.order.sequences.packed_order import PackedOrder
 from shoal.order.state_dict import State
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
@@ -85,8 +87,8 @@ class Stream:
         rank, world_size = spec.ranks.resolve()
         partition = spec.partition(world_size)
         if spec.refills and spec.batching is None:
-            msg = "filter(refill=True) fills batches, and this dataset has none"
-            raise UsageError(msg, hint="call batch() after it, or leave out refill=True")
+            msg = f"{spec.filler} fills batches, and this dataset has none"
+            raise UsageError(msg, hint="call batch() after it")
         if spec.batching is not None and collate is usual_collate and isinstance(opened, OpenedMixture):
             refuse_other_fields(opened, spec.stages)
         if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
@@ -100,16 +102,18 @@ class Stream:
         pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting, sequences=fields)
         work = WorkerSpec(opened, resolved, pipeline, options)
         cursor = self.cursor
-        begin = (cursor.epoch, cursor.start, cursor.taken)
-        return IteratorSpec(work, *begin, counters=self.counters, cursor=cursor, later=cursor.later)
+        start, taken, sequences = cursor.start
+        begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
+        return IteratorSpec(work, *begin)
 
     def length(self) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples."""
         num_samples = self.resolved.num_samples_of(self.cursor.epoch)
         if self.spec.batching is not None and not self.spec.refills:
             return self.partition.num_batches(num_samples)
-        if self.spec.filters:
-            msg = "how many samples filter() keeps is not known before they are read"
+        if self.spec.filters or self.spec.refills:
+            what = "sequences documents fill" if self.spec.packed_as_they_come else "samples filter() keeps"
+            msg = f"how many {what} is not known before they are read"
             raise TypeError(msg)
         return self.partition.num_samples_of(self.spec.ranks.resolve()[0], num_samples)
 
@@ -135,6 +139,9 @@ class Stream:
     def ids(self, epoch: int, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
         order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
+        if isinstance(order, PackedOrder):
+            stop = order.num_samples if stop is None else stop
+            return order.pieces(order.ids(start, stop)).ids
         if stop is None and order.num_samples > FOREVER // 2:
             msg = "ids() was asked for all ids of a mixture without end"
             raise UsageError(msg, hint="ids(epoch, start, stop)")
@@ -153,7 +160,8 @@ class Stream:
         if step >= num_batches:
             msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
             raise UsageError(msg)
-        return partition.share(order, here, step, step + 1).ids
+        ids = partition.share(order, here, step, step + 1).ids
+        return self.resolved.documents_of(epoch, ids) if isinstance(self.resolved, ResolvedSequences) else ids
 
     def gaps(self, steps: Any, positions: Any, epoch: int) -> Gaps:
         """Return the positions left out already, and those that `Dataset.without` is to leave out.
@@ -193,17 +201,17 @@ class Stream:
 
     def _refuse_steps(self, verb: str) -> None:
         if self.spec.refills:
-            msg = f"{verb} counts batches, and what is in those of filter(refill=True) is not known before it is read"
+            msg = f"{verb} counts batches, and what is in those of {self.spec.filler} is not known before it is read"
             raise UsageError(msg, hint="with_ids() shows it in each batch; positions= of without() can be left out")
 
     def start_state(self) -> dict[str, Any]:
         """Return the state at which the next iterator begins."""
         cursor, spec = self.cursor, self.spec
         if not spec.refills or spec.batching is None:
-            return self.resolved.state_at(cursor.epoch, cursor.start)
+            return self.resolved.state_at(cursor.epoch, cursor.start.number)
         rank, world_size = spec.ranks.resolve()
-        here = (cursor.start, cursor.taken)
-        return self.resolved.state_at(*place_in(spec.partition(world_size), rank, cursor.epoch, here, cursor.later))
+        place = place_in(spec.partition(world_size), rank, cursor.epoch, cursor.start, cursor.later)
+        return self.resolved.state_at(*place)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the newest iterator; see `Dataset.state_dict`."""
@@ -234,12 +242,12 @@ class Stream:
             state = self._adopted(self.resolved, state)
         saved = State.from_dict(state)
         resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch
-        starts: Mapping[int, tuple[int, int]] = {saved.epoch: (resolved.number_of(saved.epoch, saved.position), 0)}
+        starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
         if saved.deals:
             rank, world_size = self.spec.ranks.resolve()
             resolved, epoch, starts = resumed(saved, resolved, self.spec.partition(world_size), rank)
         self.resolved = resolved
-        self.cursor.begin(epoch, *starts.get(epoch, (0, 0)), starts)
+        self.cursor.begin(epoch, starts.get(epoch, Start()), starts)
         self.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         self.cursor.deliveries.forget()
 

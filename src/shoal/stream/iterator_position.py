@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import StateError
-from shoal.order.deals import RankPlace
+from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition
 from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 
@@ -21,7 +21,8 @@ class Position:
     of the maker of the batches; else the receiver sets ``received``.
 
     Where ranks fill their batches, the position is that of ``rank``, and counts the samples of its share that it has
-    taken. ``later`` has the places in later epochs from which it will go on (`RankPlace`).
+    taken. ``later`` has the places in later epochs from which it will go on (`RankPlace`). Where it packs documents,
+    ``num_sequences`` have been yielded of the documents behind those.
     """
 
     epoch: int
@@ -34,7 +35,12 @@ class Position:
     sums: DeliverySums | None = None
     received: Proof = NOTHING
     rank: int | None = None
-    later: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    later: Mapping[int, Start] = field(default_factory=dict)
+    num_sequences: int = 0
+
+    def move(self, place: tuple[int, int, Proof]) -> None:
+        """Set ``num_yielded``, ``num_sequences`` and ``received``."""
+        self.num_yielded, self.num_sequences, self.received = place
 
     @property
     def num_steps(self) -> int:
@@ -76,7 +82,7 @@ class Position:
         """
         if self.rank is not None:
             ends = self.num_yielded >= self.num_steps
-            here = (self.start, self.num_yielded)
+            here = Start(self.start, self.num_yielded, self.num_sequences)
             return place_in(self.partition, self.rank, self.epoch + ends, None if ends else here, self.later)
         if self.num_yielded >= self.num_steps:
             return self.epoch + 1, 0, None
@@ -92,15 +98,15 @@ class Position:
 
 
 def place_in(
-    partition: Partition, rank: int, epoch: int, here: tuple[int, int] | None, later: Mapping[int, tuple[int, int]]
+    partition: Partition, rank: int, epoch: int, here: Start | None, later: Mapping[int, Start]
 ) -> tuple[int, int, RankPlace]:
     """Return the epoch of a rank that fills its batches, the position before which it has all of its share, its place.
 
-    ``here`` is the start of the deal, and what the rank has taken of it; None for the start of an epoch.
+    ``here`` is None for the start of an epoch.
     """
-    start, taken = later.get(epoch, (0, 0)) if here is None else here
-    starts = {number: place for number, place in later.items() if number > epoch} | {epoch: (start, taken)}
-    position = start + taken // partition.size_of(rank) * partition.global_batch
+    start = later.get(epoch, Start()) if here is None else here
+    starts = {number: place for number, place in later.items() if number > epoch} | {epoch: start}
+    position = start.number + start.taken // partition.size_of(rank) * partition.global_batch
     return epoch, position, RankPlace(partition, rank, starts)
 
 
@@ -143,16 +149,15 @@ class Cursor:
     of its epoch until one of them has reached the end: so a look at the first batch loses nothing. Positions count what
     is left of an epoch that has gaps.
 
-    Where ranks fill their batches, ``taken`` samples of this rank's share were taken before, and ``later`` has the
-    places in later epochs from which it goes on. ``loaded`` is the checksum of the state that was loaded, "" if it was
+    Where ranks fill their batches, ``start`` says what this rank has taken of its share, and ``later`` has the places
+    in later epochs from which it goes on. ``loaded`` is the checksum of the state that was loaded, "" if it was
     that of one rank alone, or if there was none.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.start = 0
-        self.taken = 0
-        self.later: Mapping[int, tuple[int, int]] = {}
+        self.start = Start()
+        self.later: Mapping[int, Start] = {}
         self.loaded = ""
         self.deliveries = Deliveries()
         self._newest: Position | None = None
@@ -167,15 +172,15 @@ class Cursor:
         self._watchers = [watcher for watcher in self._watchers if watcher() is not None]
         self._watchers.append(weakref.WeakMethod(moved))
 
-    def begin(self, epoch: int, start: int, taken: int = 0, later: Mapping[int, tuple[int, int]] | None = None) -> None:
+    def begin(self, epoch: int, start: Start, later: Mapping[int, Start] | None = None) -> None:
         """Start the next iterator here; forget the position of earlier ones."""
         self._newest, self.later = None, later or {}
-        self._move(epoch, start, taken)
+        self._move(epoch, start)
 
     def begin_epoch(self, epoch: int) -> None:
         """Start the next iterator at the start of an epoch: where a loaded state begins it, if it is a later one."""
         later = self.later if epoch > self.epoch else {}
-        self.begin(epoch, *later.get(epoch, (0, 0)), later)
+        self.begin(epoch, later.get(epoch, Start()), later)
 
     def follow(self, position: Position) -> None:
         """Report the position of this iterator from now on."""
@@ -184,11 +189,11 @@ class Cursor:
 
     def ended(self, position: Position) -> None:
         """Handle the end of an iterator: if it began where the next one would, that one starts the next epoch."""
-        if (position.epoch, position.start) == (self.epoch, self.start):
-            self._move(self.epoch + 1, *self.later.get(self.epoch + 1, (0, 0)))
+        if (position.epoch, position.start) == (self.epoch, self.start.number):
+            self._move(self.epoch + 1, self.later.get(self.epoch + 1, Start()))
 
-    def _move(self, epoch: int, start: int, taken: int) -> None:
-        self.epoch, self.start, self.taken = epoch, start, taken
+    def _move(self, epoch: int, start: Start) -> None:
+        self.epoch, self.start = epoch, start
         for watcher in self._watchers:
             if (moved := watcher()) is not None:
                 moved()

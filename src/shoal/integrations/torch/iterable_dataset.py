@@ -48,8 +48,9 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
             msg = f"shoal.torch.IterableDataset takes a shoal dataset; got {type(given).__name__}"
             raise UsageError(msg, hint="shoal.open(...)")
         if dataset.stream.spec.refills:
-            msg = "filter(refill=True) fills batches from all that workers make, and other loaders keep it apart"
-            raise UsageError(msg, hint="shoal.torch.DataLoader(ds, num_workers=...), or leave out refill=True")
+            filler = dataset.stream.spec.filler
+            msg = f"{filler} fills batches from all that workers make, and other loaders keep it apart"
+            raise UsageError(msg, hint="shoal.torch.DataLoader(ds, num_workers=...)")
         self.dataset = dataset
         self._shared, self._seen = SharedState(), 0  # the start position, for persistent workers
         self._has_begun = False

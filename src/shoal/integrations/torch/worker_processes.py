@@ -27,8 +27,9 @@ from shoal.processes.interrupts import begin_elsewhere, interrupts_wait
 from shoal.processes.process_ends import end_with_parent
 from shoal.processes.start_methods import wait_for_end, wait_for_feeders
 from shoal.storage.retry import StoppedError
-from shoal.stream.iterating.filled_batches import BatchFiller, Part, context_of
+from shoal.stream.iterating.filled_batches import Part, context_of
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
+from shoal.stream.iterating.packed_batches import filler_of
 from shoal.stream.workers.snapshot import Snapshot
 from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch, add_counts, sharing_chunks
 
@@ -196,7 +197,7 @@ class WorkerBatches:
     ) -> None:
         self.position = spec.position()
         self._next_step, self._finish = self.position.global_batches.start, finish
-        self._filler = BatchFiller(context_of(spec, self.position)) if spec.work.pipeline.fills else None
+        self._filler = filler_of(context_of(spec, self.position)) if spec.work.pipeline.fills else None
         self._workers: Workers | None = workers
         self._is_waiting = self._has_warned = False
         self._counters, self._stay = spec.counters, stay
@@ -213,10 +214,7 @@ class WorkerBatches:
         finish = self._finish or _as_it_is
         while not filler.is_full:
             if self._next_step >= position.global_batches.stop:
-                if filler.has_rest:
-                    return finish(filler.rest())
-                filler.end()
-                raise StopIteration
+                return finish(next(filler.last()))  # from where it is
             filler.add(self._received().batch)
         return finish(filler.batch())
 

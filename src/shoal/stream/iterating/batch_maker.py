@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from shoal.formats.shard_format import ColumnarFormat
@@ -27,6 +28,7 @@ from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
 from shoal.stream.iterating.filled_batches import SharedParts
 from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterating.packed_batches import filler_of, tokens_kept
 from shoal.stream.iterating.read_schedule import gathered, shares_of
 from shoal.stream.iterating.sequence_batches import SequenceShares
 from shoal.stream.iterating.source_reading import MixedReading, SourceReading
@@ -72,12 +74,15 @@ class BatchMaker:
         units_of = None if finds_units or reading.moves_units else reading.units_of
         shares = shares_of(order, pipeline, self.position, None if packed else units_of)
         make = batches_made if batched else samples_made
-        if packed is not None and pipeline.sequences is not None:
-            sequences = SequenceShares(packed.untouched(spec.epoch), pipeline.sequences, packed.lengths)
+        fields = pipeline.sequences
+        if packed is not None and fields is not None:
+            sequences = SequenceShares(packed.untouched(spec.epoch), fields, packed.lengths)
             shares, make = sequences.of_documents(shares, units_of), sequences.batches
         if pipeline.partition.refills:
-            parts_made = SharedParts(hashes, self.position)
-            shares, make = parts_made.noted(shares), parts_made.batches if pipeline.fills else parts_made.made
+            parts_made = SharedParts(hashes, self.position, tokens_kept(pipeline))
+            shares, make = parts_made.noted(shares), parts_made.made
+            if pipeline.fills:
+                make = partial(parts_made.batches, filler=filler_of(context))
         else:
             self.position.sums = sums
         if gathering is not None:

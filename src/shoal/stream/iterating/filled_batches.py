@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,10 +41,13 @@ class Part(NamedTuple):
 
 
 class SharedParts:
-    """The maker of the parts of a rank's share, from the position of an iterator on."""
+    """The maker of the parts of a rank's share, from the position of an iterator on.
 
-    def __init__(self, hashes: RecordHashes, position: Position) -> None:
-        self._of, self._epoch = hashes, position.epoch
+    ``kept`` maps a sample and its id to what is kept of it; None if that is the sample.
+    """
+
+    def __init__(self, hashes: RecordHashes, position: Position, kept: Callable[[Any, int], Any] | None = None) -> None:
+        self._of, self._epoch, self._kept = hashes, position.epoch, kept
         self._skipped = 0 if position.rank is None else position.num_yielded % position.partition.size_of(position.rank)
         self._noted: deque[tuple[NDArray[np.uint64], int]] = deque()
 
@@ -85,7 +88,7 @@ class SharedParts:
                         source.check_dropped(in_a_row, step)
                         continue
                     in_a_row = 0
-                    samples.append(result)
+                    samples.append(result if self._kept is None else self._kept(result, sample_id))
                     kept.append(number)
                 before = step * size + skipped + 1 - begin
                 skipped = 0
@@ -93,16 +96,13 @@ class SharedParts:
                     position.num_yielded = step + 1
                 yield Part(samples, [before + number for number in kept], hashes[kept])
 
-    def batches(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+    def batches(self, spans: Iterator[ReadSpan], source: BatchContext, filler: BatchFiller) -> Iterator[Any]:
         """Yield batch after batch."""
-        filler = BatchFiller(source)
         for part in self.made(spans, source):
             filler.add(part)
             while filler.is_full:
                 yield filler.batch()
-        if filler.has_rest:
-            yield filler.rest()
-        filler.end()
+        yield from filler.last()
 
 
 def context_of(spec: IteratorSpec, position: Position) -> BatchContext:
@@ -130,15 +130,27 @@ class BatchFiller:
         self._waiting = Part(samples, counts, np.concatenate([hashes, part.hashes[new:]]))
         self._has_kept = self._has_kept or bool(samples)
 
+    def last(self) -> Iterator[Any]:
+        """Yield the batches that are left when there are no more parts."""
+        self.close()
+        while self.is_full:
+            yield self.batch()
+        if self.num_ready and self._position.partition.remainder != "drop":
+            yield self.rest()
+        self.end()
+
+    def close(self) -> None:
+        """Note that there are no more parts."""
+
+    @property
+    def num_ready(self) -> int:
+        """Samples that wait for a batch."""
+        return len(self._waiting.samples)
+
     @property
     def is_full(self) -> bool:
         """True if `batch` has one."""
-        return len(self._waiting.samples) >= self._size
-
-    @property
-    def has_rest(self) -> bool:
-        """True if `rest` has a batch, once there are no more parts."""
-        return bool(self._waiting.samples) and self._position.partition.remainder != "drop"
+        return self.num_ready >= self._size
 
     def batch(self) -> Any:
         """Return the next full batch."""

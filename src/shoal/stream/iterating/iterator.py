@@ -80,7 +80,7 @@ class Iteration:
             raise ForkError(msg, hint="call iter() in the child: the dataset itself can be used there")
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
         taken: list[Any] = _NOTHING
-        num_yielded, received = position.num_yielded, position.received
+        before = (position.num_yielded, position.num_sequences, position.received)
         began = perf_counter()
         try:
             if elsewhere is None:
@@ -114,7 +114,7 @@ class Iteration:
             if isinstance(error, ValueError) and "already executing" in str(error):
                 msg = "two threads asked one iterator for its next batch at the same time"
                 raise UsageError(msg, hint="one iterator for each thread, or a lock around next()") from None
-            self._undo(error, taken, num_yielded, received)
+            self._undo(error, taken, before)
             if self._is_stopped and isinstance(error, Exception):
                 raise StopIteration from None
             raise
@@ -125,10 +125,10 @@ class Iteration:
         if self._cursor is not None:
             self._cursor.ended(self.position)
 
-    def _undo(self, error: BaseException, taken: list[Any], num_yielded: int, received: Proof) -> None:
+    def _undo(self, error: BaseException, taken: list[Any], before: tuple[int, int, Proof]) -> None:
         """Restore the state before a batch that was not given out, because of an error or an interrupt."""
         with InterruptsHeld():
-            self.position.num_yielded, self.position.received = num_yielded, received
+            self.position.move(before)
             elsewhere, is_interrupt = self._elsewhere, not isinstance(error, Exception)
             if not self._is_stopped and elsewhere is not None and elsewhere.survives_interrupts:
                 if taken:

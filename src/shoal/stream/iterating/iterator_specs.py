@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.indexing.open_source import Opened
 from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.order.deals import Start
 from shoal.order.partition import Partition
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_sources import gathers
@@ -110,7 +111,7 @@ class IteratorSpec:
 
     ``start`` and steps count what is left of the epoch. ``cursor`` follows the iterator; None for the work of others,
     whose batches are counted where they are received. Where batches are filled, ``first_step`` counts samples, and
-    ``later`` is as in `Position`.
+    ``num_sequences`` and ``later`` are as in `Position`.
     """
 
     work: WorkerSpec
@@ -119,7 +120,8 @@ class IteratorSpec:
     first_step: int = 0
     counters: Counters = field(default_factory=Counters)
     cursor: Cursor | None = None
-    later: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    num_sequences: int = 0
+    later: Mapping[int, Start] = field(default_factory=dict)
 
     def position(self) -> Position:
         """Return the starting position, which is advanced batch by batch."""
@@ -134,6 +136,7 @@ class IteratorSpec:
             leaves_out=pipeline.filters or work.options.leaves_out,
             rank=pipeline.rank if pipeline.fills else None,
             later=self.later,
+            num_sequences=self.num_sequences,
         )
 
     @property

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from shoal.errors import StateError
-from shoal.order.deals import Deal, settled, still_told
+from shoal.order.deals import Deal, Start, settled, still_told
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
 from shoal.reading.resolved_sequences import Resolved
+
+_log = logging.getLogger("shoal")
 
 
 class Resumed(NamedTuple):
@@ -19,7 +22,7 @@ class Resumed(NamedTuple):
 
     resolved: Resolved
     epoch: int
-    starts: Mapping[int, tuple[int, int]]
+    starts: Mapping[int, Start]
 
 
 def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -> Resumed:
@@ -33,8 +36,9 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
         The ranks of this dataset do not fill batches; or the state is that of another rank, and was not merged.
     """
     if not partition.refills:
-        msg = "the state was saved with filter(refill=True), where each rank is at its own position"
-        raise StateError(msg, hint="give filter() refill=True; or load a state from between two epochs")
+        msg = "ranks filled their batches in the run that saved the state, so each rank is at its own position"
+        hint = "filter(refill=True) or pack_sequences(lengths=None) as then; or load a state from between two epochs"
+        raise StateError(msg, hint=hint)
     if any(deal.rank is not None for deal in saved.deals):
         _check_rank(saved, resolved.gaps, partition, rank)
     deals: list[Deal] = []
@@ -45,29 +49,43 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
         if _dealt_as_before(here[-1], resolved.gaps, partition):
             going_on.append(here.pop())
         else:
+            _tell_of_groups(here[-1])
             kept, done[epoch] = still_told(settled(here, resolved.untouched(epoch)))
             here = list(kept)
         deals += here
     resolved = replace(resolved, deals=tuple(deals))
-    starts: dict[int, tuple[int, int]] = {epoch: (resolved.number_of(epoch, at), 0) for epoch, at in done.items()}
+    starts = {epoch: Start(resolved.number_of(epoch, at)) for epoch, at in done.items()}
     finished = set()
     for deal in going_on:
-        taken, start = deal.taken[0 if deal.rank is not None else rank], resolved.number_of(deal.epoch, deal.position)
+        mine, start = 0 if deal.rank is not None else rank, resolved.number_of(deal.epoch, deal.position)
+        taken, sequences = deal.taken[mine], deal.sequences[mine] if deal.sequences else 0
         if taken is None:
             finished.add(deal.epoch)
             taken = partition.num_samples_of(rank, resolved.num_samples_of(deal.epoch) - start)
-        starts[deal.epoch] = (start, taken)
+        starts[deal.epoch] = Start(start, taken, sequences)
     epoch = saved.epoch
     while epoch in finished:
         epoch += 1
     if epoch == saved.epoch and epoch not in starts:
-        starts[epoch] = (resolved.number_of(epoch, saved.position), 0)
+        starts[epoch] = Start(resolved.number_of(epoch, saved.position))
     return Resumed(resolved, epoch, {number: place for number, place in starts.items() if number >= epoch})
 
 
+def _tell_of_groups(deal: Deal) -> None:
+    """Log how many documents may come again, if ranks had groups of documents in work."""
+    if deal.packing is not None and (open_groups := sum(number > 0 for number in deal.sequences)):
+        most = open_groups * deal.packing.block
+        _log.warning(
+            "ranks packed documents of epoch %d as they came; open groups: %d; up to %s documents come again",
+            deal.epoch,
+            open_groups,
+            f"{most:,}",
+        )
+
+
 def _dealt_as_before(deal: Deal, gaps: Gaps, partition: Partition) -> bool:
-    dealt = (deal.global_batch, deal.world_size, deal.gaps)
-    return dealt == (partition.global_batch, partition.world_size, gaps.of_epoch(deal.epoch))
+    dealt = (deal.global_batch, deal.world_size, deal.packing, deal.gaps)
+    return dealt == (partition.global_batch, partition.world_size, partition.packing, gaps.of_epoch(deal.epoch))
 
 
 def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> None:
@@ -80,9 +98,11 @@ def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> No
         ours = {"rank": rank, "world_size": partition.world_size, "global batch": partition.global_batch}
         for name, value in theirs.items():
             if value != ours[name]:
-                msg = f"a state of filter(refill=True) is that of one rank: it was saved with {name}={value}; "
+                msg = (
+                    f"a state of ranks that fill their batches is that of one rank: it was saved with {name}={value}; "
+                )
                 msg += f"this is {name}={ours[name]}"
                 raise StateError(msg, hint=merge)
         if deal.gaps != gaps.of_epoch(deal.epoch):
-            msg = "with filter(refill=True) the state of one rank cannot be loaded where without() leaves out more"
+            msg = "the state of one rank that fills its batches cannot be loaded where without() leaves out more"
             raise StateError(msg, hint=merge)

@@ -17,6 +17,7 @@ from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import DROPPED
+from shoal.stats.counters import Counters
 from shoal.stream.iterating.batches import BatchContext
 from shoal.stream.iterating.read_schedule import ReadSpan
 
@@ -80,18 +81,29 @@ class SequenceShares:
                 raise UsageError(msg, hint="select() leaves documents out before they are packed")
             tokens.append(fields.tokens_of(result, int(self._lengths[sample_id]), sample_id))
             documents.append(result)
-        starts, stops, counters = pieces.starts[low:high], pieces.stops[low:high], source.counters
+        starts, stops = pieces.starts[low:high], pieces.stops[low:high]
         if isinstance(fields, PaddedFields):
             arrays = fields.arrays(documents, tokens, starts, stops, source.pipeline.collator)
             num_places = arrays["attention_mask"].size
         else:
             arrays = fields.arrays(tokens, pieces.first[begin : end + 1] - low, starts, stops)
             num_places = (end - begin) * fields.length
-        num_tokens = int((stops - starts).sum())
-        counters.num_tokens += num_tokens
-        counters.num_padding_tokens += num_places - num_tokens
-        counters.num_cut_documents += int(np.count_nonzero(stops < self._lengths[pieces.ids[low:high]]))
+        count_pieces(source.counters, num_places, starts, stops, self._lengths[pieces.ids[low:high]])
         return arrays
+
+
+def count_pieces(
+    counters: Counters,
+    num_places: int,
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    lengths: NDArray[np.integer[Any]],
+) -> None:
+    """Count the tokens of pieces in a number of places, and those that end before their document of some length."""
+    num_tokens = int((stops - starts).sum())
+    counters.num_tokens += num_tokens
+    counters.num_padding_tokens += num_places - num_tokens
+    counters.num_cut_documents += int(np.count_nonzero(stops < lengths))
 
 
 def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:

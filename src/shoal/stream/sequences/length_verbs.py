@@ -24,18 +24,23 @@ class LengthVerbs(DatasetRun):
         *,
         key: str = "tokens",
         strategy: str = "concat",
-        lengths: str = "num_tokens",
+        lengths: str | None = "num_tokens",
         separator: int | None = None,
         padding: int = 0,
         extras: Sequence[str] = (),
         too_long: str = "cut",
-        block: int = 1 << 16,
+        block: int | None = None,
     ) -> Self:
         """Pack documents into sequences of ``length`` tokens, of which `batch` makes batches.
 
         A sequence has the fields ``key``, ``segment_ids`` (its documents are 1, 2, ...; padding is 0) and
         ``position_ids`` (from 0 in each document), arrays of shape (length,). Every token of an epoch comes once, at
         any world size; each epoch is packed anew. States, batches and ranks count sequences.
+
+        Without lengths in the index (``lengths=None``), each rank packs what it reads, in groups of ``block``
+        documents. Then each rank has a state of its own, as with ``filter(refill=True)`` (`merge_states`). It resumes
+        to the very sequence at the same world size and batch size, and reads at most a group of documents again; at
+        another one, up to a group of each rank comes again, and nothing is missed.
 
         Parameters
         ----------
@@ -48,7 +53,7 @@ class LengthVerbs(DatasetRun):
             A document of more than ``length`` tokens is "cut" into full sequences and a rest, which is packed with
             others; or it is left out ("drop"), or an error before the run ("refuse").
         lengths
-            The column of the index with the number of tokens of each document.
+            The column of the index with the number of tokens of each document; None if they are not known before.
         separator
             A token to be put behind each document; None for none.
         padding
@@ -57,12 +62,14 @@ class LengthVerbs(DatasetRun):
             Further fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of documents
             and paddings in a batch laid end to end, shape (num_segments + 1,).
         block
-            Documents that are packed together: those of each canonical node in so many positions of their order.
+            Documents that are packed together: those of each canonical node in 65,536 positions of their order; without
+            lengths, 1024 documents of a rank.
 
         Raises
         ------
         UsageError
-            The index has no such column, an argument is invalid, or a filter or `batch` came before.
+            The index has no such column, an argument is invalid, or `batch` came before; or `filter`, if lengths are
+            in the index.
         """
         request = SequenceRequest.asked(length, key, strategy, lengths, block, too_long, separator, padding, extras)
         return type(self)(self.stream.spec.packed(request))

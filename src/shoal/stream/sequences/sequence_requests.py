@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.index.table import Index
 from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Grouping, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
@@ -17,14 +18,19 @@ from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.index_columns import column_of
 
+_BLOCK, _GROUP = 1 << 16, 1 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """The grouping of documents, the fields of a group, and the column of the index with the lengths of documents."""
+    """The grouping of documents, the fields of a group, and the column of the index with the lengths of documents.
+
+    ``lengths`` is None if there is no such column: then documents are packed as they come.
+    """
 
     packing: Grouping
     fields: SequenceFields | PaddedFields
-    lengths: str
+    lengths: str | None
 
     @classmethod
     def asked(
@@ -32,8 +38,8 @@ class SequenceRequest:
         length: int,
         key: str,
         strategy: str,
-        lengths: str,
-        block: int,
+        lengths: str | None,
+        block: int | None,
         too_long: str,
         separator: int | None,
         padding: int,
@@ -43,6 +49,8 @@ class SequenceRequest:
         if unknown := [name for name in extras if name not in EXTRAS]:
             msg = f"pack_sequences(extras=...) knows {', '.join(map(repr, EXTRAS))}; got {unknown[0]!r}"
             raise UsageError(msg)
+        if block is None:
+            block = _BLOCK if lengths is not None else _GROUP
         packing = Packing(length, strategy, block, too_long)
         return cls(packing, SequenceFields(packing.length, key, separator, padding, tuple(extras)), lengths)
 
@@ -68,7 +76,7 @@ class SequenceRequest:
 
         Raises `UsageError`: an index has no such column, it has no counts, or a document is refused as too long.
         """
-        columns = [column_of(part.index, self.lengths) for part in parts]
+        columns = [self._column(part.index) for part in parts]
         found = np.concatenate(columns) if len(columns) > 1 else columns[0]
         packing, fields = self.packing, self.fields
         if found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
@@ -83,3 +91,10 @@ class SequenceRequest:
             msg = f"the sample with id {worst} has {int(found[worst])} tokens, and {group} {longest}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or select() without it')
         return found
+
+    def _column(self, index: Index) -> NDArray[Any]:
+        try:
+            return column_of(index, str(self.lengths))
+        except UsageError as error:
+            error.hint += "; pack_sequences(lengths=None) packs documents as they come, without lengths in the index"
+            raise

@@ -34,7 +34,7 @@ class Prefetcher:
         made = iteration.position
         self.position = replace(made, sums=None)
         # In the thread that makes them, so that batch and proof match.
-        self._items = ((batch, made.proof, made.num_yielded) for batch in iteration)
+        self._items = ((batch, (made.num_yielded, made.num_sequences, made.proof)) for batch in iteration)
         self._made = made
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
         self._room = _Room(limit_bytes)
@@ -55,13 +55,14 @@ class Prefetcher:
             item, num_bytes = self._ready.popleft().result()
             if item is _END:
                 if not self._room.stop.is_set():  # the maker came to the end, perhaps some samples after the last batch
-                    self.position.num_yielded = self._made.num_yielded
+                    self.position.move((self._made.num_yielded, self._made.num_sequences, self.position.received))
                 self.close()
                 raise StopIteration
             taken.append(item)
             self._room.taken(num_bytes)
             self._ask()
-            batch, self.position.received, self.position.num_yielded = item
+            batch, place = item
+            self.position.move(place)
         return batch
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:

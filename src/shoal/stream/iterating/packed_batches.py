@@ -1,0 +1,162 @@
+"""Sequences packed from the documents of a rank as they come, where the index has no lengths.
+
+Documents are packed in groups: the next ``block`` of them that a rank has read and kept. A group begins where the one
+before it ends, so a rank that resumes there packs the same ones; of the group that was open it yields what is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.arrays.permutation import permute
+from shoal.order.seeds import key
+from shoal.order.sequences.packed_block import PackedBlock
+from shoal.order.sequences.packed_order import Packing
+from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.stream.certificates.delivery_sums import Proof
+from shoal.stream.iterating.batches import BatchContext
+from shoal.stream.iterating.filled_batches import BatchFiller, Part
+from shoal.stream.iterating.iterator_specs import PipelineSpec
+from shoal.stream.iterating.sequence_batches import count_pieces
+
+
+class _Group(NamedTuple):
+    """Packed documents: their tokens, their sequences in the order in which they are yielded, and what counts then.
+
+    ``end`` is the number of samples of the share up to the last document, with it; ``proof`` that of all documents.
+    """
+
+    tokens: list[NDArray[Any]]
+    block: PackedBlock
+    order: list[int]
+    end: int
+    proof: Proof
+
+
+class SequenceFiller(BatchFiller):
+    """The packing of parts, which hold the tokens of documents, into batches of sequences."""
+
+    def __init__(self, source: BatchContext, packing: Packing, fields: SequenceFields) -> None:
+        super().__init__(source)
+        self._packing, self._fields = packing, fields
+        self._key = (source.resolved.seed, source.position.epoch)
+        self._groups: deque[_Group] = deque()
+        self._packed_up_to = source.position.num_yielded
+
+    def add(self, part: Part) -> None:
+        """Append a part, without documents that were taken before, and pack the groups that are full."""
+        super().add(part)
+        while len(self._waiting.samples) >= self._packing.block:
+            self._pack(self._packing.block)
+
+    def close(self) -> None:
+        """Pack the documents that are left: there are no more."""
+        if self._waiting.samples:
+            self._pack(len(self._waiting.samples))
+
+    @property
+    def num_ready(self) -> int:
+        """Sequences that are packed and not yet yielded."""
+        return sum(len(group.order) for group in self._groups) - self._position.num_sequences
+
+    def rest(self) -> Any:
+        """Return the last batch of the share; if it is to be padded, with repeats of its own sequences."""
+        num_ready = self.num_ready
+        return self._yielded(num_ready, self._size - num_ready if self._position.partition.remainder == "pad" else 0)
+
+    def batch(self) -> Any:
+        """Return the next full batch."""
+        return self._yielded(self._size, 0)
+
+    def end(self) -> None:
+        """Record that the share is over."""
+        super().end()
+        self._position.num_sequences = 0
+
+    def _pack(self, num_documents: int) -> None:
+        """Pack the first documents that wait, as one group."""
+        tokens, counts, hashes = self._waiting
+        self._waiting = Part(tokens[num_documents:], counts[num_documents:], hashes[num_documents:])
+        tokens, hashes = tokens[:num_documents], hashes[:num_documents]
+        lengths = np.array([len(each) for each in tokens], dtype=np.int64)
+        block = self._packing.packed(lengths)
+        numbers = np.arange(block.num_sequences)
+        if len(numbers):
+            numbers = permute(numbers, len(numbers), key(*self._key, "sequences", self._packed_up_to))
+        self._packed_up_to = counts[num_documents - 1]
+        if self._packing.too_long == "drop":
+            kept = lengths <= self._packing.length
+            self._source.counters.num_dropped_documents += num_documents - int(kept.sum())
+            hashes = hashes[kept]
+        if len(numbers):  # else all documents are empty
+            proof = Proof(len(hashes), int(hashes.sum(dtype=np.uint64)))
+            self._groups.append(_Group(tokens, block, numbers.tolist(), self._packed_up_to, proof))
+
+    def _yielded(self, num_sequences: int, num_repeats: int) -> Any:
+        """Return a batch of the next sequences, and of repeats of them."""
+        chosen = list(itertools.islice(self._left(), num_sequences))
+        rows = [*chosen, *itertools.islice(itertools.cycle(chosen), num_repeats)]
+        tokens, first, starts, stops = [], [0], [], []
+        for group, sequence in rows:
+            pieces = slice(*group.block.first_piece[sequence : sequence + 2].tolist())
+            tokens += [group.tokens[number] for number in group.block.document[pieces].tolist()]
+            starts += group.block.start[pieces].tolist()
+            stops += group.block.stop[pieces].tolist()
+            first.append(len(tokens))
+        spans = (np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64))
+        arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans)
+        batch = self._deliver(arrays, [False] * num_sequences + [True] * num_repeats)
+        lengths = np.array([len(each) for each in tokens], dtype=np.int64)
+        count_pieces(self._source.counters, len(rows) * self._fields.length, *spans, lengths)
+        # Only now: a batch that failed was not yielded.
+        self._advance(num_sequences)
+        return batch
+
+    def _left(self) -> Iterator[tuple[_Group, int]]:
+        """Iterate over the sequences that are packed and not yet yielded: the group of each, and its number in it."""
+        every = ((group, number) for group in self._groups for number in group.order)
+        return itertools.islice(every, self._position.num_sequences, None)
+
+    def _advance(self, num_sequences: int) -> None:
+        position = self._position
+        position.num_sequences += num_sequences
+        while self._groups and position.num_sequences >= len(self._groups[0].order):
+            group = self._groups.popleft()
+            position.num_sequences -= len(group.order)
+            position.num_yielded = group.end
+            position.received = position.received.plus(group.proof)
+
+
+def filler_of(source: BatchContext) -> BatchFiller:
+    """Return what fills the batches of a rank: with sequences, if documents are packed as they come."""
+    packing, fields = source.position.partition.packing, source.pipeline.sequences
+    if packing is None or not isinstance(fields, SequenceFields):
+        return BatchFiller(source)
+    return SequenceFiller(source, packing, fields)
+
+
+def tokens_kept(pipeline: PipelineSpec) -> Callable[[Any, int], NDArray[Any]] | None:
+    """Return the function from a document and its id to the tokens that are packed; None if documents are not packed.
+
+    It raises `UsageError` for a document that has no tokens, or more than are allowed.
+    """
+    packing, fields = pipeline.partition.packing, pipeline.sequences
+    if packing is None or not isinstance(fields, SequenceFields):
+        return None
+    return partial(_tokens, packing, fields)
+
+
+def _tokens(packing: Packing, fields: SequenceFields, document: Any, sample_id: int) -> NDArray[Any]:
+    tokens = fields.tokens_of(document, None, sample_id)
+    if packing.too_long == "refuse" and len(tokens) > packing.length:
+        msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {packing.length}"
+        raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
+    return tokens
