@@ -100,7 +100,7 @@ class Deal:
 
 
 class Start(NamedTuple):
-    """Where a rank begins in an epoch.
+    """Start of a rank in an epoch.
 
     ``number`` is where the deal begins, among positions that are left; ``taken`` are the samples of its share that the
     rank has taken, and ``sequences`` those of the documents behind, where it packs these.
