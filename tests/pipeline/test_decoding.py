@@ -153,8 +153,8 @@ def identity(sample: Any) -> Any:
 @pytest.mark.parametrize(
     ("stages", "num_stages", "why"),
     [
-        ([], 0, "one thread: no stage decodes images, audio or video"),
-        ([Decode([])], 0, "one thread: no stage decodes images, audio or video"),
+        ([], 0, "one thread: no stage decodes images, audio or video, or tokenizes"),
+        ([Decode([])], 0, "one thread: no stage decodes images, audio or video, or tokenizes"),
         ([Decode(["pil"])], 1, "turbo decodes without the interpreter's lock"),
         (
             [Decode(["pil"]), Map(identity), Decode(["rgb8"])],

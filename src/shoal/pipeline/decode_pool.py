@@ -1,7 +1,8 @@
 """A thread pool that runs the first stages of samples ahead of their use, and returns them in order.
 
-This pays off for stages that release the interpreter's lock, as image decoders do. The memory that the threads hold is
-limited in bytes. A sample that cannot be read or decoded raises at its place, after all samples before it.
+This pays off for stages that release the interpreter's lock, as image decoders and tokenizers do. The memory that the
+threads hold is limited in bytes. A sample that cannot be read or decoded raises at its place, after all samples before
+it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from shoal.pipeline.stages import (
     WithIds,
     run_stages,
 )
+from shoal.pipeline.tokenizing import Tokenize
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done
@@ -69,11 +71,11 @@ class _Raised:
 def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_bytes: int) -> ThreadChoice:
     """Choose the stages to run in threads: all that gain, or all stages in as many threads as were asked for.
 
-    Unless asked, only shoal's own stages run in threads, up to the last that decodes images. User functions may draw
-    random numbers, or count.
+    Unless asked, only shoal's own stages run in threads, up to the last that decodes images or tokenizes. User
+    functions may draw random numbers, or count.
 
     >>> choose_threads([], num_threads=None, limit_bytes=1).words
-    'one thread: no stage decodes images, audio or video'
+    'one thread: no stage decodes images, audio or video, or tokenizes'
     """
     num_gain = _num_that_gain(stages)
     if num_threads is not None:
@@ -82,12 +84,13 @@ def choose_threads(stages: Sequence[Stage], *, num_threads: int | None, limit_by
     if not num_gain:
         if any(map(_gains, stages)):
             return ThreadChoice(None, "one thread: a function of yours decodes, or comes before the images")
-        return ThreadChoice(None, "one thread: no stage decodes images, audio or video")
-    processors, is_free = _processors_of_rank(), decodes_without_lock()
+        return ThreadChoice(None, "one thread: no stage decodes images, audio or video, or tokenizes")
+    only_tokens = all(_tokenizes(stage) for stage in stages[:num_gain] if _gains(stage))
+    processors, is_free = _processors_of_rank(), only_tokens or decodes_without_lock()
     num_threads = min(processors, _MOST_LOCK_FREE if is_free else _MOST_THREADS)
     why = f"{processors} processors for this rank, and "
     why += (
-        "libjpeg-turbo decodes without the interpreter's lock"
+        f"{'the tokenizer works' if only_tokens else 'libjpeg-turbo decodes'} without the interpreter's lock"
         if is_free
         else "Pillow holds the interpreter's lock for a part of the time (shoal[images] also installs libjpeg-turbo)"
     )
@@ -116,7 +119,13 @@ def _num_that_gain(stages: Sequence[Stage]) -> int:
 def _gains(stage: Stage) -> bool:
     if isinstance(stage, BySource):
         return any(_gains(each) for stages in stage.stages for each in stages)
-    return isinstance(stage, Decode) and stage.has_media
+    return isinstance(stage, Tokenize) or (isinstance(stage, Decode) and stage.has_media)
+
+
+def _tokenizes(stage: Stage) -> bool:
+    if isinstance(stage, BySource):
+        return all(_tokenizes(each) for stages in stage.stages for each in stages if _gains(each))
+    return isinstance(stage, Tokenize)
 
 
 def _is_own(stage: Stage) -> bool:
@@ -124,7 +133,7 @@ def _is_own(stage: Stage) -> bool:
         return not stage.has_functions
     if isinstance(stage, BySource):
         return all(_is_own(each) for stages in stage.stages for each in stages)
-    return isinstance(stage, SelectColumns | Rename | ToTuple | WithIds | FillMissing)
+    return isinstance(stage, Tokenize | SelectColumns | Rename | ToTuple | WithIds | FillMissing)
 
 
 class Decoders:

@@ -27,7 +27,7 @@ _HELP = {
     "num_batches": "Batches delivered.",
     "num_repeats": "Samples delivered a second time, marked in __pad__.",
     "num_filtered": "Samples that a filter dropped.",
-    "num_tokens": "Tokens of documents in sequences, separators included.",
+    "num_tokens": "Tokens of documents in sequences, separators included, or of texts that tokenize() got.",
     "num_padding_tokens": "Tokens of sequences that no document filled.",
     "num_cut_documents": "Pieces of documents that did not end in their sequence.",
     "num_dropped_documents": "Documents left out because they are longer than a sequence.",

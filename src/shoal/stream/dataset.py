@@ -18,6 +18,7 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import SeededMap
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.pipeline.stored_types import features_of
+from shoal.pipeline.tokenizing import tokenize_with
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
@@ -258,6 +259,32 @@ class Dataset(LengthVerbs):
         features = features_of(self.stream.opened) if any(name in FEATURES for name in decoders) else None
         stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size)
         return self._then(stage, "decode()")
+
+    def tokenize(self, tokenizer: str | os.PathLike[str], *, field: str = "text", to: str = "tokens") -> Self:
+        """Replace a text by its tokens, and add their number as the field ``num_tokens``.
+
+        The tokens are an array of shape (num_tokens,), of uint16 if the vocabulary fits, else of int32. Special tokens
+        are added as the file says; its truncation and padding are not applied. The stage has no state. Loaders run it
+        ahead, in threads or in workers, as `decode`; ``num_tokens`` in `stats` counts. To make tokens once instead:
+        ``shoal pack --tokenize``.
+
+        Parameters
+        ----------
+        tokenizer
+            A ``tokenizer.json`` as the `tokenizers` library saves it: a local path or a URL. Each process reads it
+            once, and refuses another file there. TOKENIZERS_PARALLELISM is set to false unless you set it, since the
+            library's own threads neither help those of a loader nor outlive a fork.
+        field
+            The text's field: str, or UTF-8 in bytes.
+        to
+            Field of the tokens.
+
+        Raises
+        ------
+        UsageError
+            There is no such file, it is not a tokenizer, `tokenizers` is not installed, or `batch` came before.
+        """
+        return self._then(tokenize_with(tokenizer, field=field, to=to), "tokenize()")
 
     def rename(self, **names: str) -> Self:
         """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has."""

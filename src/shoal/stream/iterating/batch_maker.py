@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from shoal.formats.shard_format import ColumnarFormat
@@ -15,6 +16,7 @@ from shoal.pipeline.columns.column_sources import ColumnSource, with_chosen
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import quarantine_of
 from shoal.pipeline.stages import BySource, Stage, in_epoch, stages_of
+from shoal.pipeline.tokenizing import Tokenize
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
@@ -27,7 +29,7 @@ from shoal.stream.certificates.delivery_sums import DeliverySums
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
 from shoal.stream.iterating.filled_batches import SharedParts
-from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.packed_batches import filler_of, tokens_kept
 from shoal.stream.iterating.read_schedule import gathered, shares_of
 from shoal.stream.iterating.sequence_batches import SequenceShares
@@ -44,7 +46,7 @@ class BatchMaker:
         end_with_trainer()
         work, counters = spec.work, spec.counters
         options, resolved = work.options, work.resolved
-        pipeline = replace(work.pipeline, stages=in_epoch(work.pipeline.stages, spec.epoch))
+        pipeline = replace(work.pipeline, stages=_counting(in_epoch(work.pipeline.stages, spec.epoch), work, counters))
         parts = tuple(
             _prepared(part, stages_of(pipeline.stages, number), options, counters)
             for number, part in enumerate(work.opened.parts)
@@ -112,6 +114,22 @@ class BatchMaker:
             self._reading.close()
             if self._decoders is not None:
                 self._decoders.close()
+
+
+def _counting(stages: tuple[Stage, ...], work: WorkerSpec, counters: Counters) -> tuple[Stage, ...]:
+    """Return stages that count the tokens they make, unless sequences count theirs."""
+    lock = Lock()
+
+    def count(num_tokens: int) -> None:
+        with lock:
+            counters.num_tokens += num_tokens
+
+    def counting(stage: Stage) -> Stage:
+        if isinstance(stage, BySource):
+            return replace(stage, stages=tuple(tuple(map(counting, own)) for own in stage.stages))
+        return replace(stage, count=count) if isinstance(stage, Tokenize) else stage
+
+    return stages if work.pipeline.sequences is not None else tuple(map(counting, stages))
 
 
 def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters) -> Opened:
