@@ -23,6 +23,8 @@ import shoal.pack.spark
 import shoal.prometheus
 from shoal.cli.main import VERBS, main
 from shoal.indexing.jobs.index_job import IndexJob
+from shoal.live.live_counters import LiveCounters
+from shoal.live.live_dataset import LiveDataset
 from shoal.stats.counters import Counters
 from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.iterating.iterator import Iteration
@@ -42,6 +44,7 @@ together is in [the table of semantics](semantics.md), what the words mean in th
 - [Opening](#opening): `shoal.open`
 - [Datasets](#datasets): what it gives, with all verbs
 - [Mixing](#mixing): `shoal.mix`, and what a mixture can say of itself
+- [Live streams](#live-streams): `shoal.from_iterable`, `shoal.from_callable`, `shoal.follow`
 - [Iterators](#iterators): what `iter(ds)` gives
 - [Merging](#merging): states and certificates of several ranks
 - [Orders](#orders): `shoal.orders`
@@ -64,6 +67,9 @@ def page() -> str:
     parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
     parts += [*members(LengthVerbs, "ds"), *members(DatasetRun, "ds")]
     parts += ["## Mixing\n", *member("shoal.mix", shoal.mix), text_of(shoal.mixing), *mixing()]
+    parts += ["## Live streams\n", *member("shoal.from_iterable", shoal.from_iterable)]
+    parts += [*member("shoal.from_callable", shoal.from_callable), *member("shoal.follow", shoal.follow)]
+    parts += [text_of(LiveDataset), *members(LiveDataset, "live")]
     parts += ["## Iterators\n", text_of(Iteration), *members(Iteration, "iterator")]
     parts += ["## Merging\n", *member("shoal.merge_states", shoal.merge_states)]
     parts += member("shoal.merge_certificates", shoal.merge_certificates)
@@ -123,9 +129,10 @@ def member(name: str, value: Any) -> Iterator[str]:
     if not isinstance(value, property):
         yield fenced(signature(name, value))
     yield text_of(value)
-    if value is shoal.Dataset.stats:
-        yield f"They are {', '.join(f'`{count}`' for count in Counters().as_dict())}.\n"
-        yield text_of(Counters).partition("\n\n")[2]
+    counters = {shoal.Dataset.stats: Counters, LiveDataset.stats: LiveCounters}.get(value)
+    if counters is not None:
+        yield f"They are {', '.join(f'`{count}`' for count in counters().as_dict())}.\n"
+        yield text_of(counters).partition("\n\n")[2]
 
 
 def orders() -> Iterator[str]:

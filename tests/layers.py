@@ -36,6 +36,7 @@ FLOORS = {
     "stream": 8,
     "verify": 9,
     "pack": 9,  # above the stream: repacking reads through it; design/packing.md
+    "live": 9,
     "integrations": 9,
     "reports": 10,
     "(door)": 11,  # single modules beside it, like shoal.orders, through which the public reaches a room
@@ -90,6 +91,7 @@ _WITH_THREADS = (
     "shoal.pipeline",
     "shoal.stream",
     "shoal.verify",
+    "shoal.live",
     "shoal.testing",
     "shoal.storage.retry",
     "shoal.storage.http.curl_client",

@@ -12,6 +12,7 @@
 #   pipeline/    how are samples processed?            planning/   what will a cluster need?
 #   stream/      what does this rank get now?
 #   verify/      is the stored data sound?             pack/       how are shards made?
+#   live/        what comes from a source without an end?
 #   integrations/  which frameworks consume it?
 #   reports/     how are results shown?
 #   cli/         how is it run from a shell?
@@ -34,6 +35,7 @@ if _TYPE_CHECKING:
     from shoal import jax as jax
     from shoal import torch as torch
     from shoal.indexing.jobs.index_job import plan_index
+    from shoal.live.live_openers import follow, from_callable, from_iterable
     from shoal.order.merged_states import merge_states
     from shoal.stream.certificates.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
@@ -44,7 +46,10 @@ if _TYPE_CHECKING:
 __all__ = [
     "Dataset",
     "errors",
+    "follow",
     "formats",
+    "from_callable",
+    "from_iterable",
     "measure",
     "merge_certificates",
     "merge_states",
@@ -66,6 +71,7 @@ __getattr__, __dir__ = _lazy_names(
             for door in ("formats", "huggingface", "jax", "measure", "mixing", "orders", "pack", "torch")
         },
         "shoal.indexing.jobs.index_job": "plan_index",
+        "shoal.live.live_openers": "follow from_callable from_iterable",
         "shoal.order.merged_states": "merge_states",
         "shoal.stream.certificates.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",

@@ -1,0 +1,354 @@
+"""Samples of files that appear while a stream runs, file after file."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from shoal.errors import SourceError, StateError
+from shoal.figures import counted
+from shoal.formats.shard_format import Format
+from shoal.indexing.open_source import open_source, wanted_suffixes
+from shoal.live.live_source import EndOfSourceError, Sharing, Taken, Waiting
+from shoal.order.seeds import key, text_keys
+from shoal.storage.retry import with_retries
+from shoal.storage.sources.source import SourceLike, expand, printed, schemes_of, texts_of
+from shoal.storage.store_of_url import in_store, open_store
+from shoal.storage.store_protocol import ObjectInfo, Store
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_spec import DatasetSpec
+
+ORDERS = ("name", "mtime")
+
+
+class Place(NamedTuple):
+    """A sample by its file, relative to the directory that is followed, and its number there."""
+
+    name: str
+    record: int
+
+
+class FileKey(NamedTuple):
+    """The key that files are sorted by: their names, or their times of modification first."""
+
+    modified_ns: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSpec:
+    """The files to follow, their order, and when one is complete."""
+
+    source: SourceLike
+    order: str
+    settle_seconds: float
+    marker: str | None
+    format: str | Format | None
+    storage_options: Mapping[str, Any] | None
+
+
+class FileListing:
+    """The complete files that a source names at a moment."""
+
+    def __init__(self, spec: FollowSpec) -> None:
+        self._spec = spec
+        self._source = in_store(spec.source, spec.storage_options)
+        once = open_store(self._source, spec.storage_options)
+        self.store: Store = with_retries(once, spec.storage_options)
+        self._suffixes = wanted_suffixes(spec.format)
+        self._sizes: dict[str, int] = {}
+        self._complete: dict[str, FileKey] = {}  # a file is looked at until it is complete
+        self.paths: dict[str, str] = {}
+        self._check_directory()
+
+    def _check_directory(self) -> None:
+        """Raise `SourceError` if the directory to follow does not exist: it would be awaited forever."""
+        texts, _ = texts_of(self._source)
+        if schemes_of(texts) != {""}:
+            return
+        for text in texts:
+            fixed, *magic = re.split(r"[*?\[{]", text, maxsplit=1)
+            directory = Path(f"{fixed}_" if magic else fixed).expanduser()
+            directory = directory.parent if magic else directory
+            if not directory.exists():
+                msg = f"{printed(self._source)}: there is no directory {directory} to follow"
+                raise SourceError(msg, hint="make it first; it may be empty")
+
+    def files(self) -> list[FileKey]:
+        """Return the files that are complete, sorted."""
+        spec = self._spec
+        try:
+            found = expand(self._source, suffixes=self._suffixes, store=self.store)
+        except SourceError:  # nothing is there yet
+            return []
+        self.paths = dict(zip(found.names, found.paths, strict=True))
+        if spec.marker is not None:
+            self.paths = {name: path for name, path in self.paths.items() if not name.endswith(spec.marker)}
+        for name, path in self.paths.items():
+            if name not in self._complete and (info := self._complete_info(path)) is not None:
+                self._complete[name] = FileKey((info.modified_ns or 0) if spec.order == "mtime" else 0, name)
+        return sorted(self._complete[name] for name in self.paths if name in self._complete)
+
+    def written_ns(self, name: str) -> int:
+        """Return when a file became complete, as far as its time of modification, or its marker's, tells."""
+        info = self.store.find(self.paths[name] + (self._spec.marker or ""))
+        return 0 if info is None else (info.modified_ns or 0) + round(self._spec.settle_seconds * 1e9)
+
+    def _complete_info(self, path: str) -> ObjectInfo | None:
+        """Return the description of a file if it is complete; O(1) requests."""
+        spec, info = self._spec, self.store.find(path)
+        if info is None or (spec.marker is not None and self.store.find(path + spec.marker) is None):
+            return None
+        if spec.settle_seconds:
+            before, self._sizes[path] = self._sizes.get(path), info.num_bytes
+            age_seconds = time.time() - (info.modified_ns or 0) / 1e9
+            if age_seconds < spec.settle_seconds or before not in (None, info.num_bytes):
+                return None
+        return info
+
+
+class FollowedFiles:
+    """Samples of files in their order; places are a file's name and a number in it.
+
+    The position is the file being read and the next record there. Files sorted before it are taken to be read; one
+    that appears there is late, and read next by a single rank. Several ranks would meet it at different times, so there
+    it is an error.
+    """
+
+    kind = "followed"
+    recalls = True
+
+    def __init__(self, spec: FollowSpec, waiting: Waiting, sharing: Sharing) -> None:
+        self._spec, self._waiting, self._sharing = spec, waiting, sharing
+        self._counters = waiting.counters
+        self._listing = FileListing(spec)
+        self._at: FileKey | None = None  # the file being read, or read last
+        self._record = 0  # the next record there
+        self._behind: list[FileKey] = []  # late files
+        self._late: tuple[FileKey, int] | None = None  # the late file being read, and the next record there
+        self._seen: set[str] | None = None  # names of the last listing
+        self._listed_ns = 0  # when it began
+        self._fresh: set[str] = set()  # those in it whose times are later
+        self._reading: Iterator[tuple[int, Any]] | None = None
+        self._datasets: dict[str, Dataset] = {}
+        self._ready: list[FileKey] = []
+        self._name_key = ("", 0)
+
+    # ---- taking
+
+    def take(self) -> Taken:
+        """Return the next sample of this share, waiting for the next file if need be."""
+        while True:
+            if self._reading is None:
+                self._begin_file()
+            name = self._current.name
+            found = next(self._reading or iter(()), None)
+            if found is not None:
+                record, sample = found
+                self._set_record(record + 1)
+                return Taken(sample, Place(name, record))
+            self._end_file()
+
+    @property
+    def _current(self) -> FileKey:
+        file = self._late[0] if self._late is not None else self._at
+        if file is None:
+            raise EndOfSourceError
+        return file
+
+    def _set_record(self, record: int) -> None:
+        if self._late is not None:
+            self._late = self._late[0], record
+        else:
+            self._record = record
+
+    def _end_file(self) -> None:
+        self._reading = None
+        self._datasets.pop(self._current.name, None)
+        if self._late is not None:
+            self._late = None
+        else:
+            self._record = -1  # read to its end
+
+    def _begin_file(self) -> None:
+        """Go on in the file at the position, or begin the next one."""
+        if self._late is None and self._at is not None and self._record >= 0:
+            self._read(self._at, self._record)
+            return
+        if self._late is not None:
+            self._read(*self._late)
+            return
+        if not self._ready and not self._behind and not self._waiting.until(self._find_files):
+            raise EndOfSourceError
+        if self._behind:
+            self._late = self._behind.pop(0), 0
+        else:
+            self._at, self._record = self._ready.pop(0), 0
+        self._counters.num_files += 1
+        self._read(self._current, 0)
+
+    def _read(self, file: FileKey, first: int) -> None:
+        dataset = self._dataset(file.name)
+        mine = self._records(file.name, first, dataset.num_samples)
+        self._reading = zip(mine, samples_at(dataset, mine), strict=True)
+
+    def _records(self, name: str, first: int, stop: int) -> range:
+        """Return this rank's records of a file from ``first`` on; where its share begins depends on the file."""
+        return records_of(name, first, stop, self._sharing.rank, self._sharing.world_size)
+
+    def _dataset(self, name: str) -> Dataset:
+        if name not in self._datasets:
+            path = self._listing.paths.get(name)
+            if path is None:
+                self._listing.files()
+                path = self._listing.paths.get(name)
+            if path is None:
+                msg = f"{printed(self._spec.source)}: the file {name} is to be read, and is no longer there"
+                raise SourceError(msg, hint="keep files until every sample of them that a state names was delivered")
+            opened = open_source(path, format=self._spec.format, storage_options=self._spec.storage_options)
+            self._datasets[name] = Dataset(DatasetSpec.of(opened))
+        return self._datasets[name]
+
+    # ---- finding
+
+    def _find_files(self) -> bool:
+        """List the files; return True if one is to be read."""
+        now_ns = time.time_ns()
+        files = self._listing.files()
+        reached = self._at
+        self._ready = [file for file in files if reached is None or file > reached]
+        if reached is not None:
+            self._find_late([file for file in files if file < reached])
+        names = {file.name for file in files}
+        new = names if self._seen is None else names - self._seen
+        self._fresh = {name for name in new | self._fresh if self._listing.written_ns(name) > now_ns}
+        self._seen, self._listed_ns = names, now_ns
+        return bool(self._ready or self._behind)
+
+    def _find_late(self, passed: list[FileKey]) -> None:
+        waiting = {file.name for file in self._behind}
+        late = [file for file in passed if file.name not in waiting and self._is_late(file.name)]
+        if not late or self._at is None:
+            return
+        self._counters.num_late_files += len(late)
+        where = f"{counted(len(late), 'file')} came after {self._at.name}, which stands behind: {late[0].name}"
+        if self._sharing.world_size > 1:
+            msg = f"{printed(self._spec.source)}: {where}; ranks would meet them at different times"
+            raise SourceError(msg, hint='give files names that ascend, or follow(order="mtime")')
+        warnings.warn(f"{where}; read next", stacklevel=2)
+        self._behind += late
+
+    def _is_late(self, name: str) -> bool:
+        if self._seen is not None:
+            return name not in self._seen
+        # The first listing after a resume: files that were written since the last one of the run before.
+        return name not in self._fresh and self._listing.written_ns(name) > self._listed_ns
+
+    # ---- states
+
+    def state(self) -> dict[str, Any]:
+        """Return the file and the record, and late files."""
+        return {
+            "order": self._spec.order,
+            "at": None if self._at is None else [*self._at],
+            "record": self._record,
+            "late": None if self._late is None else [*self._late[0], self._late[1]],
+            "behind": [[*file] for file in self._behind],
+            "listed_ns": self._listed_ns,
+            "fresh": sorted(self._fresh),
+        }
+
+    def resume(self, state: Any, places: Sequence[Any]) -> list[Any]:
+        """Go on at a file and record, and read the samples at these places: those of a file together."""
+        if state["order"] != self._spec.order:
+            msg = f"the state was saved with order={state['order']!r}; this stream has order={self._spec.order!r}"
+            raise StateError(msg, hint=f"follow(order={state['order']!r}) goes on with it")
+        self._reading, self._ready, self._seen = None, [], None
+        self._at = None if state["at"] is None else FileKey(*state["at"])
+        self._record = state["record"]
+        self._late = None if state["late"] is None else (FileKey(*state["late"][:2]), state["late"][2])
+        self._behind = [FileKey(*file) for file in state["behind"]]
+        self._listed_ns, self._fresh = state["listed_ns"], set(state["fresh"])
+        wanted: dict[str, set[int]] = {}
+        for name, record in places:
+            wanted.setdefault(name, set()).add(record)
+        found: dict[Place, Any] = {}
+        for name, numbers in sorted(wanted.items()):
+            records = sorted(numbers)
+            samples = samples_at(self._dataset(name), records)
+            found |= {Place(name, record): sample for record, sample in zip(records, samples, strict=True)}
+        self._datasets.clear()
+        return [found[Place(*place)] for place in places]
+
+    def number_of(self, place: Any) -> int:
+        """Return a hash of the file's name and the record."""
+        name, record = place
+        if self._name_key[0] != name:
+            self._name_key = name, int(text_keys(0, [name])[0])
+        return key(self._name_key[1], 0, "followed", record) >> 1
+
+    def deal(self, states: Sequence[Any], places: Sequence[Sequence[Any]], sharing: Sharing) -> tuple[Any, list[Any]]:
+        """Return the position of the rank that is furthest, and this rank's share of what all have left before it."""
+        if any(state["late"] or state["behind"] for state in states):
+            msg = "the state was saved while a late file was to be read, which only a single rank does"
+            raise StateError(msg, hint="resume on one rank until it is read")
+        begun = [state for state in states if state["at"] is not None]
+        if not begun:
+            return states[0], []
+        furthest = max(begun, key=_reached)
+        left = [Place(*place) for own in places for place in own]
+        for rank, state in enumerate(states):
+            left += self._left_of_rank(rank, len(states), state, furthest)
+        left.sort()
+        mine = left[sharing.rank :: sharing.world_size]
+        return furthest, mine
+
+    def _left_of_rank(self, rank: int, world_size: int, state: Any, furthest: Any) -> list[Place]:
+        """Return what a rank has not taken of the files and records before the furthest position."""
+        at = None if state["at"] is None else FileKey(*state["at"])
+        last = FileKey(*furthest["at"])
+        left = []
+        for file in self._listing.files():
+            if (at is not None and file < at) or file > last:
+                continue
+            if file.name not in furthest["fresh"] and self._listing.written_ns(file.name) > furthest["listed_ns"]:
+                msg = f"the file {file.name} came after {last.name} was read, behind which it stands"
+                raise StateError(msg, hint="resume on as many ranks as before, or move it behind the others")
+            first = state["record"] if file == at else 0
+            stop = furthest["record"] if file == last else -1
+            if first < 0 or first == stop:
+                continue
+            stop = self._dataset(file.name).num_samples if stop < 0 else stop
+            left += [Place(file.name, record) for record in records_of(file.name, first, stop, rank, world_size)]
+        return left
+
+
+def records_of(name: str, first: int, stop: int, rank: int, world_size: int) -> range:
+    """Return the records of a file that are a rank's, from ``first`` on.
+
+    >>> [list(records_of("a", 0, 5, rank, 2)) for rank in range(2)]
+    [[1, 3], [0, 2, 4]]
+    """
+    # Counted from a number that differs from file to file: of files with one record each, no rank gets all.
+    residue = (rank - crc32(name.encode("utf-8", "surrogateescape"))) % world_size
+    return range(first + (residue - first) % world_size, stop, world_size)
+
+
+def samples_at(dataset: Dataset, records: Sequence[int]) -> Iterator[Any]:
+    """Return the samples with these ids, ascending, with the reads of neighbours joined."""
+    if not len(records):
+        return iter(())
+    chosen = dataset if len(records) == dataset.num_samples else dataset.select(np.asarray(records))
+    return iter(chosen.partition(rank=0, world_size=1))
+
+
+def _reached(state: Any) -> tuple[FileKey, float]:
+    return FileKey(*state["at"]), float("inf") if state["record"] < 0 else state["record"]

@@ -1,0 +1,218 @@
+"""Samples from an iterable, or from a function that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from shoal.errors import StateError, UsageError
+from shoal.live.live_source import EndOfSourceError, Sharing, Taken
+
+_RESUME_HINT = (
+    "give the source state_dict() and load_state_dict(); or from_iterable(replay=True), if it gives the same samples "
+    "again, to read up to there; or replay=False, if it goes on by itself, as a socket does"
+)
+
+
+class IterableSource:
+    """Samples of an iterable; places are their numbers, from 0.
+
+    ``replay`` says how a resume finds its position if the iterable has no state: True, it begins anew and is read up to
+    there; False, it goes on by itself. A sequence is entered at any number.
+    """
+
+    kind = "iterable"
+
+    def __init__(self, source: Any, replay: bool | None, sharing: Sharing) -> None:  # noqa: FBT001
+        self._source, self._sharing = source, sharing
+        self._is_sequence = isinstance(source, Sequence)
+        self._has_state = has_state(source)
+        self.replay = replay
+        self._iterator: Iterator[Any] | None = None
+        self._next = 0
+
+    @property
+    def recalls(self) -> bool:
+        """True if samples can be read again: of a sequence, or by replaying."""
+        return self._is_sequence or (bool(self.replay) and not self._has_state)
+
+    def take(self) -> Taken:
+        """Return the next sample of this share."""
+        while True:
+            sample = self._advance()
+            number = self._next - 1
+            if number % self._sharing.world_size == self._sharing.rank:
+                return Taken(sample, number)
+
+    def _advance(self) -> Any:
+        if self._is_sequence:
+            if self._next >= len(self._source):
+                raise EndOfSourceError
+            sample = self._source[self._next]
+        else:
+            if self._iterator is None:
+                self._iterator = iter(self._made())
+            try:
+                sample = next(self._iterator)
+            except StopIteration:
+                raise EndOfSourceError from None
+        self._next += 1
+        return sample
+
+    def _made(self) -> Iterable[Any]:
+        if isinstance(self._source, Iterable):
+            return self._source
+        made: Any = self._source()
+        if not isinstance(made, Iterable):
+            msg = f"from_iterable() was given a function that returned {type(made).__name__}, which is no iterable"
+            raise UsageError(msg, hint="shoal.from_callable(function) calls a function for each sample")
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of the next sample, and the source's own state if it has one."""
+        return {"next": self._next} | ({"own": self._source.state_dict()} if self._has_state else {})
+
+    def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
+        """Go on at a number; O(samples before it) with ``replay``."""
+        number = state["next"]
+        if self._has_state != ("own" in state):
+            sides = ("has", "lacks") if self._has_state else ("lacks", "has")
+            msg = f"this source {sides[0]} state_dict() and load_state_dict(), and the state {sides[1]} its position"
+            raise StateError(msg, hint="resume with a source like that of the run which saved the state")
+        if self._has_state:
+            self._source.load_state_dict(state["own"])
+        elif self._is_sequence:
+            if number > len(self._source):
+                msg = f"the state is at sample {number} of a sequence, and this one has {len(self._source)}"
+                raise StateError(msg, hint="give the sequence that the state was saved with")
+        elif self.replay is None and number:
+            msg = f"the state is at sample {number}, and nothing is known of how this source goes on there"
+            raise StateError(msg, hint=_RESUME_HINT)
+        self._iterator, self._next = None, number
+        if not self.recalls:
+            return [] if not places else None
+        if self._is_sequence:
+            return [self._source[place] for place in places]
+        return self._replayed(number, places)
+
+    def _replayed(self, number: int, places: Sequence[int]) -> list[Any]:
+        wanted, found = set(places), {}
+        self._next = 0
+        if isinstance(self._source, Iterator):
+            msg = f"replay=True begins anew, and this source is an iterator ({type(self._source).__name__})"
+            raise StateError(msg, hint="give the function that makes it: from_iterable(lambda: ..., replay=True)")
+        for _ in range(number):
+            try:
+                sample = self._advance()
+            except EndOfSourceError:
+                msg = f"the state is at sample {number}, and the source ends after {self._next} when it is replayed"
+                raise StateError(msg, hint="replay=True needs a source that gives the same samples again") from None
+            if self._next - 1 in wanted:
+                found[self._next - 1] = sample
+        return [found[place] for place in places]
+
+    def number_of(self, place: int) -> int:
+        """Return the place, which is a number."""
+        return place
+
+    def deal(
+        self,
+        states: Sequence[Any],
+        places: Sequence[Sequence[Any]],  # noqa: ARG002
+        sharing: Sharing,
+    ) -> tuple[Any, list[Any]]:
+        """Refuse: only places in files can be dealt anew."""
+        return refuse_dealing(len(states), sharing.world_size)
+
+
+class CallableSource:
+    """Samples that a function returns, one for each call; places are their numbers, from 0.
+
+    It ends with an exception in ``ends`` or a value that is ``sentinel``, or equal to it; an exception in ``empty``
+    says that there is nothing yet.
+    """
+
+    kind = "callable"
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        until: Callable[[Callable[[], bool]], bool],
+        *,
+        ends: tuple[type[BaseException], ...],
+        empty: tuple[type[BaseException], ...],
+        sentinel: Any,
+        sharing: Sharing,
+    ) -> None:
+        self._function, self._until = function, until
+        self._ends, self._empty, self._sentinel = ends, empty, sentinel
+        self._sharing = sharing
+        self._has_state = has_state(function)
+        self._next = 0
+        self._got: list[Any] = []
+
+    @property
+    def recalls(self) -> bool:
+        """False: a function is called once for each sample."""
+        return False
+
+    def take(self) -> Taken:
+        """Call the function until it gives a sample of this share."""
+        while True:
+            if not self._got and not self._until(self._is_here):
+                raise EndOfSourceError
+            sample = self._got.pop()
+            self._next += 1
+            if (self._next - 1) % self._sharing.world_size == self._sharing.rank:
+                return Taken(sample, self._next - 1)
+
+    def _is_here(self) -> bool:
+        try:
+            sample = self._function()
+        except self._empty:
+            return False
+        except self._ends:
+            raise EndOfSourceError from None
+        if sample is self._sentinel or (type(sample) is type(self._sentinel) and sample == self._sentinel):
+            raise EndOfSourceError
+        self._got.append(sample)
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of calls that gave a sample, and the function's own state if it has one."""
+        own: Any = self._function
+        return {"next": self._next} | ({"own": own.state_dict()} if self._has_state else {})
+
+    def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
+        """Go on with the function as it is now, or as its own state sets it."""
+        own: Any = self._function
+        if self._has_state and "own" in state:
+            own.load_state_dict(state["own"])
+        self._next = state["next"]
+        return [] if not places else None
+
+    def number_of(self, place: int) -> int:
+        """Return the place, which is a number."""
+        return place
+
+    def deal(
+        self,
+        states: Sequence[Any],
+        places: Sequence[Sequence[Any]],  # noqa: ARG002
+        sharing: Sharing,
+    ) -> tuple[Any, list[Any]]:
+        """Refuse: only places in files can be dealt anew."""
+        return refuse_dealing(len(states), sharing.world_size)
+
+
+def has_state(source: Any) -> bool:
+    """Return True for an object that can save its position and go on there."""
+    return callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None))
+
+
+def refuse_dealing(num_states: int, world_size: int) -> tuple[Any, list[Any]]:
+    """Raise `StateError`: a stream that is known by numbers alone stays with its number of ranks."""
+    msg = f"the state is of a run on {num_states} ranks, and this one has {world_size}: the places of an iterable or "
+    msg += "a function are numbers within a rank's own stream, which cannot be dealt anew"
+    hint = f"resume on {num_states} ranks; a followed directory (shoal.follow) may change their number"
+    raise StateError(msg, hint=hint)

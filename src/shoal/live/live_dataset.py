@@ -1,0 +1,213 @@
+"""The live dataset that users hold: a stream without an index, from a source that may never end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from shoal.errors import UsageError
+from shoal.formats.decoding.decoders import Decoder
+from shoal.hints import did_you_mean
+from shoal.live.live_run import LiveRun, LiveSpec
+from shoal.live.shuffle_buffer import BufferSize
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.seeded_map import SeededMap
+from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple
+from shoal.stream.dataset_requests import count_of
+from shoal.stream.ranks import Ranks
+
+_REMAINDERS = ("keep", "drop")
+
+
+class LiveDataset:
+    """A stream of samples from a live source: an iterable, a function, or files that appear while it runs.
+
+    It has one position, which moves forward only: a second loop goes on where the first stopped. Verbs return a new
+    dataset at the start of the source. There are no epochs and no length, and samples cannot be taken by number; where
+    these are wanted, and the samples are in shards, use `shoal.open`. Samples go through `map`, `filter` and the like
+    when they leave the shuffle buffer, which so holds them as the source gave them.
+
+    Examples
+    --------
+    >>> import itertools, shoal
+    >>> ds = shoal.from_iterable(lambda: itertools.count(), replay=True).shuffle(seed=0, buffer=100).batch(4)
+    >>> iterator = iter(ds)
+    >>> first = next(iterator)
+    >>> state = ds.state_dict()
+    >>> again = shoal.from_iterable(lambda: itertools.count(), replay=True).shuffle(seed=0, buffer=100).batch(4)
+    >>> again.load_state_dict(state)
+    >>> bool((next(iter(again)) == next(iterator)).all())
+    True
+    """
+
+    def __init__(self, spec: LiveSpec, name: str) -> None:
+        self._spec, self._name = spec, name
+        self._started: LiveRun | None = None
+
+    def __repr__(self) -> str:
+        """Return a one-line summary."""
+        spec = self._spec
+        parts = [self._name, *([f"shuffled in {spec.size}"] if spec.size else [])]
+        parts += [type(stage).__name__.lower() for stage in spec.stages]
+        parts += [f"batches of {spec.batch_size:,}"] if spec.batch_size else []
+        return f"<shoal.live.LiveDataset: {', '.join(parts)}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return the description: a copy in another process begins at the start of the source there."""
+        return type(self), (self._spec, self._name)
+
+    # ---- order and processing
+
+    def shuffle(self, *, seed: int = 0, buffer: int | str) -> Self:
+        """Shuffle through a buffer: each step delivers a random sample of it, and the next one takes its place.
+
+        The order is that of `shoal.orders.Buffer` over the samples as they arrive. A sample leaves at most ``buffer``
+        samples early, stays for ``buffer`` steps on average, and has no latest time. Nothing is delivered before the
+        buffer is full or the source has ended.
+
+        Parameters
+        ----------
+        seed
+            0 to 2**64 - 1. Ranks draw differently with the same seed.
+        buffer
+            The size in samples (``10_000``), or in bytes of their values (``"1GiB"``). The more samples in a row are
+            alike, the more of them a batch of equal kind needs: docs/guides/which-kind-of-dataset.md.
+
+        Raises
+        ------
+        UsageError
+            The size is neither, or the stream is shuffled or in batches already.
+        """
+        self._refuse_after_batch("shuffle()")
+        if self._spec.size is not None:
+            msg = f"the stream is shuffled already, in {self._spec.size}"
+            raise UsageError(msg, hint="call shuffle() once")
+        return self._with(size=BufferSize.asked(seed, buffer))
+
+    def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
+        """Apply a function to every sample (after `batch`: to every batch).
+
+        With ``seed=True`` it is called as ``function(sample, rng)``, as in `Dataset.map`, with numbers that follow from
+        the seed of `shuffle` and the place of the sample in its source. A sample at which a function raises an error is
+        left behind and counted (``num_failed``): the next ``next()`` goes on with the one after it.
+        """
+        if seed is not False:
+            return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
+        if self._spec.batch_size is not None:
+            return self._with(batch_stages=(*self._spec.batch_stages, Map(function)))
+        return self._then(Map(function), "map()")
+
+    def filter(self, function: Callable[[Any], Any]) -> Self:
+        """Keep only samples for which the function returns true; batches are full all the same."""
+        return self._then(Filter(function), "filter()")
+
+    def decode(
+        self,
+        *decoders: str | Mapping[str, Decoder],
+        size: int | tuple[int, int] | None = None,
+        allow_pickle: bool = False,
+    ) -> Self:
+        """Decode fields by suffix, as `Dataset.decode` does."""
+        if features := [name for name in decoders if isinstance(name, str) and name in FEATURES]:
+            msg = f"decode({features[0]!r}) follows the features of a dataset, and a live stream describes none"
+            raise UsageError(msg, hint='name decoders by suffix: decode("pil"), decode({"m4a": function})')
+        return self._then(Decode(decoders, allow_pickle=allow_pickle, size=size), "decode()")
+
+    def rename(self, **names: str) -> Self:
+        """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has."""
+        return self._then(Rename(names), "rename()")
+
+    def columns(self, *names: str) -> Self:
+        """Keep only these fields."""
+        return self._then(SelectColumns(names), "columns()")
+
+    def to_tuple(self, *names: str) -> Self:
+        """Turn each sample into a tuple of the values of these fields; alternatives as in `rename`."""
+        return self._then(ToTuple(names), "to_tuple()")
+
+    def format(self, name: str) -> Self:
+        """Convert batches, or samples, to "python", "numpy", "arrow" or "torch" values, as `Dataset.format` does."""
+        return self._with(formatting=Formatting(name))
+
+    def batch(self, size: int, *, remainder: str = "keep") -> Self:
+        """Group samples into batches of ``size``, collated as in `Dataset.batch`.
+
+        The last one, if the source ends, is kept, or left out with ``remainder="drop"``.
+        """
+        self._refuse_after_batch("batch()")
+        number = count_of(size, "batch()")
+        if not number:
+            msg = "batch() needs at least one sample; got 0"
+            raise UsageError(msg)
+        if remainder not in _REMAINDERS:
+            msg = f"remainder is one of {', '.join(map(repr, _REMAINDERS))}; got {remainder!r}"
+            raise UsageError(msg, hint=did_you_mean(str(remainder), _REMAINDERS).rstrip())
+        return self._with(batch_size=number, remainder=remainder)
+
+    def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
+        """Set the rank and world size, as `Dataset.partition` does."""
+        return self._with(ranks=Ranks.asked(rank, world_size, replicate))
+
+    # ---- the run
+
+    def __iter__(self) -> LiveRun:
+        """Go on at the position of this dataset; if its source had ended, look whether there is more."""
+        self._run.begin()
+        return self._run
+
+    def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
+        """Return the position in the source, and what the buffer holds; JSON types, with a checksum.
+
+        Each rank has a state of its own. A resumed run goes on exactly where this one was, with the same samples in the
+        buffer, if these can be had again:
+
+        - of `shoal.follow`, a sequence, or with ``replay=True``: always, since they are read or taken again;
+        - of a source with a ``state_dict`` of its own: with ``contents=True``, which keeps them in the state;
+        - of any other, such as a queue: with ``contents=True``, and as far as it lost nothing in the meantime.
+
+        Otherwise those in the buffer are lost: at most its size and a batch under way, counted by `stats`
+        (``num_lost``). Without contents the state has some bytes for each sample in the buffer; with them, their bytes
+        in base64.
+
+        Raises
+        ------
+        UsageError
+            With ``contents=True``: a sample in the buffer has a value of a type that cannot be kept.
+        """
+        return self._run.state_dict(contents=contents)
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on from the state of this rank, or from a list with those of all ranks.
+
+        With a list, the number of ranks may have changed if the source is `shoal.follow`: what all had left is dealt
+        anew, nothing is missed and nothing comes twice.
+
+        Raises
+        ------
+        StateError
+            The state is of another kind of source, shuffle or rank, or was changed; or the source cannot go on there.
+        """
+        self._run.load_state_dict(state)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters since this dataset object was made; at this rank."""
+        return self._run.stats()
+
+    @property
+    def _run(self) -> LiveRun:
+        if self._started is None:
+            self._started = LiveRun(self._spec)
+        return self._started
+
+    def _then(self, stage: Stage, verb: str) -> Self:
+        self._refuse_after_batch(verb)
+        return self._with(stages=(*self._spec.stages, stage))
+
+    def _with(self, **changes: Any) -> Self:
+        return type(self)(replace(self._spec, **changes), self._name)
+
+    def _refuse_after_batch(self, verb: str) -> None:
+        if self._spec.batch_size is not None:
+            msg = f"{verb} takes samples, and was called after batch()"
+            raise UsageError(msg, hint=f"put it before batch(); only map() may follow, and gets batches: {verb}")

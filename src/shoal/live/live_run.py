@@ -1,0 +1,224 @@
+"""One run of a live stream: from its source through the buffer and the stages to samples or batches."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.errors import StateError
+from shoal.live.kept_contents import kept, restored
+from shoal.live.live_counters import LiveCounters
+from shoal.live.live_source import EndOfSourceError, LiveSource, Sharing
+from shoal.live.live_state import VERSION, check_same_stream, own_state, sealed, states_of_run
+from shoal.live.shuffle_buffer import BufferSize, Held, ShuffleBuffer
+from shoal.pipeline.collate import collate, nested
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.seeded_map import seeded
+from shoal.pipeline.stages import DROPPED, Stage, run_stages
+from shoal.stream.ranks import Ranks
+
+MakeSource = Callable[[Sharing, LiveCounters], LiveSource]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSpec:
+    """The description of a live stream: its source and share, its shuffle, and the processing of its samples."""
+
+    make: MakeSource
+    ranks: Ranks = Ranks()  # noqa: RUF009  # frozen
+    size: BufferSize | None = None
+    stages: tuple[Stage, ...] = ()
+    batch_size: int | None = None
+    remainder: str = "keep"
+    batch_stages: tuple[Stage, ...] = ()
+    formatting: Formatting = Formatting()  # noqa: RUF009  # frozen
+
+
+class LiveRun:
+    """The moving part of a `LiveDataset`: one position, whoever iterates.
+
+    A sample is in one place at any time: in the source, in the buffer, among those of a batch under way, or delivered.
+    So a signal handler may save a state while ``next()`` waits or runs a function.
+    """
+
+    def __init__(self, spec: LiveSpec) -> None:
+        self.counters = LiveCounters()
+        self._spec, self._size = spec, spec.size or BufferSize()
+        self._sharing = sharing_of(spec.ranks)
+        self._source = spec.make(self._sharing, self.counters)
+        self._buffer = ShuffleBuffer(self._size, rank=self._sharing.rank)
+        self._stages = seeded(spec.stages, self._size.seed)
+        self._again: list[Held] = []  # taken by an earlier run, and due before what the source gives, last one first
+        self._pending: list[tuple[Held, Any]] = []  # of the batch under way, with what the stages made of them
+        self._taken = 0
+        self._has_ended = False
+        self._lock = threading.RLock()
+
+    def begin(self) -> None:
+        """Look at the source again, if it had ended."""
+        self._has_ended = False
+
+    def __iter__(self) -> LiveRun:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next sample or batch."""
+        with self._lock:
+            return self._sample() if self._spec.batch_size is None else self._batch(self._spec.batch_size)
+
+    def _sample(self) -> Any:
+        """Return the next sample after its stages."""
+        while not self._pending:
+            self._make_next()
+        made = self._spec.formatting.sample(self._pending[0][1])
+        self._pending.clear()
+        self.counters.num_samples += 1
+        return made
+
+    def _batch(self, size: int) -> Any:
+        while len(self._pending) < size:
+            try:
+                self._make_next()
+            except StopIteration:
+                if self._pending and self._spec.remainder == "keep":
+                    break
+                raise
+        samples = [made for _, made in self._pending]
+        formatting = self._spec.formatting
+        batch = collate(samples)
+        batch = formatting.finished(nested(batch) if formatting.nests else batch)
+        for stage in self._spec.batch_stages:
+            batch = stage(batch, -1)
+        self._pending.clear()
+        self.counters.num_batches += 1
+        self.counters.num_samples += len(samples)
+        return batch
+
+    def _make_next(self) -> None:
+        """Run the next sample of the buffer through the stages; raises `StopIteration` at the end of the source."""
+        self._make(self._next_entry())
+
+    def _make(self, entry: Held) -> None:
+        self._pending.append((entry, None))  # a state that is saved while a function runs has this sample
+        made = DROPPED
+        try:
+            number = self._source.number_of(entry.place) if self._stages else 0
+            made = run_stages(self._stages, entry.sample, number, index=None)
+        except StopIteration as error:
+            self.counters.num_failed += 1
+            msg = "a function of the stream raised StopIteration, which would look like its end"
+            raise RuntimeError(msg) from error
+        except Exception:
+            self.counters.num_failed += 1
+            raise
+        else:
+            self.counters.num_filtered += made is DROPPED
+        finally:
+            self._pending[-1:] = [] if made is DROPPED else [(entry, made)]
+
+    def _next_entry(self) -> Held:
+        buffer = self._buffer
+        while not buffer.is_full:
+            if self._again:
+                buffer.put(self._again.pop())
+                continue
+            try:
+                if self._has_ended:
+                    break
+                taken = self._source.take()
+            except EndOfSourceError:
+                self._has_ended = True
+                break
+            buffer.put(Held(*taken))
+            self._taken += 1
+            self.counters.num_taken += 1
+        if not len(buffer):
+            raise StopIteration
+        return buffer.pick()
+
+    # ---- states
+
+    def state_dict(self, *, contents: bool) -> dict[str, Any]:
+        """Return the position, and the samples in the buffer or their places."""
+        waiting = [*(entry for entry, _ in self._pending), *self._again]
+        held = [*waiting, *self._buffer.entries()]
+        return sealed(
+            {
+                "live": VERSION,
+                "kind": self._source.kind,
+                "rank": self._sharing.rank,
+                "world_size": self._sharing.world_size,
+                "seed": self._size.seed,
+                "buffer": [self._size.num_samples, self._size.num_bytes],
+                "taken": self._taken,
+                "steps": self._buffer.steps,
+                "hole": self._buffer.hole,
+                "pending": len(self._pending),
+                "again": len(self._again),
+                "source": self._source.state(),
+                "places": [entry.place for entry in held],
+            }
+            | ({"contents": kept([entry.sample for entry in held])} if contents else {})
+        )
+
+    def load_state_dict(self, given: Any) -> None:
+        """Go on from the state of this rank, or from those of all ranks of a run with another number of ranks."""
+        states = states_of_run(given)
+        check_same_stream(states[0], self._source.kind, self._size)
+        state, self._has_ended = own_state(states, self._sharing), False
+        if state is None:
+            self._load_dealt(states)
+            return
+        samples = self._samples_of(state)
+        self._taken = state["taken"]
+        entries = None if samples is None else list(map(Held, samples, state["places"]))
+        if entries is None:
+            self.counters.num_lost += len(state["places"])
+            self._pending, self._again = [], []
+            self._buffer.restore([], steps=state["steps"], hole=None)
+            return
+        self.counters.num_recalled += len(entries)
+        num_pending, num_waiting = state["pending"], state["pending"] + state["again"]
+        self._pending, self._again = [], entries[num_pending:num_waiting]
+        self._buffer.restore(entries[num_waiting:], steps=state["steps"], hole=state["hole"])
+        for entry in entries[:num_pending]:
+            self._make(entry)
+
+    def _samples_of(self, state: Mapping[str, Any]) -> list[Any] | None:
+        """Move the source to the position of a state; return the samples that were taken and not delivered."""
+        if "contents" in state:
+            samples = restored(state["contents"])
+            if len(samples) != len(state["places"]):
+                msg = f"the state keeps {len(samples)} samples, and names {len(state['places'])}"
+                raise StateError(msg, hint="load the state as it was saved")
+            self._source.resume(state["source"], [])
+            return samples
+        return self._source.resume(state["source"], state["places"])
+
+    def _load_dealt(self, states: list[dict[str, Any]]) -> None:
+        places = [state["places"] for state in states]
+        position, mine = self._source.deal([state["source"] for state in states], places, self._sharing)
+        self._taken = states[0]["taken"]
+        self._pending = []
+        self._buffer.restore([], steps=max(state["steps"] for state in states), hole=None)
+        samples = self._source.resume(position, mine) or []
+        self.counters.num_recalled += len(samples)
+        self._again = [Held(*pair) for pair in zip(samples, mine, strict=True)][::-1]
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters."""
+        self.counters.num_buffered, self.counters.buffer_bytes = len(self._buffer), self._buffer.num_bytes
+        return self.counters.as_dict()
+
+
+def sharing_of(ranks: Ranks) -> Sharing:
+    """Return the share of this process: of its rank, and of its worker if it is one of torch's DataLoader."""
+    rank, world_size = ranks.resolve()
+    torch_data = sys.modules.get("torch.utils.data")
+    worker = None if torch_data is None else torch_data.get_worker_info()
+    if worker is None:
+        return Sharing(rank, world_size)
+    return Sharing(rank * worker.num_workers + worker.id, world_size * worker.num_workers)

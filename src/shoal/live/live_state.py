@@ -1,0 +1,102 @@
+"""The state of a live stream on one rank, and of all ranks together."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.errors import StateError
+from shoal.live.live_source import Sharing
+from shoal.live.shuffle_buffer import BufferSize
+
+VERSION = 1
+_NUMBERS = ("live", "rank", "world_size", "seed", "taken", "steps", "pending", "again")
+_FIELDS = (*_NUMBERS, "kind", "buffer", "hole", "source", "places", "check")
+_CHANGED = "load the state as it was saved"
+
+
+def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a state with their checksum."""
+    return {**fields, "check": _checksum(fields)}
+
+
+def checked(given: Any) -> dict[str, Any]:
+    """Return the state of one rank, or raise `StateError` saying what is wrong with it."""
+    if not isinstance(given, Mapping):
+        msg = f"a state is the dict that state_dict() gave; got {type(given).__name__}"
+        raise StateError(msg, hint="json.load() the file first, if it is one")
+    if "live" not in given:
+        msg = f"this is no state of a live stream: it has {', '.join(sorted(map(str, given)))[:80] or 'no fields'}"
+        raise StateError(msg, hint="a state of shoal.open() belongs to a dataset of shoal.open()")
+    if missing := [name for name in _FIELDS if name not in given]:
+        msg = f"the state lacks {', '.join(missing)}"
+        raise StateError(msg, hint=_CHANGED)
+    if given["check"] != (check := _checksum(given)):
+        msg = f"the state was changed after it was saved: its checksum is {given['check']!r:.20}, and not {check}"
+        raise StateError(msg, hint=_CHANGED)
+    if given["live"] != VERSION:
+        msg = f"the state has version {given['live']!r:.20}; this shoal reads version {VERSION}"
+        raise StateError(msg, hint="resume with the shoal that saved it")
+    return dict(given)
+
+
+def states_of_run(given: Any) -> list[dict[str, Any]]:
+    """Return the states of all ranks of a run, by rank: of a list, or of one rank alone if there was one.
+
+    Raises `StateError`: they are not those of one run, or one is missing or comes twice.
+    """
+    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    states = [checked(each) for each in (given if several else [given])]
+    if not states:
+        msg = "there are no states to load"
+        raise StateError(msg, hint="give the state of each rank")
+    for name in ("kind", "seed", "buffer", "world_size"):
+        if len(values := {json.dumps(state[name]) for state in states}) > 1:
+            msg = f"these states are of different runs: {name} is {' and '.join(sorted(values))}"
+            raise StateError(msg, hint="give those of the ranks of one run, saved after the same step")
+    ranks = sorted(state["rank"] for state in states)
+    if several and ranks != list(range(states[0]["world_size"])):
+        msg = f"the run had {states[0]['world_size']} ranks, and these states are of ranks {str(ranks)[1:-1][:80]}"
+        raise StateError(msg, hint="give the state of every rank once")
+    return sorted(states, key=lambda state: state["rank"])
+
+
+def own_state(states: Sequence[dict[str, Any]], sharing: Sharing) -> dict[str, Any] | None:
+    """Return the state of this rank; None if the run had another number of ranks, and all its states are here.
+
+    Raises `StateError`: one state was given, and it is of another rank or number of ranks.
+    """
+    world_size = states[0]["world_size"]
+    for state in states:
+        if (state["rank"], world_size) == (sharing.rank, sharing.world_size):
+            return state
+    if len(states) == world_size:
+        return None
+    theirs, ours = f"rank {states[0]['rank']} of {world_size}", f"rank {sharing.rank} of {sharing.world_size}"
+    msg = f"the state is that of {theirs}, and this is {ours}"
+    hint = "each rank has a state of its own; for another number of ranks give a list of all of them"
+    raise StateError(msg, hint=f"{hint}: load_state_dict([state, ...])")
+
+
+def check_same_stream(state: Mapping[str, Any], kind: str, size: BufferSize) -> None:
+    """Raise `StateError` unless the state is of a source of this kind with this shuffle."""
+    if state["kind"] != kind:
+        msg = f"the state is of a source of the kind {state['kind']!r}; this one is {kind!r}"
+        raise StateError(msg, hint="resume with a source like that of the run which saved the state")
+    theirs = BufferSize(state["seed"], *state["buffer"])
+    if theirs != size:
+        msg = f"the state was saved with {theirs}; this stream has {size}"
+        raise StateError(msg, hint="give shuffle() what it was given then: the size decides about the order")
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    try:
+        rest = {name: value for name, value in fields.items() if name != "check"}
+        text = json.dumps(rest, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"the state cannot be written as JSON: {error}"
+        hint = "what the state_dict() of the source returns must be of JSON types: numbers, texts, lists and dicts"
+        raise StateError(msg, hint=hint) from None
+    return f"{zlib.crc32(text.encode()):08x}"

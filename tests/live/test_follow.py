@@ -1,0 +1,231 @@
+"""Growing directories: files are read once complete, in order; positions resume anywhere, on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.samples import write_tar
+
+import shoal
+from shoal.errors import SourceError, StateError, UsageError
+from shoal.live.followed_files import records_of
+from shoal.live.live_dataset import LiveDataset
+
+
+def write(path: Path, numbers: range, *, as_name: str | None = None) -> None:
+    """Write a file of JSON lines whole, as a careful writer does."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text("".join(json.dumps({"id": number}) + "\n" for number in numbers))
+    part.rename(path if as_name is None else path.with_name(as_name))
+
+
+def write_many(directory: Path, sizes: list[int], *, first_file: int = 0, first: int = 0) -> None:
+    directory.mkdir(exist_ok=True)
+    for number, size in enumerate(sizes, first_file):
+        write(directory / f"{number:04d}.jsonl", range(first, first + size))
+        first += size
+
+
+def ids_of(ds: Any, count: int | None = None) -> list[int]:
+    return [sample["id"] for sample in itertools.islice(ds, count)]
+
+
+def test_files_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    write_many(tmp_path / "d", [3, 0, 1, 5])
+    assert ids_of(shoal.follow(str(tmp_path / "d"), idle_seconds=0)) == list(range(9))
+    assert ids_of(shoal.follow(f"{tmp_path}/d/000[23].jsonl", idle_seconds=0)) == list(range(3, 9))
+
+
+def test_or_of_their_times(tmp_path: Path) -> None:
+    for name, first, time in (("b", 0, 1000), ("a", 3, 2000), ("c", 6, 1500)):
+        write(tmp_path / f"{name}.jsonl", range(first, first + 3))
+        os.utime(tmp_path / f"{name}.jsonl", (time, time))
+    ds = shoal.follow(str(tmp_path), order="mtime", idle_seconds=0)
+    assert ids_of(ds) == [0, 1, 2, 6, 7, 8, 3, 4, 5]
+
+
+def test_shards_of_any_format_are_followed(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", [{"__key__": b"%d" % number, "cls": b"%d" % number} for number in range(4)])
+    ds = shoal.follow(f"{tmp_path}/*.tar", idle_seconds=0).decode().batch(4)
+    assert next(iter(ds))["cls"].tolist() == [0, 1, 2, 3]
+
+
+def test_new_files_are_awaited(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def grow() -> None:
+        for number in range(5):
+            write(tmp_path / f"{number}.jsonl", range(10 * number, 10 * number + 10))
+        done.set()
+
+    ds = shoal.follow(str(tmp_path), poll_seconds=0.002, stop=done.is_set)
+    threading.Timer(0.05, grow).start()
+    assert ids_of(ds) == list(range(50))
+    assert ds.stats()["num_waits"] > 0
+    assert ds.stats()["num_files"] == 5
+    write(tmp_path / "9.jsonl", range(50, 52))
+    assert ids_of(ds) == [50, 51]  # another loop looks again
+
+
+def test_a_file_is_complete_when_it_has_settled_or_a_marker_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "0.jsonl", range(3))
+    write(tmp_path / "1.jsonl", range(3, 6))
+    os.utime(tmp_path / "0.jsonl", (1000, 1000))
+    assert ids_of(shoal.follow(str(tmp_path), settle_seconds=3600, idle_seconds=0)) == [0, 1, 2]
+    marked = shoal.follow(str(tmp_path), marker=".done", idle_seconds=0)
+    assert ids_of(marked) == []
+    (tmp_path / "1.jsonl.done").touch()
+    assert ids_of(marked) == [3, 4, 5]
+
+
+def test_a_late_file_is_read_next_and_counted_by_one_rank_and_refused_by_several(tmp_path: Path) -> None:
+    write(tmp_path / "1.jsonl", range(2))
+    write(tmp_path / "3.jsonl", range(2, 4))
+    ds = shoal.follow(str(tmp_path), idle_seconds=0)
+    rank = shoal.follow(str(tmp_path), idle_seconds=0).partition(rank=0, world_size=2)
+    assert ids_of(ds) == [0, 1, 2, 3]
+    ids_of(rank)
+    write(tmp_path / "2.jsonl", range(4, 6))
+    write(tmp_path / "4.jsonl", range(6, 8))
+    with pytest.warns(UserWarning, match=r"1 file came after 3.jsonl, which stands behind: 2.jsonl"):
+        first = ids_of(ds, 1)
+    assert ds.stats()["num_late_files"] == 1
+    again = shoal.follow(str(tmp_path), idle_seconds=0)
+    again.load_state_dict(json.loads(json.dumps(ds.state_dict())))
+    assert first + ids_of(again) == [4, 5, 6, 7]
+    with pytest.raises(SourceError, match=r"different times(?s:.)*ascend"):
+        ids_of(rank)
+
+
+def test_a_late_file_that_nobody_saw_come_is_known_by_its_time(tmp_path: Path) -> None:
+    write(tmp_path / "1.jsonl", range(2))
+    write(tmp_path / "3.jsonl", range(2, 4))
+    ds = shoal.follow(str(tmp_path), idle_seconds=0)
+    assert ids_of(ds) == [0, 1, 2, 3]
+    state = ds.state_dict()
+    write(tmp_path / "2.jsonl", range(4, 6))
+    again = shoal.follow(str(tmp_path), idle_seconds=0)
+    again.load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"2.jsonl"):
+        assert ids_of(again) == [4, 5]
+
+
+SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=7)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=SIZES,
+    more=SIZES,
+    buffer=st.none() | st.integers(1, 30) | st.just("2KiB"),
+    legs=st.lists(st.integers(0, 15), max_size=4),
+    contents=st.booleans(),
+)
+def test_a_chain_of_resumes_is_one_run_while_the_directory_grows(
+    sizes: list[int],
+    more: list[int],
+    buffer: int | str | None,
+    legs: list[int],
+    contents: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("grows")
+
+    def made() -> LiveDataset:
+        ds = shoal.follow(str(directory), idle_seconds=0)
+        return ds if buffer is None else ds.shuffle(seed=4, buffer=buffer)
+
+    write_many(directory, sizes)
+    got: list[int] = []
+    state: dict[str, Any] | None = None
+    fed = sum(sizes)
+    for number, leg in enumerate([*legs, None]):
+        ds = made()
+        if state is not None:
+            ds.load_state_dict(state)
+        room = max(0, fed - len(got) - 31) if buffer != "2KiB" else 0
+        got += ids_of(ds, leg if leg is None else min(leg, room))  # so that none comes because the source seems to end
+        assert ds.stats()["num_lost"] == 0
+        state = json.loads(json.dumps(ds.state_dict(contents=contents)))
+        if number == len(legs) // 2 and leg is not None:
+            write_many(directory, more, first_file=len(sizes), first=fed)
+            fed += sum(more)
+    assert sorted(got) == list(range(fed))
+    assert got == ids_of(made())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=SIZES,
+    buffer=st.none() | st.integers(1, 12),
+    legs=st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(0, 7), min_size=5, max_size=5)), max_size=4),
+)
+def test_any_number_of_ranks_goes_on_with_what_all_had_left(
+    sizes: list[int],
+    buffer: int | None,
+    legs: list[tuple[int, list[int]]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Also where ranks stopped at different steps, and where what was left before is not all delivered."""
+    directory = tmp_path_factory.mktemp("ranks")
+    write_many(directory, sizes)
+    states: list[dict[str, Any]] = []
+    got: list[int] = []
+    for world_size, counts in [*legs, (3, [None] * 3)]:
+        after = []
+        for rank in range(world_size):
+            ds = shoal.follow(str(directory), idle_seconds=0).partition(rank=rank, world_size=world_size)
+            ds = ds if buffer is None else ds.shuffle(seed=1, buffer=buffer)
+            if states:
+                ds.load_state_dict(states)
+            got += ids_of(ds, counts[rank])
+            after.append(json.loads(json.dumps(ds.state_dict())))
+        states = after
+    assert sorted(got) == list(range(sum(sizes)))
+
+
+@given(st.text(max_size=4), st.integers(0, 9), st.integers(0, 20), st.integers(1, 7))
+def test_ranks_share_the_records_of_a_file(name: str, first: int, stop: int, world_size: int) -> None:
+    parts = [records_of(name, first, stop, rank, world_size) for rank in range(world_size)]
+    assert sorted(itertools.chain(*parts)) == list(range(first, stop))
+    whole = [set(records_of(name, 0, stop, rank, world_size)) for rank in range(world_size)]
+    assert all(set(part) <= own for part, own in zip(parts, whole, strict=True))
+
+
+def test_a_file_that_is_gone_is_an_error_and_no_loss(tmp_path: Path) -> None:
+    write_many(tmp_path / "d", [5, 5])
+    ds = shoal.follow(str(tmp_path / "d"), idle_seconds=0).shuffle(seed=0, buffer=8)
+    ids_of(ds, 1)
+    (tmp_path / "d" / "0000.jsonl").unlink()
+    again = shoal.follow(str(tmp_path / "d"), idle_seconds=0).shuffle(seed=0, buffer=8)
+    with pytest.raises(SourceError, match=r"0000.jsonl is to be read(?s:.)*keep files"):
+        again.load_state_dict(ds.state_dict())
+    again = shoal.follow(str(tmp_path / "d"), idle_seconds=0).shuffle(seed=0, buffer=8)
+    again.load_state_dict(ds.state_dict(contents=True))
+    assert ids_of(again) == ids_of(ds)
+
+
+def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="there is no directory"):
+        next(iter(shoal.follow(f"{tmp_path}/typo/*.jsonl")))
+    with pytest.raises(SourceError, match="there is no directory"):
+        next(iter(shoal.follow(f"{tmp_path}/typo")))
+    for arguments, text in (
+        ({"order": "size"}, "order='size'"),
+        ({"marker": ""}, "marker"),
+        ({"settle_seconds": -1}, "seconds"),
+        ({"idle_seconds": "1"}, "idle_seconds"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            shoal.follow(str(tmp_path), **arguments)
+    ds = shoal.follow(str(tmp_path), order="mtime", idle_seconds=0)
+    with pytest.raises(StateError, match="order='mtime'"):
+        shoal.follow(str(tmp_path)).load_state_dict(ds.state_dict())
