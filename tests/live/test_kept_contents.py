@@ -65,7 +65,7 @@ def test_numpy_scalars_and_bytearrays_keep_their_types() -> None:
     assert restored(kept(values)) == values
 
 
-class Own(dict):  # type: ignore[type-arg]
+class Own(dict[str, int]):
     pass
 
 

@@ -29,7 +29,8 @@ def test_the_last_samples_come_in_random_order_too() -> None:
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 200))
 def test_a_buffer_of_bytes_holds_at_most_one_sample_too_many(sizes: list[int], limit: int) -> None:
     buffer = ShuffleBuffer(BufferSize(0, None, limit))
-    coming, left = list(enumerate(sizes)), []
+    coming = list(enumerate(sizes))
+    left: list[int] = []
     while coming or len(buffer):
         while coming and not buffer.is_full:
             number, size = coming.pop(0)
@@ -43,7 +44,7 @@ def test_a_buffer_of_bytes_holds_at_most_one_sample_too_many(sizes: list[int], l
 @given(st.integers(0, 40), st.integers(1, 12))
 def test_it_goes_on_where_it_was(steps: int, slots: int) -> None:
     def run(buffer: ShuffleBuffer, numbers: list[int], count: int) -> list[int]:
-        left = []
+        left: list[int] = []
         while len(left) < count:
             while numbers and not buffer.is_full:
                 buffer.put(Held(None, numbers.pop(0)))
