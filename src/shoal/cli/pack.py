@@ -21,6 +21,7 @@ from shoal.cli.options.pack_options import (
     packed_record,
 )
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, storage_options_of
+from shoal.cli.pack_tokens import add_token_arguments, run_tokens
 from shoal.errors import UsageError
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", nargs="?", help=source)
     parser.add_argument("destination", metavar="DST", nargs="?", help="a directory or URL that holds no shards yet")
     text = f"format of the shards: {format_names()} (default: tar)"
-    parser.add_argument("--format", metavar="NAME", default="tar", help=text)
+    parser.add_argument("--format", metavar="NAME", help=text)
     add_shard_arguments(
         parser,
         shard_bytes="size of a shard",
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         workers="one per processor, fewer if there is little to do",
     )
     _add_input_arguments(parser)
+    add_token_arguments(parser)
     _add_order_arguments(parser)
     add_engine_arguments(
         parser, planned="the inputs are listed (with --workers), and the index is written, by this machine"
@@ -101,8 +103,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.destination is None:
         msg = "SRC and DST are missing: what to pack, and where to"
         raise UsageError(msg, hint="shoal pack photos/ packed/, for instance")
-    began_seconds = time.monotonic()
     check_seed(arguments.seed)
+    if arguments.tokenize is not None:
+        return run_tokens(arguments)
+    if arguments.documents is not None:
+        msg = "--documents divides texts into documents, and no --tokenize was given"
+        raise UsageError(msg, hint="--tokenize tokenizer.json")
+    arguments.format = arguments.format or "tar"
+    return _pack_files(arguments)
+
+
+def _pack_files(arguments: argparse.Namespace) -> int:
+    began_seconds = time.monotonic()
     engine = engine_of(arguments, label="packing", unit="shards")
     factors = factors_of(arguments)
     check_apart(arguments.source, arguments.destination)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from shoal.cli import output
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import at_least_one
-from shoal.cli.options.engine_options import add_engine_arguments, engine_of
+from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.pack_options import (
     add_dedup_argument,
     add_repeat_arguments,
@@ -101,19 +103,44 @@ def run(arguments: argparse.Namespace) -> int:
     here, there = options_of_sides(source_of(arguments), arguments.destination, given)
     if given and not here:
         arguments = argparse.Namespace(**{**vars(arguments), "storage_option": []})
-    opened = _opened(arguments)
+    return repack_and_report(
+        _opened(arguments),
+        arguments.destination,
+        request,
+        there,
+        engine=engine,
+        began_seconds=began_seconds,
+        batch=arguments.global_batch,
+        window=arguments.window,
+        as_json=arguments.json,
+    )
+
+
+def repack_and_report(
+    opened: Opened,
+    destination: str,
+    request: RepackRequest,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    engine: Engine | None,
+    began_seconds: float,
+    batch: int = 256,
+    window: str | None = None,
+    as_json: bool,
+) -> int:
+    """Repack what was opened, and report what it gained, for a global ``batch`` and a shuffle's ``window``."""
     with Progress(label="repacking", unit="bytes") as progress:
         made = repack_opened(
             opened,
-            arguments.destination,
+            destination,
             request,
-            storage_options=there,
+            storage_options=storage_options,
             progress=progress.show_bytes,
             engine=None if engine is None else engine.run,
         )
     summary, found = made.summary, []
     try:
-        found = mixedness(made.source, made.index, batch=arguments.global_batch, window=arguments.window)
+        found = mixedness(made.source, made.index, batch=batch, window=window)
     except UsageError as error:  # the shards exist, whether or not their mixing can be predicted
         output.complain(f"note: no shuffle is predicted: {error.message}")
     more = {"order": str(made.source), "num_renamed": summary.num_renamed, "num_looked_at": made.num_looked_at}
@@ -129,9 +156,9 @@ def run(arguments: argparse.Namespace) -> int:
     if summary.num_renamed:
         words = "came right behind another of the same key, which a tar would join: ~2 is added to its key"
         output.complain(f"note: {counted(summary.num_renamed, 'sample')} {words}")
-    elif not arguments.json:
+    elif not as_json:
         del record["num_renamed"]
-    if not arguments.json and (num_read := record.pop("num_looked_at")):
+    if not as_json and (num_read := record.pop("num_looked_at")):
         output.complain(f"note: {counted(num_read, 'sample')} were read first, to know all columns of the tables")
     if made.classes:
         record["classes"] = classes_record(made.classes)
@@ -140,7 +167,7 @@ def run(arguments: argparse.Namespace) -> int:
         if None in (found[0].rho_before, found[0].rho_after):
             chunks = f"{counted(found[0].num_chunks_before, 'chunk')} before and {found[0].num_chunks_after} after"
             output.complain(f"note: rho compares chunks with each other, and says nothing of so few: {chunks}")
-    emit_packed(record, summary.skipped, as_json=arguments.json)
+    emit_packed(record, summary.skipped, as_json=as_json)
     return 0
 
 

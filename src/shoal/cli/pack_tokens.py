@@ -1,0 +1,77 @@
+"""`shoal pack --tokenize`: token shards of texts, made as `shoal repack --tokenize` makes them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from shoal.cli.options.engine_options import engine_of
+from shoal.cli.options.pack_options import factors_of
+from shoal.cli.options.source_options import storage_options_of
+from shoal.cli.repack import repack_and_report
+from shoal.errors import UsageError
+from shoal.indexing.open_source import open_source
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.from_shards.repack_settings import RepackRequest
+from shoal.pack.from_shards.text_sources import documents_format
+from shoal.pack.records.output_names import check_apart
+from shoal.pipeline.tokenizing import tokenize_with
+from shoal.storage.store_of_url import options_of_sides
+
+_OF_FILES = {
+    "--group": "group", "--label": "labelled", "--path-column": "path_column", "--require": "require",
+    "--shuffle": "shuffle",
+}  # fmt: skip
+
+
+def add_token_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options about tokens."""
+    group = parser.add_argument_group("tokens")
+    text = (
+        "pack the tokens of texts, in mds unless --format says otherwise; a tokenizer.json, as the tokenizers library "
+        "saves it. SRC are then shards (JSON Lines, Parquet and others), or plain text (.txt)"
+    )
+    group.add_argument("--tokenize", metavar="FILE", help=text)
+    text = "field of the text (default: text)"
+    group.add_argument("--text-field", metavar="NAME", default="text", help=text)
+    text = "what is a document in plain text: a file (default), or a line that is not empty"
+    group.add_argument("--documents", choices=("file", "line"), help=text)
+
+
+def run_tokens(arguments: argparse.Namespace) -> int:
+    """Tokenize and pack the texts that the source names, and report."""
+    began_seconds = time.monotonic()
+    if asked := [option for option, name in _OF_FILES.items() if getattr(arguments, name)]:
+        msg = f"--tokenize packs texts, to which {', '.join(asked)} does not apply"
+        raise UsageError(msg, hint="tokens are mixed by `shoal repack --mix`, or when they are read")
+    engine = engine_of(arguments, label="packing", unit="shards")
+    check_apart(arguments.source, arguments.destination)
+    here, there = options_of_sides(arguments.source, arguments.destination, storage_options_of(arguments))
+    field = arguments.text_field
+    request = RepackRequest(
+        format=arguments.format or "mds",
+        shard_bytes=None if arguments.shard_bytes is None else parse_bytes(arguments.shard_bytes, "--shard-bytes"),
+        num_readers=arguments.readers,
+        seed=arguments.seed,
+        tokenize=tokenize_with(arguments.tokenize, field=field),
+        columns=arguments.columns,
+        prefix=arguments.prefix,
+        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        dedup=arguments.dedup,
+        oversample=factors_of(arguments),
+        oversample_key=arguments.oversample_key,
+        balance=arguments.balance,
+        on_error=arguments.on_error,
+        num_workers=arguments.workers,
+    )
+    format = documents_format(arguments.source, arguments.documents, field=field, storage_options=here)  # noqa: A001
+    opened = open_source(arguments.source, format=format, storage_options=here)
+    return repack_and_report(
+        opened,
+        arguments.destination,
+        request,
+        there,
+        engine=engine,
+        began_seconds=began_seconds,
+        as_json=arguments.json,
+    )

@@ -1,0 +1,91 @@
+"""`shoal pack --tokenize` makes the same token shards of JSON Lines, Parquet and plain text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.calls import Calls
+from tests.pipeline.tokenizers_of_tests import TEXTS, write_tokenizer
+from tokenizers import Tokenizer
+
+import shoal
+
+DOCUMENTS = [f"{TEXTS[number % 2]} é {number}" * (1 + number % 5) for number in range(60)]
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    return Calls(capsys)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    return write_tokenizer(tmp_path / "tokenizer.json")
+
+
+def write(raw: Path, kind: str) -> None:
+    raw.mkdir()
+    if kind == "jsonl":
+        (raw / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS))
+    elif kind == "parquet":
+        pq.write_table(pa.table({"text": DOCUMENTS}), raw / "a.parquet")
+    elif kind == "file":
+        for number, text in enumerate(DOCUMENTS):
+            (raw / f"{number // 10}").mkdir(exist_ok=True)
+            (raw / f"{number // 10}" / f"{number:03d}.txt").write_text(text)
+    else:
+        (raw / "a.txt.gz").write_bytes(gzip.compress("\n\n".join(DOCUMENTS).encode()))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "file", "line"])
+def test_tokens_are_those_of_the_library(calls: Calls, tmp_path: Path, tokenizer: Path, kind: str) -> None:
+    write(tmp_path / "raw", kind)
+    words = ("--documents", kind) if kind == "line" else ()
+    said = calls.json("pack", tmp_path / "raw", tmp_path / "tokens", "--tokenize", tokenizer, *words)
+    assert (said["format"], said["num_samples"]) == ("mds", len(DOCUMENTS))
+    library = Tokenizer.from_file(str(tokenizer))
+    expected = [library.encode(text).ids for text in DOCUMENTS]
+    ds = shoal.open(tmp_path / "tokens")
+    assert [sample["tokens"].tolist() for sample in ds] == expected
+    assert ds.index_column("num_tokens").tolist() == list(map(len, expected))
+    assert ds[7].get("__key__") == ("0/007" if kind == "file" else None)
+    packed = ds.shuffle(seed=0).pack_sequences(64)
+    num_tokens = sum(int((sequence["segment_ids"] > 0).sum()) for sequence in packed)
+    assert num_tokens == sum(map(len, expected))
+
+
+def test_one_file_and_another_field_and_format(calls: Calls, tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "book.txt").write_text("\n".join(DOCUMENTS))
+    said = calls.json("pack", tmp_path / "book.txt", tmp_path / "a", "--tokenize", tokenizer)
+    assert said["num_samples"] == 1
+    said = calls.json("pack", tmp_path / "book.txt", tmp_path / "b", "--tokenize", tokenizer, "--documents", "line")
+    assert said["num_samples"] == len(DOCUMENTS)
+    (tmp_path / "a.jsonl").write_text('{"body": "the quick"}\n')
+    words = ("--text-field", "body", "--format", "parquet")
+    said = calls.json("pack", tmp_path / "a.jsonl", tmp_path / "c", "--tokenize", tokenizer, *words)
+    assert (said["format"], said["num_samples"]) == ("parquet", 1)
+
+
+def test_what_does_not_apply_is_refused(calls: Calls, tmp_path: Path, tokenizer: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write(raw, "jsonl")
+    assert "--documents line was asked for" in calls.refused(
+        "pack", raw, out, "--tokenize", tokenizer, "--documents", "line"
+    )
+    assert "--group, --shuffle does not apply" in calls.refused(
+        "pack", raw, out, "--tokenize", tokenizer, "--group", "--shuffle"
+    )
+    assert "no --tokenize was given" in calls.refused("pack", raw, out, "--documents", "line")
+    (raw / "a.txt").write_text("a")
+    assert "plain text, as" in calls.refused("pack", raw, out, "--tokenize", tokenizer)
+    (raw / "a.jsonl").unlink()
+    (raw / "b.txt.gz").write_bytes(gzip.compress(b"b"))
+    assert "each file is to be a document" in calls.refused("pack", raw, out, "--tokenize", tokenizer)
+    (tmp_path / "none").mkdir()
+    assert "plain text (.txt)" in calls.refused("pack", tmp_path / "none", out, "--tokenize", tokenizer)
