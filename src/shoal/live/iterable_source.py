@@ -207,7 +207,11 @@ class CallableSource:
 
 def has_state(source: Any) -> bool:
     """Return True for an object that can save its position and go on there; a class is a function that makes one."""
-    return not isinstance(source, type) and callable(getattr(source, "state_dict", None)) and callable(getattr(source, "load_state_dict", None))
+    return (
+        not isinstance(source, type)
+        and callable(getattr(source, "state_dict", None))
+        and callable(getattr(source, "load_state_dict", None))
+    )
 
 
 def refuse_dealing(num_states: int, world_size: int) -> tuple[Any, list[Any]]:
