@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -134,6 +135,26 @@ def test_the_textbook_question_is_answered(calls: Calls) -> None:
     assert "at least 1.98 GB each for 1 % overhead, 8,081 of them" in text
     assert "holds 8,000,000 samples, 0.400% of all" in text
     assert 'ds.shuffle(window="' in text
+
+
+def test_sequences_of_a_plan_are_those_of_the_stream(calls: Calls, tmp_path: Path) -> None:
+    sizes = np.random.default_rng(0).integers(0, 90, 500).tolist()
+    documents = ({"tokens": list(range(size)), "num_tokens": size} for size in sizes)
+    shoal.pack.pack(documents, tmp_path / "d", format="jsonl", shard_bytes="8KiB", columns=["num_tokens"])
+    words = ["plan", tmp_path / "d", "--pack-sequences", 64, "--global-batch", 10]
+    record = calls.json(*words)
+    for strategy, facts in record["sequences"].items():
+        ds = shoal.open(tmp_path / "d").shuffle(seed=0, num_canonical_nodes=record["num_canonical_nodes"])
+        ds = ds.pack_sequences(64, strategy=strategy).batch(10)
+        num_sequences = sum(len(batch["tokens"]) for batch in ds)
+        stats = ds.stats()
+        assert facts["num_sequences"] == pytest.approx(num_sequences, abs=2)
+        assert facts["filled"] == pytest.approx(stats["num_tokens"] / (64 * num_sequences), rel=0.01)
+        assert facts["num_cut_documents"] == pytest.approx(stats["num_cut_documents"], rel=0.05)
+    assert "best_fit" in calls.text(*words)
+    assert "no column 'words'" in calls.refused(*words, "--lengths", "words")
+    numbers = ("--num-samples", 1000, "--sample-bytes", 8)
+    assert "numbers alone have none" in calls.refused("plan", *numbers, "--pack-sequences", 64)
 
 
 def test_what_cannot_be_planned(calls: Calls, tmp_path: Path) -> None:

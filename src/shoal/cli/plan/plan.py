@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from typing import Any
 
 from shoal.cli import output
@@ -14,6 +15,7 @@ from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.plan.planned import Planned, what_if
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.planned_data import planned_data
+from shoal.cli.plan.planned_sequences import add_sequence_arguments, planned_sequences, show_sequences, told
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shown = default if default is not None else "as fast as data arrive"
         cluster.add_argument(option, type=kind, metavar=metavar, default=default, help=f"{text} (default: {shown})")
     add_order_arguments(parser, default="without any of these, what is recommended")
+    add_sequence_arguments(parser)
     add_page_arguments(parser, html=", with a what-if table")
     add_json_argument(parser)
 
@@ -65,11 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
         check_picture(arguments.picture)
     cluster = _cluster(arguments)
     data = planned_data(arguments, cluster)
+    num_together, sequences = cluster.global_batch, planned_sequences(arguments, data.resolved)
+    if sequences:
+        documents = num_together * sequences["best_fit"]["documents_per_sequence"]
+        cluster = replace(cluster, global_batch=max(cluster.world_size, round(documents)))
     if data.num_samples <= cluster.global_batch:
         msg = f"{data.num_samples:,} samples are no more than a global batch of {cluster.global_batch:,}"
         raise UsageError(msg)
     plan = Planned.of(data, cluster, rho=arguments.rho)
     record = plan.record()
+    if sequences:
+        record["sequences"] = sequences
     warnings = _warnings(record, cluster)
     if plan.cached is not None:
         warnings += plan.cached.warnings
@@ -87,14 +96,18 @@ def run(arguments: argparse.Namespace) -> int:
         write_picture(arguments.picture, plan_picture(plan.figures(), **head))
     if arguments.html is not None:
         made_by, call = typed_command(arguments.words), f"{record.get('open_call', 'ds')}.{record['call']}"
-        page = plan_page(
-            plan.figures(), _groups(record), what_if(plan), call=call, notes=_notes(plan), made_by=made_by, **head
-        )
+        groups = _groups(record)
+        if sequences:
+            heading = f"Sequences of {arguments.pack_sequences:,} tokens"
+            groups[heading] = {name: told(facts, num_together) for name, facts in sequences.items()}
+        page = plan_page(plan.figures(), groups, what_if(plan), call=call, notes=_notes(plan), made_by=made_by, **head)
         write_page(arguments.html, page)
     if arguments.json:
         output.emit(record, as_json=True)
     else:
         _show(record, cluster, warnings)
+        if sequences:
+            show_sequences(sequences, arguments.pack_sequences, num_together)
     return 0
 
 
@@ -196,7 +209,7 @@ def _groups(record: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 _SHOWN_APART = (
-    *("vr", "sequential", "call", "open_call", "refused"),
+    *("vr", "sequential", "call", "open_call", "refused", "sequences"),
     *("amplification_with_cache", "amplification_without_cache"),
 )
 _FACTS = {

@@ -33,7 +33,7 @@ class PlannedData:
     shard, where shards are known. ``uneven_bytes`` is the excess of the largest chunk over the mean in memory, where
     chunks can only be held whole; ``largest_held_bytes`` is the memory of the largest chunk. ``table`` locates the
     chunks, where that is known; ``refusal`` says why a stream in this order would not start, if so. ``num_spilled``
-    chunks are too large for the window, and decoded into the chunk cache.
+    chunks are too large for the window, and decoded into the chunk cache. ``resolved`` is the order of an index.
     """
 
     num_samples: int
@@ -51,6 +51,7 @@ class PlannedData:
     table: ChunkTable | None = None
     refusal: str = ""
     num_spilled: int = 0
+    resolved: ResolvedOrder | None = None
 
     @property
     def mean_chunk_bytes(self) -> float:
@@ -137,6 +138,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         table=chunks,
         refusal=refusal,
         num_spilled=int(too_large(resolved, None).sum()) if spills else 0,
+        resolved=resolved,
     )
 
 
