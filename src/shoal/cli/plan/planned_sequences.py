@@ -1,4 +1,4 @@
-"""What packing documents into sequences makes of a dataset, for `shoal plan --pack-sequences`."""
+"""Sequences that `shoal plan --pack-sequences` foresees: what packing makes of the documents of a dataset."""
 
 from __future__ import annotations
 
