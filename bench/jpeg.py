@@ -5,8 +5,8 @@ of images a second, CPU microseconds an image, and how far a thread that only co
 leaves to the training loop.
 
 ``python bench/jpeg.py loader [IMAGES]`` prints the same of loaders that read these images from tars and give batches
-of 64, beside their limit, simplejpeg in two threads without other work, and beside what else would have to be done: the
-images stacked to batches, or decoded straight into them. ``python bench/jpeg.py size [IMAGES]`` decodes pictures of
+of 64, beside their limit, simplejpeg in two threads that decode straight into batches, and beside the same with stacked
+images, or with images that are dropped. ``python bench/jpeg.py size [IMAGES]`` decodes pictures of
 600 x 800 to 224 x 224 in one thread, scaled or as a whole, and prints how much that differs. ``python bench/jpeg.py
 lock`` prints the CPU time of an image of 8 x 8 beside one of 256 x 256, as samples through their stage: about the part
 of the time in which a thread that decodes holds the interpreter's lock.
@@ -153,9 +153,9 @@ def compare_loaders(count: int) -> None:
         write_tars(Path(directory), data)
         stored = shoal.open(Path(directory)).shuffle(seed=0)
         works: dict[str, Callable[[], None]] = {
-            "simplejpeg in 2 threads, the limit": lambda: in_two_threads(data, "none"),
+            "simplejpeg in 2 threads, the limit": lambda: in_two_threads(data, "direct"),
             "the same, stacked to batches": lambda: in_two_threads(data, "stacked"),
-            "the same, straight into batches": lambda: in_two_threads(data, "direct"),
+            "the same, images dropped": lambda: in_two_threads(data, "none"),
         }
         plain = stored.batch(BATCH)
         works["shoal without decoding"] = lambda: through(plain)

@@ -58,6 +58,7 @@ LIBRARIES = {
         "shoal.formats.decoding.pickles",
     ),
     "torchdata": ("shoal.integrations",),
+    "torchvision": ("shoal.integrations.torch.jpegs_on_accelerator",),
     "jax": ("shoal.integrations",),
     "lightning": ("shoal.integrations",),
     "datasets": ("shoal.integrations",),

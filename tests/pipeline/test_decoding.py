@@ -97,7 +97,7 @@ def test_what_is_ahead_is_bounded() -> None:
     def large(sample: int) -> bytes:
         return bytes(1000)
 
-    for limit_bytes, most_ahead in ((1, 8), (24_000, 24), (1 << 30, 64)):
+    for limit_bytes, most_ahead in ((1, 8), (24_000, 24), (1 << 30, 128)):
         pulled.clear()
         decoders = Decoders([Map(large)], Threaded(1, 4, limit_bytes), index=None, forgiving=False)
         received = enumerate(decoders.samples(samples(), range(400)), 1)

@@ -105,7 +105,9 @@ def pinned_for(device: int, batch: Any) -> Any:
 
 
 def pinned(value: Any) -> Any:
-    """Return the value with tensors, and whatever else can pin itself, in pinned memory."""
+    """Return the value with tensors, and whatever else can pin itself, in pinned memory; not what is on a device."""
+    if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+        return value
     if hasattr(value, "pin_memory"):
         return value.pin_memory()
     if isinstance(value, Mapping):
