@@ -126,6 +126,9 @@ others, with the index that it made before. Samples lie in a hundred contiguous 
 - *Italics* are limits: all bytes by `readv`, in order; samples of permuted chunks of 4 MiB in plain Python; row groups
   by pyarrow; decoders alone, in threads that each fill batches of 64 with them; GETs alone, 64 at a time.
 
+SPDL decodes by FFmpeg. torchvision and torchcodec of PyPI do not load beside torch for processors, and FFCV has no
+wheel and a format of its own, so they are not here.
+
 Figures of your machine are what counts: run it. `--only W1 shoal litdata` measures a part.
 """
 PROVISIONAL = """\
