@@ -33,7 +33,7 @@ def dataset(out: Path, how: str) -> shoal.Dataset:
     ds = shoal.open(out / "data").shuffle(seed=11, window=20_000, num_canonical_nodes=2)
     if how == "by length":
         return ds.batch_by_length(max_tokens=160, block=128, alike=6)
-    return ds.pack_sequences(64, strategy=how, block=128).batch(global_batch_size=6)
+    return ds.pack_sequences(64, strategy=how, block=128).batch(global_batch_size=6, balance="attention")
 
 
 def run(out: Path, how: str, number: int, rank: int, world_size: int, num_workers: int, steps: int) -> None:

@@ -168,8 +168,9 @@ def test_rows_of_frames_are_padded_along_the_first_axis(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_batched_is_refused(documents: Dataset, tars: Dataset) -> None:
-    with pytest.raises(UsageError, match="the index has no column 'num_tokens'"):
+    with pytest.raises(UsageError, match="the index has no column 'num_tokens'") as missing:
         next(iter(tars.batch_by_length(8)))
+    assert "pack_sequences" not in missing.value.hint
     with pytest.raises(UsageError, match=r"batch_by_length\(\) .* was called after filter"):
         documents.filter(bool).batch_by_length(8)
     with pytest.raises(UsageError, match="was called after batch"):

@@ -57,12 +57,18 @@ def tokens_in(batch: dict[str, Any]) -> Counter[int]:
 
 @given(
     strategy=st.sampled_from(["concat", "first_fit", "best_fit"]),
+    balance=st.sampled_from([None, "attention"]),
     legs=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 9)), max_size=3),
     last=st.tuples(st.integers(1, 5), st.integers(1, 7)),
     epoch=st.integers(0, 2),
 )
 def test_every_token_comes_once_through_any_chain_of_resumes(
-    documents: Dataset, strategy: str, legs: list[tuple[int, int, int]], last: tuple[int, int], epoch: int
+    documents: Dataset,
+    strategy: str,
+    balance: str | None,
+    legs: list[tuple[int, int, int]],
+    last: tuple[int, int],
+    epoch: int,
 ) -> None:
     state = packed(documents, strategy).state_at(0, epoch=epoch)
     found: Counter[int] = Counter()
@@ -70,7 +76,8 @@ def test_every_token_comes_once_through_any_chain_of_resumes(
         if state["epoch"] > epoch:
             break
         for rank in range(world_size):
-            part = packed(documents, strategy).batch(size).partition(rank=rank, world_size=world_size)
+            part = packed(documents, strategy).batch(size, balance=balance, neighbours=3)
+            part = part.partition(rank=rank, world_size=world_size)
             part.load_state_dict(json.loads(json.dumps(state)))
             for _, batch in zip(range(steps), part, strict=False):
                 found += tokens_in(batch)
@@ -118,17 +125,29 @@ def test_single_sequences_are_those_of_batches(documents: Dataset) -> None:
 
 
 def test_a_global_batch_does_not_depend_on_the_world_size(documents: Dataset) -> None:
-    def steps(world_size: int) -> list[set[tuple[int, ...]]]:
-        ranks = [
-            packed(documents).batch(global_batch_size=12, remainder="drop").partition(rank=r, world_size=world_size)
-            for r in range(world_size)
-        ]
+    def steps(world_size: int, balance: str | None = None) -> list[set[tuple[int, ...]]]:
+        batched = packed(documents).batch(global_batch_size=12, remainder="drop", balance=balance)
+        ranks = [batched.partition(rank=r, world_size=world_size) for r in range(world_size)]
         return [
             {tuple(row) for batch in batches for row in batch["tokens"].tolist()}
             for batches in zip(*ranks, strict=True)
         ]
 
-    assert steps(1) == steps(2) == steps(4)
+    assert steps(1) == steps(2) == steps(4) == steps(1, "attention") == steps(3, "attention") == steps(4, "attention")
+
+
+def test_balanced_ranks_have_about_as_much_to_compute(documents: Dataset) -> None:
+    def spread(balance: str | None) -> float:
+        batched = packed(documents, block=256).batch(8, remainder="drop", balance=balance)
+        ranks = [batched.partition(rank=rank, world_size=4) for rank in range(4)]
+        sums = [
+            [sum(float((np.bincount(row)[1:] ** 2).sum()) for row in batch["segment_ids"]) for batch in batches]
+            for batches in zip(*ranks, strict=True)
+        ]
+        return float(np.mean([max(each) / np.mean(each) for each in sums]))
+
+    assert spread("attention") < 1.03
+    assert spread(None) > 1.05
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -191,6 +210,13 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
         documents.pack_sequences(8).map(dict)
     with pytest.raises(UsageError, match=r"did you mean 'best_fit'"):
         documents.pack_sequences(8, strategy="bestfit")
+    with pytest.raises(UsageError, match=r"balance='memory'\) must be one of None, 'attention'"):
+        documents.pack_sequences(8).batch(8, balance="memory")
+    for unknown in (documents, documents.pack_sequences(8, lengths=None)):
+        with pytest.raises(UsageError, match=r"by lengths in the index, and there are none"):
+            unknown.batch(8, balance="attention")
+    with pytest.raises(UsageError, match=r"neighbours=1\)"):
+        documents.pack_sequences(8).batch(8, balance="attention", neighbours=1)
     with pytest.raises(UsageError, match="got 'mask'"):
         documents.pack_sequences(8, extras=["mask"])
     shorter = documents.map(lambda sample: {"tokens": sample["tokens"][:3]}).pack_sequences(8)

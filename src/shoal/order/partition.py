@@ -20,6 +20,9 @@ lanes, it is 1.20 and 1.58; with the position alone, 1.5 to 4.
 Repeats are the samples at the positions just before the last batch, and are marked. Without batches (``batched=False``)
 nothing is repeated, and ranks may differ by one sample.
 
+With ``balance=k`` the samples of each ``k`` neighbouring ranks are dealt among these by their weights (`balanced`),
+where the order knows them. Global batches stay the same.
+
 With ``refills=True`` a rank cuts its batches from what a filter keeps of its share. Then global batches say only which
 rank gets a sample: the last one is dealt as it is, whatever ``remainder`` makes of the rank's own last batch.
 """
@@ -36,8 +39,9 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
+from shoal.order.balanced_deals import balanced
 from shoal.order.position_subsets import WithoutGaps
-from shoal.order.protocol import AXIS_BITS, LANE_BITS, BoundOrder, Dealing, innermost, lanes_of
+from shoal.order.protocol import AXIS_BITS, LANE_BITS, BoundOrder, Dealing, Weighing, innermost, lanes_of
 from shoal.order.sequences.packed_order import Packing
 
 REMAINDERS = ("keep", "pad", "drop")
@@ -78,6 +82,8 @@ class Partition:
         True if ranks fill their batches from their shares, so that global batches are only dealt.
     packing
         How each rank packs the documents of its share into the sequences that fill its batches; None for samples.
+    balance
+        Neighbouring ranks that exchange samples so that each has about the same weight; 0 for none.
     """
 
     global_batch: int
@@ -86,6 +92,7 @@ class Partition:
     batched: bool = True
     refills: bool = False
     packing: Packing | None = None
+    balance: int = 0
 
     def __post_init__(self) -> None:
         if self.remainder not in REMAINDERS:
@@ -147,7 +154,7 @@ class Partition:
         stop = min(stop, order.num_samples // self.global_batch)
         begin, end = first * self.global_batch, max(first, stop) * self.global_batch
         chunks = order.locate(begin, end)[1]
-        by_rank = _dealing(order, begin, chunks, self.global_batch).reshape(-1)
+        by_rank = self._dealing(order, begin, chunks, self.global_batch).reshape(-1)
         sizes = [self.size_of(rank) for rank in range(self.world_size)]
         ranks = np.empty(len(chunks), dtype=np.int64)
         ranks[by_rank] = np.tile(np.repeat(np.arange(self.world_size), sizes), max(0, stop - first))
@@ -173,7 +180,7 @@ class Partition:
             begin = start + low * self.global_batch
             size = min(self.global_batch, order.num_samples - begin)
             end = min(start + high * self.global_batch, order.num_samples)
-            dealt = _dealing(order, begin, order.locate(begin, end)[1], size)
+            dealt = self._dealing(order, begin, order.locate(begin, end)[1], size)
             for rank, limit in enumerate(limits):
                 mine = np.sort(dealt[:, slice(*self._cut(rank, size))], axis=1)
                 before = np.arange(low, high)[:, None] * sizes[rank] + np.arange(mine.shape[1])
@@ -186,7 +193,8 @@ class Partition:
         num_batches = (end - begin) // self.global_batch
         if self.world_size > 1:
             low, high = self._cut(rank, self.global_batch)
-            mine = np.sort(_dealing(order, begin, chunks, self.global_batch)[:, low:high], axis=1).reshape(-1)
+            dealt = self._dealing(order, begin, chunks, self.global_batch)
+            mine = np.sort(dealt[:, low:high], axis=1).reshape(-1)
             ids, chunks, positions = ids[mine], chunks[mine], positions[mine]
         size = self.size_of(rank)
         batch_first = np.arange(num_batches + 1) * size
@@ -200,8 +208,31 @@ class Partition:
         positions, repeated = positions[by_position], repeated[by_position]
         ids, chunks = _locate_some(order, positions)
         dealt = dealing_order(order, np.zeros_like(positions), 1, positions, chunks)
+        dealt = self._balanced(order, dealt[None], positions)[0]
         mine = np.sort(dealt[slice(*self._cut(rank, len(positions)))])
         return Share(ids[mine], positions[mine], chunks[mine], repeated[mine], np.array([0, len(mine)]))
+
+    def _dealing(self, order: BoundOrder, begin: int, chunks: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        """Return the dealing order of global batches of ``size`` positions from ``begin``; shape (num_batches, size).
+
+        ``chunks`` are those of the positions, which the result counts from ``begin``.
+        """
+        numbers = np.arange(len(chunks))
+        num_batches = len(chunks) // size
+        dealt = dealing_order(order, numbers // size, max(1, num_batches.bit_length()), begin + numbers, chunks)
+        return self._balanced(order, dealt.reshape(num_batches, size), begin + numbers)
+
+    def _balanced(self, order: BoundOrder, dealt: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of ``positions`` in each batch, dealt by weight among neighbouring ranks."""
+        if not self.balance or self.world_size == 1 or not dealt.size:
+            return dealt
+        if isinstance(order, WithoutGaps):
+            positions, order = order.untouched_positions(positions), order.untouched
+        if not isinstance(order, Weighing):
+            return dealt
+        weights = order.weights(positions)[dealt]
+        sizes = [self._size_of(rank, dealt.shape[1]) for rank in range(self.world_size)]
+        return np.take_along_axis(dealt, balanced(weights, sizes, self.balance), axis=1)
 
     @property
     def _drops(self) -> bool:
@@ -222,17 +253,6 @@ class Partition:
     def _size_of(self, rank: int, size: int) -> int:
         low, high = self._cut(rank, size)
         return high - low
-
-
-def _dealing(order: BoundOrder, begin: int, chunks: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Return the dealing order of global batches of ``size`` positions from ``begin``; shape (num_batches, size).
-
-    ``chunks`` are those of the positions, which the result counts from ``begin``.
-    """
-    numbers = np.arange(len(chunks))
-    num_batches = len(chunks) // size
-    dealt = dealing_order(order, numbers // size, max(1, num_batches.bit_length()), begin + numbers, chunks)
-    return dealt.reshape(num_batches, size)
 
 
 def dealing_order(

@@ -106,6 +106,15 @@ class Dealing(Protocol):
 
 
 @runtime_checkable
+class Weighing(Protocol):
+    """A bound order that knows how much there is to compute for each sample."""
+
+    def weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the weight of the sample at each position, same shape."""
+        ...
+
+
+@runtime_checkable
 class Repeating(Protocol):
     """A bound order in which a sample may have several positions; `positions` gives the first of them."""
 

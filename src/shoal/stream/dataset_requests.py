@@ -23,6 +23,8 @@ from shoal.stream.column_functions import kept_by_function
 from shoal.stream.index_columns import column_of, words_of_column
 
 _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
+_BALANCES = (None, "attention")
+_FEWEST_NEIGHBOURS = 2
 _MOST_WORDS = 10
 """Texts of a column that an error lists."""
 
@@ -134,15 +136,24 @@ def numbers_left(samples: Any, left: Runs) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """Arguments of `batch`: a size, for each rank or over all ranks, and the handling of the remainder."""
+    """Arguments of `batch`: a size, for each rank or over all ranks, the handling of the remainder, and the balance.
+
+    ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none.
+    """
 
     size: int
     is_global: bool
     remainder: str
+    balance: int = 0
 
     @staticmethod
-    def asked(size: Any, global_batch_size: Any, remainder: str) -> Batching:
+    def asked(
+        size: Any, global_batch_size: Any, remainder: str, balance: str | None = None, neighbours: Any = 0
+    ) -> Batching:
         """Return the arguments of `Dataset.batch`, checked."""
+        if balance not in _BALANCES:
+            msg = f"batch(balance={balance!r}) must be one of {', '.join(map(repr, _BALANCES))}"
+            raise UsageError(msg)
         if (size is None) == (global_batch_size is None):
             msg = "batch() takes a size for each rank, or global_batch_size="
             raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
@@ -150,13 +161,18 @@ class Batching:
         if not number:
             msg = "batch() needs at least one sample; got 0"
             raise UsageError(msg)
-        batching = Batching(number, size is None, remainder)
+        ranks = 0 if balance is None else count_of(neighbours, "batch(neighbours=)")
+        if balance is not None and ranks < _FEWEST_NEIGHBOURS:
+            msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other"
+            raise UsageError(msg, hint="the number of ranks on a machine")
+        batching = Batching(number, size is None, remainder, ranks)
         batching.partition(1)  # an unknown remainder is refused here, not when iterating
         return batching
 
     def partition(self, world_size: int) -> Partition:
         """Return the partition of an epoch among so many ranks."""
-        return Partition(self.size if self.is_global else self.size * world_size, world_size, self.remainder)
+        size = self.size if self.is_global else self.size * world_size
+        return Partition(size, world_size, self.remainder, balance=self.balance)
 
 
 def count_of(value: Any, what: str) -> int:

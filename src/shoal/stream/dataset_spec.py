@@ -199,6 +199,9 @@ class DatasetSpec:
     def in_batches(self, batching: Batching) -> DatasetSpec:
         """Cut the samples into batches; allowed once."""
         self._refuse_after_batch("batch()")
+        if batching.balance and (self.sequences is None or self.sequences.lengths is None):
+            msg = 'batch(balance="attention") weighs sequences by lengths in the index, and there are none'
+            raise UsageError(msg, hint="call pack_sequences(lengths=...) before")
         return replace(self, batching=batching)
 
     def read_by(self, options: ReadingOptions) -> DatasetSpec:

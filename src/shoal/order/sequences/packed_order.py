@@ -150,9 +150,10 @@ class Pieces(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The sequences of a block, in their order: of which node each is, and its pieces."""
+    """The sequences of a block, in their order: of which node each is, its weight, and its pieces."""
 
     nodes: NDArray[np.int64]
+    weights: NDArray[np.int64]
     pieces: Pieces
 
 
@@ -230,6 +231,15 @@ class PackedOrder:
         """Return the canonical node of each sequence: a rank gets neighbouring nodes of a batch."""
         return chunks.astype(np.uint64)
 
+    def weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sum of the squared lengths of the pieces of each sequence: what attention has to compute."""
+        found = np.empty_like(positions)
+        blocks = np.searchsorted(self._first, positions, side="right") - 1
+        for number in np.unique(blocks).tolist():
+            mine = blocks == number
+            found[mine] = self._block(number).weights[positions[mine] - self._first[number]]
+        return found
+
     def pieces(self, ids: NDArray[np.int64]) -> Pieces:
         """Return the pieces of documents in these sequences, which ascend; O(their blocks) at first, then O(pieces)."""
         found: list[Pieces] = []
@@ -290,7 +300,9 @@ class PackedOrder:
         row = np.concatenate(rows)
         starts, stops = (np.concatenate([getattr(each, name) for each in packed]) for name in ("start", "stop"))
         pieces = Pieces(np.cumsum(counts), ids[row], start + row, chunks[row], starts, stops)
-        return _Block(nodes, pieces.chosen(np.concatenate(order)[turns]))
+        chosen = pieces.chosen(np.concatenate(order)[turns])
+        squares = np.concatenate([np.zeros(1, np.int64), np.cumsum((chosen.stops - chosen.starts) ** 2)])
+        return _Block(nodes, np.diff(squares[chosen.first]), chosen)
 
     def _in_runs(self, number: int, num_sequences: int) -> NDArray[np.int64]:
         """Return the sequences of a block, sorted before, in runs that end at multiples of ``alike`` positions."""

@@ -158,6 +158,8 @@ class IteratorSpec:
             "remainder": partition.remainder,
             "world size": partition.world_size,
         }
+        if partition.balance:
+            settings["neighbours"] = partition.balance
         if partition.refills:
             loaded = "" if self.cursor is None else self.cursor.loaded
             place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"

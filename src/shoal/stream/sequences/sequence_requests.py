@@ -96,5 +96,6 @@ class SequenceRequest:
         try:
             return column_of(index, str(self.lengths))
         except UsageError as error:
-            error.hint += "; pack_sequences(lengths=None) packs documents as they come, without lengths in the index"
+            if isinstance(self.fields, SequenceFields):
+                error.hint += "; pack_sequences(lengths=None) packs documents as they come, without a column"
             raise
