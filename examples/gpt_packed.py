@@ -27,8 +27,8 @@ import shoal
 import shoal.pack
 import shoal.torch
 
-LENGTH, VOCABULARY = 256, 4_096
-SOURCES = {"web": (5.0, 600), "code": (6.0, 200), "math": (4.0, 300)}  # mean logarithm of lengths, and documents
+LENGTH, VOCABULARY = 128, 1_024
+SOURCES = {"web": (4.0, 400), "code": (5.0, 100), "math": (3.0, 200)}  # mean logarithm of lengths, and documents
 GLOBAL_BATCH = 12  # sequences over all ranks: another number of ranks sees the same batches
 SAVE_EVERY = 5
 
@@ -51,6 +51,7 @@ class Gpt(torch.nn.Module):
         super().__init__()
         self.heads = heads
         self.tokens, self.places = torch.nn.Embedding(VOCABULARY, width), torch.nn.Embedding(LENGTH, width)
+        torch.nn.init.normal_(self.tokens.weight, std=0.02)
         self.mixed, self.joined = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
         self.wide, self.narrow = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
