@@ -79,6 +79,14 @@ def test_images_of_several_sizes_are_a_list(tmp_path: Path, devices: list[torch.
 
 
 @pytest.mark.usefixtures("devices")
+def test_batches_of_any_form_are_decoded(tmp_path: Path) -> None:
+    ds = packed(tmp_path, [16] * 4)
+    for form in (ds, ds.reading(copy=False), ds.format("numpy"), ds.format("torch"), ds.format("python")):
+        (batch,) = DataLoader(form.batch(4).map(JpegDecoder()))
+        assert batch["jpg"].shape == (4, 3, 16, 24)
+
+
+@pytest.mark.usefixtures("devices")
 def test_what_it_cannot_decode_is_named() -> None:
     with pytest.raises(UsageError, match=r"(?s)list of bytes in 'jpeg'; got 'jpg' \(list\).* did you mean 'jpg'\?"):
         JpegDecoder("jpeg")({"jpg": [jpeg(0)]})

@@ -69,7 +69,7 @@ class JpegDecoder:
         """Return the batch with its images decoded."""
         fields = batch if isinstance(batch, Mapping) else {}
         files = fields.get(self._field)
-        if not isinstance(files, list) or not all(isinstance(file, bytes) for file in files):
+        if not isinstance(files, list) or not all(isinstance(file, bytes | memoryview) for file in files):
             found = ", ".join(f"{name!r} ({type(value).__name__})" for name, value in fields.items())
             msg = f"{self!r} wants a batch with a list of bytes in {self._field!r}; got {found or type(batch).__name__}"
             hint = did_you_mean(self._field, fields.keys() - {self._field})
