@@ -5,6 +5,13 @@ directory, reads them once, and prints: tokens a second when nothing is done wit
 on batches of 32 rows, in which the process sleeps as one does that waits for an accelerator, how long streamed steps
 took by those on data in memory, and the part of the time in which the loop waited for a batch. The median of the
 rounds. The window is 16 MiB.
+
+``python bench/tokens.py windows`` writes 256 MiB of tokens without a header, as nanoGPT does, and prints windows of
+1,025 tokens a second, in shuffled batches of 32: of `shoal.formats.Tokens`; and of a loop over a permutation and a
+memory map of the file, which is what can be had if all of it is in memory. ``python bench/tokens.py tokenize`` prints
+tokens a second of texts tokenized on the fly: by the tokenizers library alone, in its own threads and in one, and by
+shoal from JSON Lines. Both also print the rate for a second of CPU, since rounds take turns on a machine that does
+other things as well.
 """
 
 from __future__ import annotations
@@ -16,7 +23,8 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +78,16 @@ def steps(batches: Iterator[Any], num_steps: int, step_seconds: float) -> tuple[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["steps", "windows", "tokenize"], default="steps")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ShuffleWarning)
+    if arguments.what != "steps":
+        with tempfile.TemporaryDirectory() as scratch:
+            os.environ["SHOAL_CACHE_DIR"] = f"{scratch}/cache"
+            make, unit = (windows, "windows") if arguments.what == "windows" else (tokenizing, "tokens")
+            compare(make(Path(scratch)), arguments.rounds, unit)
+        return
     for name, write in (("mds", write_mds), ("parquet", write_parquet)):
         with tempfile.TemporaryDirectory() as scratch:
             os.environ["SHOAL_CACHE_DIR"] = f"{scratch}/cache"
@@ -90,6 +105,79 @@ def main() -> None:
                 print(f"  steps of {1000 * seconds:2.0f} ms: {ratio:.3f} of the time in memory, {share:.2%} waiting")
             print(f"  state: {len(json.dumps(loader.state_dict()))} bytes")
             stream.close()
+
+
+def windows(scratch: Path) -> dict[str, Callable[[], int]]:
+    """Ways to read windows of tokens; each returns how many it has read."""
+    file, length = scratch / "train.bin", LENGTH // 2
+    np.random.default_rng(0).integers(0, 50_257, 128 << 20, dtype=np.uint16).tofile(file)
+
+    def mapped() -> int:
+        tokens = np.memmap(file, dtype=np.uint16, mode="r")
+        starts = length * np.random.default_rng(0).permutation((len(tokens) - 1) // length)
+        for at in range(0, len(starts), BATCH):
+            np.stack([tokens[start : start + length + 1] for start in starts[at : at + BATCH].tolist()])
+        return len(starts)
+
+    def streamed(**window: str) -> int:
+        ds = shoal.open(file, format=shoal.formats.Tokens(length)).shuffle(seed=0, **window).batch(BATCH)
+        return sum(len(batch["tokens"]) for batch in ds)
+
+    return {
+        "memory map": mapped,
+        "shoal, window 64 MiB": partial(streamed, window="64MiB"),
+        "shoal, window 512 MiB": partial(streamed, window="512MiB"),
+    }
+
+
+def tokenizing(scratch: Path) -> dict[str, Callable[[], int]]:
+    """Ways to tokenize texts; each returns the number of tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # noqa: PLC0415  # for this alone
+
+    draw = np.random.default_rng(0)
+    words = ["".join(map(chr, draw.integers(97, 123, size))) for size in draw.integers(2, 9, 20_000)]
+    texts = [" ".join(words[number] for number in draw.zipf(1.3, 300) % 20_000) for _ in range(3_000)]
+    (scratch / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=8_000, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts[:2_000], trainer)
+    tokenizer.save(str(scratch / "tokenizer.json"))
+
+    def alone(parallel: str) -> int:
+        os.environ["TOKENIZERS_PARALLELISM"] = parallel
+        groups = (texts[at : at + BATCH] for at in range(0, len(texts), BATCH))
+        found = sum(len(one.ids) for group in groups for one in tokenizer.encode_batch_fast(group))
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        return found
+
+    def streamed(loader: Callable[[Any], Any]) -> int:
+        ds = shoal.open(scratch / "texts.jsonl").shuffle(seed=0).tokenize(scratch / "tokenizer.json").batch(BATCH)
+        return sum(len(tokens) for batch in loader(ds) for tokens in batch["tokens"])
+
+    return {
+        "tokenizers alone, its threads": partial(alone, "true"),
+        "tokenizers alone, one thread": partial(alone, "false"),
+        "shoal, the thread that asks": partial(streamed, iter),
+        "shoal, threads of the loader": partial(streamed, shoal.torch.DataLoader),
+        "shoal, 2 workers (whose CPU is not counted)": partial(
+            streamed, partial(shoal.torch.DataLoader, num_workers=2)
+        ),
+    }
+
+
+def compare(ways: dict[str, Callable[[], int]], rounds: int, unit: str) -> None:
+    """Print what each way reads a second, and a second of CPU of it and its children; the medians of rounds."""
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            began, used = time.perf_counter(), sum(os.times()[:4])
+            count = way()
+            rates[name].append((count / (time.perf_counter() - began), count / (sum(os.times()[:4]) - used)))
+    for name, found in rates.items():
+        wall, cpu = (statistics.median(values) for values in zip(*found, strict=True))
+        print(f"{name}: {wall:,.0f} {unit}/s, {cpu:,.0f} a second of CPU")
 
 
 def _rate(stream: Iterator[Any]) -> float:

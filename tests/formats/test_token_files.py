@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import struct
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import shoal
+from shoal.cli.main import main
 from shoal.errors import ShardError, SourceError, StateError, UsageError
 from shoal.formats import Tokens
 from shoal.storage.memory_store import MemoryStore
@@ -23,6 +25,7 @@ from shoal.testing import check_format
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
+MEGATRON = Path(__file__).parent / "data" / "megatron"  # what its IndexedDatasetBuilder wrote, and its reader reads
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 
 
@@ -202,6 +205,45 @@ def test_indexing_a_remote_file_reads_no_tokens(
     read.clear()
     assert len(ds[3]["tokens"]) == (65 if length else 10_000)
     assert sum(size for kind, size in read if kind == "bin") <= 70_000
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_files_of_megatron_itself_are_read_as_it_reads_them(dtype: str) -> None:
+    name = f"{dtype}_text_document"
+    documents = json.loads((MEGATRON / "expected.json").read_text())[name]
+    found = shoal.open(MEGATRON / f"{name}.bin", format=Tokens())
+    assert [sample["tokens"].tolist() for sample in found] == [each for each in documents if each]
+    assert {sample["tokens"].dtype.name for sample in found} == {dtype}
+    assert found.stream.opened.index.notes == {"empty_documents": sum(not each for each in documents)}
+    whole = np.concatenate([np.array(each, np.int64) for each in documents])
+    assert in_order(MEGATRON / f"{name}.bin", Tokens(16)) == windows_of(whole, 16)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_damaged_index_is_refused_or_divides_the_file(draw: st.DataObject) -> None:
+    data, index = megatron([[np.arange(5), np.arange(2)], [np.arange(9)]], "int32")
+    damaged = bytearray(index[: draw.draw(st.integers(len(index) // 2, len(index)))])
+    for _ in range(draw.draw(st.integers(0, 3))):
+        damaged[draw.draw(st.integers(0, len(damaged) - 1))] ^= draw.draw(st.integers(1, 255))
+    try:
+        found = Tokens().scan_beside(lambda a, b: bytes(damaged[a:b]), len(damaged), len(data), shard="a")
+    except ShardError:
+        return
+    assert found.sample_starts[0] == 0
+    assert found.sample_starts[-1] == len(data)
+    assert (np.diff(found.sample_starts) > 0).all()
+
+
+def test_a_name_says_what_windows_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.arange(1010, dtype=np.int32).tofile(tmp_path / "a.bin")
+    ds = shoal.open(tmp_path / "a.bin", format="tokens:100:int32")
+    assert ds.num_samples == 10
+    assert ds[9]["tokens"].tolist() == list(range(900, 1001))
+    assert main(["info", str(tmp_path / "a.bin"), "--format", "tokens:100:int32"]) == 0
+    assert "tokens left over" in capsys.readouterr().out.replace("_", " ")
+    with pytest.raises(SourceError, match="no shard format"):
+        shoal.open(tmp_path / "a.bin", format="tokens:many")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tar.reader import Tar
 from shoal.formats.tfrecord.reader import TFRecord
 from shoal.formats.tfrecord.recordio import RecordIO
-from shoal.formats.tokens.token_files import Tokens
+from shoal.formats.tokens.token_files import Tokens, options_in_name
 from shoal.hints import did_you_mean
 
 _TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
@@ -71,6 +71,8 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     """
     if not options and name in FORMATS:
         return FORMATS[name]
+    if not options and (found := options_in_name(name)) is not None:
+        return format_named(Tokens.name, found)
     plain, _, codec = name.partition(".")
     if plain not in _WITH_OPTIONS or (codec and codec not in CODECS):
         msg = f"there is no shard format {name!r}" + (f" with options {dict(options)!r:.200}" if options else "")

@@ -13,6 +13,7 @@ from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.format_registry import FORMATS
 from shoal.formats.shard_format import Format
+from shoal.formats.tokens.token_files import options_in_name
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import Opened, open_source
 from shoal.storage.sources.source import SourceLike, printed
@@ -51,7 +52,8 @@ def add_format_argument(parser: argparse.ArgumentParser) -> None:
     plain = ", ".join(name for name in FORMATS if "." not in name)
     text = (
         f"format of the shards, if their suffixes do not tell: {plain}, or folder, where each file is a sample; .gz, "
-        ".zst and so on after the name means compressed; module:Class is a format of your own"
+        ".zst and so on after the name means compressed; tokens:1024 is windows of 1,025 tokens; module:Class is a "
+        "format of your own"
     )
     parser.add_argument("--format", metavar="NAME", type=_requested_format, help=text)
 
@@ -131,7 +133,7 @@ def open_with_samples(arguments: argparse.Namespace) -> Opened:
 def _requested_format(text: str) -> str | Format:
     """Return the name, or the format object; a module of the working directory is found as by Python itself."""
     module, mark, name = text.partition(":")
-    if not mark:
+    if not mark or options_in_name(text) is not None:
         return text
     if not (module and name):
         msg = f"{text!r} is neither the name of a format nor module:Class"

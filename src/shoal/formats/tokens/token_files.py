@@ -121,6 +121,19 @@ class Tokens:
         return CutRecords(buffer, starts, span, decode=partial(_decoded, run), crcs=crcs)
 
 
+def options_in_name(name: str) -> dict[str, Any] | None:
+    """Return the options in a name, for the command line and mixture files; None if it has none.
+
+    >>> options_in_name("tokens:1024"), options_in_name("tokens:1024:int32"), options_in_name("tokens")
+    ({'length': 1024}, {'length': 1024, 'dtype': 'int32'}, None)
+    """
+    word, _, rest = name.partition(":")
+    length, _, dtype = rest.partition(":")
+    if word != Tokens.name or not length.isdecimal():
+        return None
+    return {"length": int(length), **({"dtype": dtype} if dtype else {})}
+
+
 def token_itemsize(head: Mapping[str, Any]) -> int:
     """Return the bytes of a token by the head of a shard."""
     return TokenRun.of_head(head).stored.itemsize
