@@ -84,6 +84,7 @@ def test_batches_of_any_form_are_decoded(tmp_path: Path) -> None:
     for form in (ds, ds.reading(copy=False), ds.format("numpy"), ds.format("torch"), ds.format("python")):
         (batch,) = DataLoader(form.batch(4).map(JpegDecoder()))
         assert batch["jpg"].shape == (4, 3, 16, 24)
+    assert JpegDecoder()({"jpg": [memoryview(jpeg(0))]})["jpg"].shape == (1, 3, 16, 24)
 
 
 @pytest.mark.usefixtures("devices")
