@@ -197,6 +197,27 @@ def test_sequences_of_a_mixture(documents: Dataset, tmp_path: Path) -> None:
     assert found == ALL_TOKENS + Counter(t for d in range(NUM_DOCUMENTS, NUM_DOCUMENTS + 50) for t in tokens_of(d))
 
 
+def test_weights_of_a_mixture_may_change_behind_the_documents_in_work(documents: Dataset, tmp_path: Path) -> None:
+    more = written(tmp_path / "more", range(NUM_DOCUMENTS, 2 * NUM_DOCUMENTS))
+
+    def mixed(at: int | None = None) -> Dataset:
+        ds = shoal.mix({"a": documents, "b": more}, weights={"a": 1, "b": 1}, seed=2).shuffle(seed=1)
+        if at is not None:
+            ds = ds.reweight(at=at, weights={"a": 3, "b": 1})
+        return ds.pack_sequences(LENGTH, strategy="best_fit", block=64).batch(4)
+
+    before = mixed()
+    first = [batch["tokens"].tolist() for _, batch in zip(range(6), before, strict=False)]
+    state = before.state_dict()
+    changed = mixed(200)
+    changed.load_state_dict(state)
+    assert first + [b["tokens"].tolist() for b in changed] == [b["tokens"].tolist() for b in mixed(200)]
+    with pytest.raises(StateError, match="the weights before position 64 differ"):
+        mixed(50).load_state_dict(state)
+    with pytest.raises(UsageError, match="this mixture has no end"):
+        next(iter(shoal.mix({"a": documents}, ends="forever", seed=2).pack_sequences(LENGTH)))
+
+
 def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> None:
     with pytest.raises(UsageError, match="the index has no column 'num_tokens'"):
         next(iter(tars.pack_sequences(8)))

@@ -107,11 +107,13 @@ class ResolvedSequences(ResolvedEpochs):
         if _PACKED not in saved.order:
             msg = "the state is one of documents, and this stream yields sequences"
             raise StateError(msg, hint=f"a state of the dataset before {self.packing.verb}() resumes that dataset")
-        documents = self.documents.resumed(replace(saved, position=0, order=order, gaps=NO_GAPS), NO_GAPS)
+        begun = self.untouched(saved.epoch).documents_before(saved.position)
+        documents = self.documents.resumed(replace(saved, position=begun, order=order, gaps=NO_GAPS), NO_GAPS)
         resumed = replace(self, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
-        saved.check(
+        # The documents have compared their order: of a mixture, up to this position.
+        replace(saved, order={_PACKED: saved.order[_PACKED]}).check(
             seed=resumed.seed,
-            order=resumed.state_order,
+            order={_PACKED: resumed.state_order[_PACKED]},
             index=resumed.fingerprint,
             num_samples=resumed.num_positions(saved.epoch),
         )

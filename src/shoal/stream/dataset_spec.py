@@ -309,6 +309,9 @@ class DatasetSpec:
         """Return the order resolved to integers."""
         if (asked := self.sequences) is not None and asked.lengths is not None:
             documents = self._resolved_samples(NO_GAPS)
+            if documents.num_samples > FOREVER // 2:
+                msg = f"{asked.packing.verb}() counts the sequences of an epoch, and this mixture has no end"
+                raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
             return ResolvedSequences(documents, asked.packing, asked.lengths_in(documents.parts), self.gaps)
         return self._resolved_samples(self.gaps)
 

@@ -208,6 +208,11 @@ class PackedOrder:
         """Parameters of the order of the documents, and of the packing."""
         return {**self.documents.parameters, **self.packing.to_dict()}
 
+    def documents_before(self, number: int) -> int:
+        """Return the position of documents before which all must stay as they are, for the first sequences to do so."""
+        block = int(np.searchsorted(self._first, number, side="left"))
+        return min(block * self.packing.block, self.documents.num_samples)
+
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the numbers of the sequences at positions ``[start, stop)``: the positions."""
         return np.arange(*as_span(start, stop, self.num_samples))
