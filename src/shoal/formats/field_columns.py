@@ -93,6 +93,38 @@ def value_of(kind: Kind, array: NDArray[Any], row: int) -> Any:
     return value.astype(value.dtype.newbyteorder("="))
 
 
+def values_of(kind: Kind, array: NDArray[Any], rows: Sequence[int]) -> list[Any]:
+    """Return `value_of` of each of some rows.
+
+    >>> values_of(Kind("number"), np.array([7, 8, 9]), [2, 0])
+    [9, 7]
+    """
+    if kind.how == "bytes":
+        return [array[row].tobytes() for row in rows]
+    native = array.dtype.newbyteorder("=")
+    if array.ndim > 1 and array.dtype == native:
+        return [array[row].copy() for row in rows]
+    if array.ndim > 1:
+        return [array[row].astype(native) for row in rows]
+    values = array[rows].astype(native, copy=False)
+    return list(values.tolist() if kind.how == "number" and is_python_type(native) else values)
+
+
+def as_samples(names: Sequence[str], columns: Sequence[list[Any]]) -> list[dict[str, Any]]:
+    """Return a dict for each row of some columns.
+
+    >>> as_samples(["a", "b"], [[1, 2], [3, 4]])
+    [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
+    """
+    if len(names) == 1:
+        (name,), (column,) = names, columns
+        return [{name: value} for value in column]
+    if len(names) == 2:  # most tokens: half of the time of what follows
+        one, other = names
+        return [{one: value, other: beside} for value, beside in zip(*columns, strict=True)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def is_python_type(dtype: np.dtype[Any]) -> bool:
     """Return True if numpy arrays of Python's own values have this type: int64, float64, bool.
 

@@ -81,7 +81,7 @@ class CutRecords:
         crcs: Callable[[], NDArray[np.uint32]],
         columns: Callable[[], Columns | None] | None = None,
     ) -> None:
-        self._view, self.starts = memoryview(buffer), starts
+        self._view, self.starts = buffer if type(buffer) is bytes else memoryview(buffer), starts
         self._shard, self._first_byte = span.shard, span.first_byte
         self._decode, self._crcs, self._columns = decode, crcs, columns
 

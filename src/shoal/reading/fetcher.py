@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,25 +32,24 @@ from shoal.stats.counters import Counters
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
 
 
+# Samples are handed out in lists of at most so many, and of about so many bytes as they are stored.
+MOST_IN_RUN, RUN_BYTES = 64, 256 << 10
 _NO_UNITS = np.zeros(0, dtype=np.int64)
 _Records = Records | SalvagedRecords
 
 
-class _Elsewhere:
-    """Placeholder for records that were handed over to the caller of `Fetcher.take`."""
+class _Taken(NamedTuple):
+    """A unit in use: samples by number, the id of the first, the bytes held, and how many may be in a run."""
 
-    def __len__(self) -> int:
-        return 0
-
-    def layout_crcs(self) -> NDArray[np.uint32]:
-        return np.zeros(0, dtype=np.uint32)
-
-    def sample(self, number: int) -> Sample:
-        msg = f"sample {number} was asked of records that were handed over"
-        raise AssertionError(msg)
+    sample: Callable[[int], Sample | Damaged]
+    first_sample: int
+    num_bytes: int
+    most_in_run: int
 
 
-_ELSEWHERE: Records = _Elsewhere()
+def _elsewhere(number: int) -> Sample:
+    msg = f"sample {number} was asked of records that were handed over to the caller of `take`"
+    raise AssertionError(msg)
 
 
 class Fetcher:
@@ -75,6 +74,8 @@ class Fetcher:
         shared: SharedReading | None = None,
     ) -> None:
         self._options = options
+        # Views keep what they view: each is made when it is due.
+        self._run_bytes = RUN_BYTES // (1 if shared is None else shared.num_sources) if options.copy else 0
         self.opened, self._units, self._counters = opened, units, counters
         total, requests = (None, None) if shared is None else (shared.memory, shared.requests)
         self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes, total=total)
@@ -88,7 +89,7 @@ class Fetcher:
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
         self._asked: dict[int, tuple[UnitRead, Any]] = {}
-        self._taken: dict[int, tuple[_Records, int, int]] = {}  # records, the id of the first, bytes
+        self._taken: dict[int, _Taken] = {}
         self._seen = bytearray((units.num_units >> 3) + 1)  # one bit a unit
 
     def read_ahead(self, units: NDArray[np.int64] = _NO_UNITS) -> None:
@@ -98,23 +99,40 @@ class Fetcher:
         for group in groups_with_room(self._memory, self._readers.group_bytes, first=self._next, take=take):
             self._request(group)
 
-    def samples(
+    def runs(
         self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool], drops: Sequence[int] = ()
-    ) -> Iterator[Sample | Damaged]:
-        """Yield the samples with these ids, in order.
+    ) -> Iterator[list[Sample | Damaged]]:
+        """Yield the samples with these ids, in order, in lists of those that are in memory when the first is wanted.
 
         ``units`` hold the samples; each is released after the sample for which ``last`` is True, and ``drops`` are
-        released before the first sample.
+        released before the first sample. So nobody waits for a unit before a sample of it is due, and an error comes
+        at its sample.
         """
         taken = self._taken
         for unit in drops:
             self.release(unit)
+        run: list[Sample | Damaged] = []
         for sample_id, unit, is_last in zip(ids, units, last, strict=True):
-            records, first_sample, _ = taken.get(unit) or self._first_taken(unit)
-            sample = records.sample(sample_id - first_sample)
+            held = taken.get(unit)
+            if held is None:
+                if run:
+                    yield run
+                    run = []
+                held = self._first_taken(unit)
+            sample, first_sample, _, most = held
+            try:
+                run.append(sample(sample_id - first_sample))
+            except Exception:
+                if run:
+                    yield run
+                raise
             if is_last:
                 self.release(unit)
-            yield sample
+            if len(run) >= most:
+                yield run
+                run = []
+        if run:
+            yield run
 
     def take(self, unit: int, place: Callable[[UnitRead], memoryview | None]) -> tuple[UnitRead, _Records | None]:
         """Return the read of a unit, in use from now on, and its records, which the caller keeps.
@@ -126,17 +144,17 @@ class Fetcher:
         buffer = place(read)
         if buffer is None:
             records = self._readers.records(read, promise)
-            self._taken[unit] = _ELSEWHERE, read.first_sample, self._held_bytes(read)
+            self._taken[unit] = _Taken(_elsewhere, read.first_sample, self._held_bytes(read), 0)
         else:
             records = None
             self._readers.read_into(read, promise, buffer)
-            self._taken[unit] = _ELSEWHERE, read.first_sample, len(buffer)
+            self._taken[unit] = _Taken(_elsewhere, read.first_sample, len(buffer), 0)
         self.read_ahead()
         return read, records
 
     def release(self, unit: int) -> None:
         """Release a unit that was taken."""
-        self._memory.release(self._taken.pop(unit)[2])
+        self._memory.release(self._taken.pop(unit).num_bytes)
         if self._pending and self._pending[0].unit == unit:  # it is to be read again, and other units wait behind it
             self.read_ahead()
 
@@ -146,14 +164,16 @@ class Fetcher:
         for kept in (self._planned, self._pending, self._asked, self._taken):
             kept.clear()
 
-    def _first_taken(self, unit: int) -> tuple[_Records, int, int]:
+    def _first_taken(self, unit: int) -> _Taken:
         read, promise = self._due(unit)
         records: _Records
         if self._options.skips:
             records = salvage(self.opened, read, partial(self._readers.records, read, promise))
         else:
             records = self._readers.records(read, promise)
-        taken = self._taken[unit] = records, read.first_sample, self._held_bytes(read)
+        held_bytes = self._held_bytes(read)
+        most = min(MOST_IN_RUN, self._run_bytes * read.num_samples // max(1, held_bytes))
+        taken = self._taken[unit] = _Taken(records.sample, read.first_sample, held_bytes, most)
         self.read_ahead()
         return taken
 

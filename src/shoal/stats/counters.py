@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, length_hint
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_NO_COUNTS = ("of_workers", "throughput", "pins")
-_MEASURED = attrgetter("num_samples", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
+_NO_COUNTS = ("of_workers", "throughput", "pins", "at_hand")
+_MEASURED = attrgetter("num_delivered", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
 
 
 @dataclass(slots=True)
@@ -93,13 +93,20 @@ class Counters:
     of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     throughput: Throughput | None = field(default=None, repr=False, compare=False)
     pins: Pins | None = field(default=None, repr=False, compare=False)
+    # Iterators over lists of samples that are in `num_samples`, and of which some are not given out yet.
+    at_hand: set[Iterator[Any]] = field(default_factory=set, repr=False, compare=False)
+
+    @property
+    def num_delivered(self) -> int:
+        """Samples given out so far."""
+        return self.num_samples - sum(map(length_hint, list(self.at_hand)))
 
     def counts(self) -> dict[str, Any]:
         """Return the counts by name."""
         if self.pins is not None:
             self.pinned_bytes, self.peak_pinned_bytes = self.pins.num_bytes, self.pins.peak_bytes
         counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NO_COUNTS}
-        counts["skipped_ids"] = list(self.skipped_ids)
+        counts |= {"num_samples": self.num_delivered, "skipped_ids": list(self.skipped_ids)}
         return counts
 
     def as_dict(self) -> dict[str, Any]:

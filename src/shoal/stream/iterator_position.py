@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import length_hint
 from typing import Any
 
 from shoal.errors import StateError
 from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition
 from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
+
+NONE_AT_HAND: Iterator[Any] = iter(())
+"""The iterator over no samples, where none are at hand."""
 
 
 @dataclass(slots=True)
@@ -23,13 +27,16 @@ class Position:
     Where ranks fill their batches, the position is that of ``rank``, and counts the samples of its share that it has
     taken. ``later`` has the places in later epochs from which it will go on (`RankPlace`). Where it packs documents,
     ``num_sequences`` have been yielded of the documents behind those.
+
+    ``num_made`` are made, and those of them that ``at_hand`` has left are not yielded yet: an iterator over a list,
+    which knows how many are left, so that nothing is counted for each.
     """
 
     epoch: int
     start: int
     partition: Partition
     num_samples: int
-    num_yielded: int = 0
+    num_made: int = 0
     is_over: bool = False  # no more batches are wanted
     leaves_out: bool = False
     sums: DeliverySums | None = None
@@ -37,6 +44,16 @@ class Position:
     rank: int | None = None
     later: Mapping[int, Start] = field(default_factory=dict)
     num_sequences: int = 0
+    at_hand: Iterator[Any] = field(default=NONE_AT_HAND, init=False, repr=False, compare=False)
+
+    @property
+    def num_yielded(self) -> int:
+        """Number of global batches, or of positions without batches, up to the last one that was yielded."""
+        return self.num_made - length_hint(self.at_hand)
+
+    @num_yielded.setter
+    def num_yielded(self, number: int) -> None:
+        self.num_made, self.at_hand = number, NONE_AT_HAND
 
     def move(self, place: tuple[int, int, Proof]) -> None:
         """Set ``num_yielded``, ``num_sequences`` and ``received``."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.decoding.images import open_image, pillow
-from shoal.formats.decoding.json_text import parse_json
+from shoal.formats.decoding.json_text import json_parser
 from shoal.formats.decoding.pickles import unpickler
 from shoal.formats.lines.json_values import check_keys, plain_number
 
@@ -114,6 +114,8 @@ def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
     if encoding == "pkl":
         how = "format=shoal.formats.Mds(allow_pickle=True)"
         return unpickler("a column of pickles", allow_pickle=allow_pickle, how=how)
+    if encoding == "json":
+        return json_parser(json.loads)
     if encoding not in _DECODERS:
         msg = f"there is no MDS encoding {encoding!r}"
         raise UsageError(msg, hint=f"the encodings are {', '.join(ENCODINGS)}")
@@ -220,12 +222,11 @@ def _with_lists(decoders: Mapping[str, Decode]) -> dict[str, Decode]:
 _FILES = _with_lists({"jpeg": bytes, "png": bytes, "pil": _png_of})
 _DECODERS: dict[str, Decode] = {
     "bytes": bytes,
-    "str": lambda data: data.decode("utf-8"),
+    "str": bytes.decode,  # from UTF-8
     "int": lambda data: int.from_bytes(data, "little", signed=True),
     "str_int": lambda data: int(data.decode("utf-8")),
     "str_float": lambda data: float(data.decode("utf-8")),
     "str_decimal": _decimal,
-    "json": parse_json,
     **_with_lists({"jpeg": _image, "png": _image, "pil": _raw_image}),
 }
 

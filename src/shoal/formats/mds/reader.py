@@ -114,15 +114,38 @@ def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int
 class _SampleDecoder:
     """Decoder of samples with these columns: everything that is the same for each is worked out once."""
 
-    __slots__ = ("_columns", "_head_bytes", "_sizes")
+    __slots__ = ("_columns", "_head_bytes", "_plain", "_sizes")
 
     def __init__(self, columns: tuple[_Column, ...]) -> None:
         self._columns = [(column, column.fixed_bytes) for column in columns]
+        self._plain: list[tuple[str, int | None, Callable[[bytes], Any] | None]] | None = None
         self._sizes = Struct(f"<{sum(column.fixed_bytes is None for column in columns)}I")
         self._head_bytes = self._sizes.size
 
     def __call__(self, data: bytes) -> Sample:
         """Return the values of a sample, by the sizes at its start."""
+        sample: Sample = {}
+        at = self._head_bytes
+        try:
+            sizes = iter(self._sizes.unpack_from(data))
+            for name, fixed_bytes, decode in self._plain or self._decoders():
+                end = at + (fixed_bytes or next(sizes))
+                if decode is not None:
+                    sample[name] = decode(data[at:end])
+                at = end
+        except Exception:  # noqa: BLE001  # what is wrong with the sample is found out again below
+            at = -1
+        return sample if at == len(data) else self._checked(data)
+
+    def _decoders(self) -> list[tuple[str, int | None, Callable[[bytes], Any] | None]]:
+        """Return names, sizes and decoders, None for a column that is not wanted; raises `UsageError` for pickles."""
+        self._plain = [
+            (column.name, size, column.decode if column.is_wanted else None) for column, size in self._columns
+        ]
+        return self._plain
+
+    def _checked(self, data: bytes) -> Sample:
+        """Return the values of a sample, with each step checked; raises `BadRecordError` where one is wrong."""
         sample: Sample = {}
         at = end = self._head_bytes
         num_bytes = len(data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,18 @@ from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
 from shoal.pipeline.columns.unit_columns import Rows, Table
 from shoal.pipeline.output_format import Formatting
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords
+from shoal.reading.fetcher import MOST_IN_RUN, RUN_BYTES
 from shoal.reading.schedule.units import UnitRead
 
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
 _LEAST_PART = 64
 _SHARDS_AT_HAND = 1024
+
+
+@lru_cache(maxsize=64)
+def _has_columns(kind: type) -> bool:
+    """Return True if records of this class are `ColumnRecords`; to ask that of each takes 15 us."""
+    return issubclass(kind, ColumnRecords)
 
 
 class _Held(NamedTuple):
@@ -37,6 +45,7 @@ class _Held(NamedTuple):
     num_rows: int
     first_sample: int
     records: Records | SalvagedRecords | None
+    num_bytes: int
 
 
 class Gathering:
@@ -67,6 +76,8 @@ class Gathering:
         self._tables: list[Table] = []
         self._numbers: dict[Kinds, int] = {}
         self._held: dict[int, _Held] = {}
+        self._held_rows = self._held_bytes = 0
+        self._waits = not all(source.fetch.opened.store.reads_ahead for source in sources)
         self._gapped: set[str] = set()  # columns without a common kind at some point, stored as cells from then on
 
     def read_ahead(self, units: NDArray[np.int64]) -> None:
@@ -91,6 +102,70 @@ class Gathering:
 
         A batch is a dict of columns, or a list of samples if these are not all columns of one kind.
         """
+        span = self._span(share, units, last)
+        rows_in_use = int(span.most_rows)
+        most = max(_LEAST_PART, rows_in_use // _PARTS)
+        firsts = share.batch_first.tolist()
+        for begin, end in itertools.pairwise(firsts):
+            yield self._batch(span, begin, end, most, rows_in_use)
+
+    def runs(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> Iterator[list[Any]]:
+        """Yield the samples of a span in short lists; the arguments are those of `batches`.
+
+        A list holds what lies in memory when its first sample is wanted, and what is read from this machine on the way.
+        An error comes after the samples before it.
+        """
+        span = self._span(share, units, last)
+        rows_in_use, waits = int(span.most_rows), self._waits
+        at, num_samples = 0, len(share.ids)
+        while at < num_samples:
+            stop = min(at + self._most_in_run(), num_samples)
+            failure = None
+            while (arrival := span.arrival(stop)) is not None:
+                place, unit = arrival
+                if waits and place > at:
+                    stop = place
+                    break
+                try:
+                    self._take(unit, span, rows_in_use)
+                except Exception as error:  # noqa: BLE001  # raised below
+                    stop, failure = place, error
+                    break
+                span.arrived()
+            run: list[Any] = []
+            try:
+                if stop > at:
+                    self._add_samples(run, span, at, stop)
+            except Exception as error:  # noqa: BLE001  # raised below
+                failure = error
+            if run:
+                yield run
+            if failure is not None:
+                raise failure
+            for unit in span.departures(stop):
+                self._let_go(unit)
+            at = stop
+
+    def _add_samples(self, run: list[Any], span: RowLifetimes, at: int, stop: int) -> None:
+        """Append the samples ``[at, stop)`` of a span, or those before one that is damaged."""
+        number = span.table(at, stop)
+        if number >= 0:
+            table = self._tables[number]
+            run += table.samples(span.rows(at, stop), span.firsts(at, stop) if table.has_cells else None)
+            return
+        held, stays = self._held, len(self._sources) > 1 or bool(self._sources[0].stages)
+        for unit, sample_id in span.pairs(at, stop):
+            _, _, _, first_sample, records, _ = held[unit]
+            if stays or records is None:
+                run.append(self._sample(unit, sample_id))
+            else:
+                run.append(records.sample(sample_id - first_sample))
+
+    def _most_in_run(self) -> int:
+        """Return how many samples may be made together: of those in memory, so many have about the bytes of a run."""
+        return max(1, min(MOST_IN_RUN, RUN_BYTES * self._held_rows // max(1, self._held_bytes)))
+
+    def _span(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> RowLifetimes:
         span = RowLifetimes(
             share.ids,
             units,
@@ -101,11 +176,7 @@ class Gathering:
         )
         for unit, held in self._held.items():
             span.lies(unit, held.table, held.first, held.first_sample)
-        rows_in_use = int(span.most_rows)
-        most = max(_LEAST_PART, rows_in_use // _PARTS)
-        firsts = share.batch_first.tolist()
-        for begin, end in itertools.pairwise(firsts):
-            yield self._batch(span, begin, end, most, rows_in_use)
+        return span
 
     def _batch(self, span: RowLifetimes, begin: int, end: int, most: int, rows_in_use: int) -> Any:
         rows: Rows | None = None
@@ -146,12 +217,16 @@ class Gathering:
         read, records = source.take(unit, place)
         number, first = placed[0] if records is None else self._put(source, records, rows_in_use)
         kept = records if number < 0 else None
-        held = self._held[unit] = _Held(number, first, read.num_samples, source.first_sample + read.first_sample, kept)
+        first_sample, num_bytes = source.first_sample + read.first_sample, read.num_bytes
+        held = self._held[unit] = _Held(number, first, read.num_samples, first_sample, kept, num_bytes)
+        self._held_rows += read.num_samples
+        self._held_bytes += num_bytes
         span.lies(unit, held.table, held.first, held.first_sample)
 
     def _put(self, source: ColumnSource, records: Records | SalvagedRecords, rows_in_use: int) -> tuple[int, int]:
         """Store records as columns; return the number of the table, or -1 if they are none, and the first row."""
-        columns = records.columns() if isinstance(records, ColumnRecords) else None
+        kind: Any = type(records)
+        columns = records.columns() if _has_columns(kind) else None  # type: ignore[union-attr]  # as it just said
         if columns is None or (columns := source.columns(columns)) is None:
             return -1, 0
         number, columns = self._table_of(columns, rows_in_use)
@@ -180,6 +255,8 @@ class Gathering:
 
     def _let_go(self, unit: int) -> None:
         held = self._held.pop(unit)
+        self._held_rows -= held.num_rows
+        self._held_bytes -= held.num_bytes
         if held.records is None:
             self._tables[held.table].drop(held.first, held.num_rows)
         self._sources[self._owner(unit)].release(unit)

@@ -78,6 +78,14 @@ class RowLifetimes:
             self._next = next(self._arrivals, None)
             yield unit
 
+    def arrival(self, stop: int) -> tuple[int, int] | None:
+        """Return the next place before ``stop`` at which a unit is used first, and the unit; None if there is none."""
+        return self._next if self._next is not None and self._next[0] < stop else None
+
+    def arrived(self) -> None:
+        """Go on to the arrival after the one that `arrival` returns."""
+        self._next = next(self._arrivals, None)
+
     def departures(self, stop: int) -> Iterator[int]:
         """Yield the units whose last use lies before ``stop``, each once."""
         while self._next_departure is not None and self._next_departure[0] < stop:

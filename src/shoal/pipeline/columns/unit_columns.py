@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.field_columns import Columns, Kinds
+from shoal.formats.field_columns import Columns, Kinds, as_samples, values_of
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_columns import gathered_cells, joined_cells
 from shoal.formats.tables.arrow_types import is_binary
@@ -101,6 +101,21 @@ class Table:
             values, row = (cells[first], number) if array is None else (array, first + number)
             sample[name] = values(row) if callable(values) else value_in(kind, values, row)
         return sample
+
+    def samples(self, rows: NDArray[np.int64], firsts: NDArray[np.int64] | None) -> list[Sample]:
+        """Return rows as samples; ``firsts`` are the first rows of their units, if there are cells."""
+        numbers = rows.tolist()
+        places = [] if firsts is None else list(zip(firsts.tolist(), (rows - firsts).tolist(), strict=True))
+        columns = []
+        for (_, kind), array, cells in zip(self.kinds, self.arrays, self.cells, strict=True):
+            if array is not None:
+                columns.append(values_of(kind, array, numbers))
+            else:
+                columns.append([
+                    values(row) if callable(values := cells[first]) else value_in(kind, values, row)
+                    for first, row in places
+                ])  # fmt: skip
+        return as_samples([name for name, _ in self.kinds], columns)
 
     def _room_for(self, num_rows: int) -> int:
         if fitting := self._free.get(num_rows):

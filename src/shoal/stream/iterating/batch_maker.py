@@ -27,11 +27,11 @@ from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters, Pins
 from shoal.stream.certificates.delivery_sums import DeliverySums
 from shoal.stream.certificates.sequence_hashes import hashes_of
-from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made
+from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made, samples_read
 from shoal.stream.iterating.filled_batches import SharedParts
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.packed_batches import filler_of, tokens_kept
-from shoal.stream.iterating.read_schedule import gathered, shares_of
+from shoal.stream.iterating.read_schedule import gathered, gathered_runs, shares_of
 from shoal.stream.iterating.sequence_batches import SequenceShares
 from shoal.stream.iterating.source_reading import MixedReading, SourceReading
 
@@ -75,7 +75,7 @@ class BatchMaker:
         finds_units = isinstance(reading, MixedReading) and gathering is None
         units_of = None if finds_units or reading.moves_units else reading.units_of
         shares = shares_of(order, pipeline, self.position, None if packed else units_of)
-        make = batches_made if batched else samples_made
+        make = batches_made if batched else samples_read if pipeline.as_stored(quarantine) else samples_made
         fields = pipeline.sequences
         if packed is not None and fields is not None:
             sequences = SequenceShares(packed.untouched(spec.epoch), fields, packed.lengths)
@@ -88,11 +88,16 @@ class BatchMaker:
         else:
             self.position.sums = sums
         if gathering is not None:
-            made = batches_gathered(gathered(shares, gathering), context)
+            made = (
+                batches_gathered(gathered(shares, gathering), context)
+                if batched
+                else samples_read(gathered_runs(shares, gathering), context)
+            )
         else:
             made = make(reading.spans(shares, quarantine), context)
         # Generators, without a call in between for every sample.
         self.batches: Iterator[Any] = made if convert is None else convert(made)
+        self.are_converted = convert is not None
         if batched:
             rank_batch = pipeline.partition.global_batch / pipeline.partition.world_size
             num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
@@ -147,13 +152,14 @@ def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions
 def _gathering(
     context: BatchContext, reading: SourceReading | MixedReading, options: ReadingOptions
 ) -> Gathering | None:
-    """Return the maker of batches from columns; None if they must be made of samples.
+    """Return the maker of batches, or samples, from columns; None if each sample must be read by itself.
 
-    They must if damaged samples are skipped, since these are reported one by one, if memory is limited, and if sources
+    It must if damaged samples are skipped, since these are reported one by one, if memory is limited, and if sources
     of a mixture disagree about types that samples do not carry.
     """
     pipeline, formatting = context.pipeline, context.pipeline.formatting
-    if not (pipeline.stacks and options.copy and context.quarantine is None and formatting.has_types):
+    made = pipeline.stacks and formatting.has_types and context.quarantine is None
+    if not (options.copy and (made or pipeline.as_stored(context.quarantine))):
         return None
     if isinstance(reading, MixedReading):
         parts, units, ids = reading.parts, reading.first_units, reading.first_ids

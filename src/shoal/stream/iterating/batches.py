@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from shoal.storage.retry import StoppedError
 from shoal.stream.certificates.delivery_sums import DeliverySums
 from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
-from shoal.stream.iterator_position import Position
+from shoal.stream.iterator_position import NONE_AT_HAND, Position
 
 _DROPPED_BETWEEN_CHECKS = 1024
 
@@ -88,6 +89,62 @@ class BatchContext:
 # alive when nothing else does.
 
 
+def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+    """Yield sample after sample as they are stored, or after stages that columns allow, too.
+
+    They come from lists, which `Position.at_hand` gives to whoever takes the rest of one without asking here.
+    """
+    counters, position, finished = source.counters, source.position, _finished(source)
+    left_in, none = length_hint, NONE_AT_HAND  # at the end of a process this may outlive the names of its module
+    for span in spans:
+        last, ids = position.num_steps - 1, iter(span.ids)
+        for run in _each_finished(span.runs, ids, finished):
+            # An epoch ends with its last sample, which is noticed by who asks for it.
+            ends = len(run) > 1 and position.num_made + len(run) > last
+            for part in (run[:-1], run[-1:]) if ends else (run,):
+                at_hand = iter(part)
+                position.num_made += len(part)
+                position.at_hand = at_hand
+                counters.num_samples += len(part)
+                counters.at_hand.add(at_hand)
+                try:
+                    yield from at_hand
+                finally:
+                    counters.at_hand.discard(at_hand)
+                    counters.num_samples -= left_in(at_hand)
+                    if position.at_hand is at_hand:
+                        position.num_made -= left_in(at_hand)
+                        position.at_hand = none
+        position.num_yielded = span.steps.stop  # its last position may have no sample for this rank
+
+
+def _finished(source: BatchContext) -> Callable[[Any, int], Any] | None:
+    """Return the function from a stored sample and its id to what is yielded; None if these are the same."""
+    made, formatting = source.made, source.pipeline.formatting
+    if formatting.name is None:
+        return made
+    formatted = formatting.sample
+    return (lambda sample, _: formatted(sample)) if made is None else lambda *named: formatted(made(*named))
+
+
+def _each_finished(
+    runs: Iterator[list[Any]], ids: Iterator[int], finished: Callable[[Any, int], Any] | None
+) -> Iterator[list[Any]]:
+    """Yield the runs finished; an error comes at its sample, after those before it."""
+    if finished is None:
+        yield from runs
+        return
+    for run in runs:
+        done: list[Any] = []
+        try:
+            done.extend(map(finished, run, ids))
+        except Exception:
+            if done:
+                yield done
+            raise
+        yield done
+
+
 def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield sample after sample, without those that a filter dropped or that are damaged."""
     made, counters, position = source.made, source.counters, source.position
@@ -99,7 +156,7 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
         # The last position of an epoch may have no sample for this rank.
         for step, sample_id, sample in zip(span.steps, span.ids, source.samples(span), strict=False):
             result = made(sample, sample_id) if made else sample
-            position.num_yielded = step + 1
+            position.num_made = step + 1
             if result is SKIPPED or result is DROPPED:
                 counters.num_filtered += result is DROPPED
                 source.sums.dropped(step, 0)
@@ -145,7 +202,7 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
             source.position.num_yielded = step
-            batch = next(span.batches)
+            batch = next(span.made)
             if isinstance(batch, list):
                 named = zip(batch, ids[begin:end].tolist(), strict=True)
                 index = source.opened.index

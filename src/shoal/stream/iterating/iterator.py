@@ -12,7 +12,7 @@ from shoal.stats.counters import Throughput
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterator_position import Position
+from shoal.stream.iterator_position import NONE_AT_HAND, Position
 from shoal.stream.progress_line import progress_line
 
 _NOTHING: list[Any] = []
@@ -63,6 +63,9 @@ class Iteration:
             self._generation = start_methods.generation
             self._throughput = spec.counters.throughput = Throughput(spec.counters)
             self._line = progress_line(spec.work, position, spec.counters)
+            # What is given out without asking the source: the rest of samples that it made together.
+            self._at_hand = NONE_AT_HAND
+            self._takes_at_hand = isinstance(source, BatchMaker) and not source.are_converted and self._line is None
             if spec.cursor is not None:
                 spec.cursor.follow(position)
 
@@ -74,10 +77,19 @@ class Iteration:
         return self
 
     def __next__(self) -> Any:
-        # One function, since it is called for every sample.
         if start_methods.generation != self._generation:
             msg = "this iterator belongs to the parent of this process, which made it"
             raise ForkError(msg, hint="call iter() in the child: the dataset itself can be used there")
+        at_hand = self._at_hand
+        if at_hand is not NONE_AT_HAND:
+            # Before the sample is taken: no interrupt can come between that and its return.
+            self._throughput.last = perf_counter()
+            for sample in at_hand:
+                return sample
+        return self._next_made()
+
+    def _next_made(self) -> Any:
+        """Return the next batch or sample, which is not at hand."""
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
         taken: list[Any] = _NOTHING
         before = (position.num_yielded, position.num_sequences, position.received)
@@ -89,6 +101,10 @@ class Iteration:
                 if throughput.first is None:
                     throughput.first = began
                 self._counters.make_seconds += ended - began
+                if self._takes_at_hand:
+                    self._at_hand = position.at_hand
+                    if self._closed:  # meanwhile, by a signal handler
+                        self._at_hand = NONE_AT_HAND
             else:
                 if self._closed:
                     raise StopIteration  # noqa: TRY301  # the except below is where an iteration ends
@@ -152,14 +168,14 @@ class Iteration:
         Unlike `close` it may be called in a signal handler. The state stays the same: after everything yielded.
         """
         self._is_stopped = self._closed = True
-        self._made = iter(())
+        self._made = self._at_hand = NONE_AT_HAND
         self._source.stop()
 
     def close(self) -> None:
         """Stop reading and yielding; the threads have ended when this returns."""
         with InterruptsHeld():
             self._closed = True
-            self._made = iter(())
+            self._made = self._at_hand = NONE_AT_HAND
             if self._line is not None:
                 self._line.close()
             self._source.close()

@@ -20,6 +20,7 @@ from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.missing_fields import warner_of_missing
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.padded_arrays import PaddedFields
+from shoal.pipeline.quarantine import Quarantine
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import Stage, filters_in
 from shoal.reading.reading_options import ReadingOptions
@@ -67,6 +68,11 @@ class PipelineSpec:
         """True if batches can be made of columns, since no stage does anything that columns do not allow."""
         usual = self.collate is collate and self.sequences is None
         return self.partition.batched and usual and gathers(self.stages)
+
+    def as_stored(self, quarantine: Quarantine | None) -> bool:
+        """True if samples may be made before they are due: no function of a user sees them, and none is left out."""
+        usual = quarantine is None and self.threaded is None and self.sequences is None and self.num_workers == 1
+        return usual and not (self.partition.batched or self.partition.refills) and gathers(self.stages)
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:

@@ -29,22 +29,27 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 class ReadSpan:
     """The rank's share of some consecutive global batches: the samples as read, before any stage, and their ids.
 
-    Lists, since loops over samples are fastest with them. Batch ``i`` is ``[batch_first[i], batch_first[i + 1])`` of
-    them, and the rank's at step ``steps[i]``.
+    Lists, since loops over samples are fastest with them; ``runs`` are the samples in lists of any length. Batch ``i``
+    is ``[batch_first[i], batch_first[i + 1])`` of them, and the rank's at step ``steps[i]``.
     """
 
-    samples: Iterator[Any]
+    runs: Iterator[list[Any]]
     ids: list[int]
     repeated: list[bool]
     batch_first: list[int]
     steps: range
 
+    @property
+    def samples(self) -> Iterator[Any]:
+        """All samples, one by one."""
+        return itertools.chain.from_iterable(self.runs)
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A span whose batches are made of columns; ids and marks of repeats as in `Share`."""
+    """A span whose batches, or runs of samples, are made of columns; ids and marks of repeats as in `Share`."""
 
-    batches: Iterator[Any]
+    made: Iterator[Any]
     share: Share
     steps: range
 
@@ -114,13 +119,21 @@ def planned(
                 reads, last, drops = keeping.plan(units, units_after)
                 fetch.read_ahead(reads)
             wanted = wanted_of(share, quarantine)
-            samples = fetch.samples(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
-            yield _span(share, steps, samples, wanted)
+            runs = fetch.runs(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
+            yield _span(share, steps, runs, wanted)
         current, units = following, units_after
 
 
 def gathered(shares: Iterator[tuple[Share, range]], gathering: Gathering) -> Iterator[Gathered]:
     """Yield span after span of batches made of columns, planned as in `planned`."""
+    return _gathered(shares, gathering.batches, gathering)
+
+
+def _gathered(
+    shares: Iterator[tuple[Share, range]],
+    make: Callable[[Share, NDArray[np.int64], NDArray[np.bool_]], Iterator[Any]],
+    gathering: Gathering,
+) -> Iterator[Gathered]:
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING
@@ -129,8 +142,15 @@ def gathered(shares: Iterator[tuple[Share, range]], gathering: Gathering) -> Ite
             gathering.read_ahead(first_uses(units_after, units))
         if current is not None:
             last = last_uses(units, units_after)
-            yield Gathered(gathering.batches(current[0], units, last), *current)
+            yield Gathered(make(current[0], units, last), *current)
         current, units = following, units_after
+
+
+def gathered_runs(shares: Iterator[tuple[Share, range]], gathering: Gathering) -> Iterator[ReadSpan]:
+    """Yield span after span of samples made of columns, planned as in `planned`."""
+    for span in _gathered(shares, gathering.runs, gathering):
+        share = span.share
+        yield ReadSpan(span.made, share.ids.tolist(), [], [], span.steps)
 
 
 def unplanned(
@@ -140,8 +160,7 @@ def unplanned(
     for share, steps in shares:
         wanted = wanted_of(share, quarantine)
         ids = share.ids[wanted]
-        samples = reader.samples(ids.tolist(), share.chunks[wanted])
-        yield _span(share, steps, samples, wanted)
+        yield _span(share, steps, singly(reader.samples(ids.tolist(), share.chunks[wanted])), wanted)
 
 
 def wanted_of(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np.bool_]:
@@ -149,10 +168,15 @@ def wanted_of(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np
     return slice(None) if quarantine is None or not len(quarantine.known) else ~quarantine.among(share.ids)
 
 
-def _span(share: Share, steps: range, samples: Iterator[Any], wanted: slice | NDArray[np.bool_]) -> ReadSpan:
+def singly(samples: Iterator[Any]) -> Iterator[list[Any]]:
+    """Return the runs of samples that must not be taken before they are due: one in each."""
+    return ([sample] for sample in samples)
+
+
+def _span(share: Share, steps: range, runs: Iterator[list[Any]], wanted: slice | NDArray[np.bool_]) -> ReadSpan:
     if not isinstance(wanted, slice):
-        samples = _with_gaps(samples, wanted.tolist())
-    return ReadSpan(samples, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
+        runs = singly(_with_gaps(itertools.chain.from_iterable(runs), wanted.tolist()))
+    return ReadSpan(runs, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
 
 
 def _with_gaps(samples: Iterator[Any], wanted: list[bool]) -> Iterator[Any]:

@@ -28,7 +28,7 @@ from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.shared_reading import SharedReading
 from shoal.stats.counters import Counters
 from shoal.storage.retry import unwrap_retries
-from shoal.stream.iterating.read_schedule import ReadSpan, planned, unplanned, wanted_of
+from shoal.stream.iterating.read_schedule import ReadSpan, planned, singly, unplanned, wanted_of
 
 _NO_STEPS = range(0)
 
@@ -140,7 +140,9 @@ class MixedReading:
             taken = _in_turn(samples, span.owners)
             if not isinstance(span.wanted, slice):
                 taken = _with_gaps(taken, span.wanted.tolist())
-            yield ReadSpan(taken, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), span.steps)
+            yield ReadSpan(
+                singly(taken), share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), span.steps
+            )
 
     def close(self) -> None:
         """Stop; the threads have ended when this returns."""
