@@ -230,3 +230,26 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
     ds = shoal.follow(str(tmp_path), order="mtime", idle_seconds=0)
     with pytest.raises(StateError, match="order='mtime'"):
         shoal.follow(str(tmp_path)).load_state_dict(ds.state_dict())
+
+
+def test_a_pattern_that_names_nothing_yet_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ds = shoal.follow(f"{tmp_path}/*.jsonl", poll_seconds=0.001, idle_seconds=0.01)
+    assert ids_of(ds) == []
+    assert caplog.text.count("nothing to read yet") == 1
+    write(tmp_path / "0.jsonl", range(2))
+    assert ids_of(ds) == [0, 1]
+
+
+def test_remote_files_are_followed() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    files = fsspec.filesystem("memory")
+    for number in range(3):
+        files.pipe(f"/followed/{number}.jsonl", b"".join(b'{"id": %d}\n' % (2 * number + i) for i in range(2)))
+    try:
+        ds = shoal.follow("memory://followed/*.jsonl", idle_seconds=0).shuffle(seed=0, buffer=3)
+        first = ids_of(ds, 2)
+        again = shoal.follow("memory://followed/*.jsonl", idle_seconds=0).shuffle(seed=0, buffer=3)
+        again.load_state_dict(ds.state_dict())
+        assert sorted(first + ids_of(again)) == list(range(6))
+    finally:
+        files.rm("/followed", recursive=True)

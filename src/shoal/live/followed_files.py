@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import warnings
@@ -27,6 +28,8 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 
 ORDERS = ("name", "mtime")
+
+_log = logging.getLogger("shoal")
 
 
 class Place(NamedTuple):
@@ -67,6 +70,7 @@ class FileListing:
         self._sizes: dict[str, int] = {}
         self._complete: dict[str, FileKey] = {}  # a file is looked at until it is complete
         self.paths: dict[str, str] = {}
+        self._has_told = False
         self._check_directory()
 
     def _check_directory(self) -> None:
@@ -87,7 +91,10 @@ class FileListing:
         spec = self._spec
         try:
             found = expand(self._source, suffixes=self._suffixes, store=self.store)
-        except SourceError:  # nothing is there yet
+        except SourceError as error:  # mostly nothing is there yet; a mistake would be awaited forever
+            if not self._has_told:
+                _log.warning("nothing to read yet: %s", error.message)
+                self._has_told = True
             return []
         self.paths = dict(zip(found.names, found.paths, strict=True))
         if spec.marker is not None:

@@ -41,7 +41,7 @@ class LiveRun:
     """The moving part of a `LiveDataset`: one position, whoever iterates.
 
     A sample is in one place at any time: in the source, in the buffer, among those of a batch under way, or delivered.
-    So a signal handler may save a state while ``next()`` waits or runs a function.
+    So a signal handler may save a state while ``next()`` waits for data or runs a function.
     """
 
     def __init__(self, spec: LiveSpec) -> None:
@@ -142,7 +142,11 @@ class LiveRun:
     # ---- states
 
     def state_dict(self, *, contents: bool) -> dict[str, Any]:
-        """Return the position, and the samples in the buffer or their places."""
+        """Return the position, and the samples in the buffer or their places; waits for a ``next()`` of another thread."""
+        with self._lock:
+            return self._state(contents=contents)
+
+    def _state(self, *, contents: bool) -> dict[str, Any]:
         waiting = [*(entry for entry, _ in self._pending), *self._again]
         held = [*waiting, *self._buffer.entries()]
         return sealed(
