@@ -246,9 +246,13 @@ def test_remote_files_are_followed() -> None:
     for number in range(3):
         files.pipe(f"/followed/{number}.jsonl", b"".join(b'{"id": %d}\n' % (2 * number + i) for i in range(2)))
     try:
-        ds = shoal.follow("memory://followed/*.jsonl", idle_seconds=0).shuffle(seed=0, buffer=3)
+        ds = shoal.follow("followed/*.jsonl", idle_seconds=0, storage_options={"filesystem": files}).shuffle(
+            seed=0, buffer=3
+        )
         first = ids_of(ds, 2)
-        again = shoal.follow("memory://followed/*.jsonl", idle_seconds=0).shuffle(seed=0, buffer=3)
+        again = shoal.follow("followed/*.jsonl", idle_seconds=0, storage_options={"filesystem": files}).shuffle(
+            seed=0, buffer=3
+        )
         again.load_state_dict(ds.state_dict())
         assert sorted(first + ids_of(again)) == list(range(6))
     finally:

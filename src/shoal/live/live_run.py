@@ -142,7 +142,7 @@ class LiveRun:
     # ---- states
 
     def state_dict(self, *, contents: bool) -> dict[str, Any]:
-        """Return the position, and the samples in the buffer or their places; waits for a ``next()`` of another thread."""
+        """Return the position, and the samples in the buffer or their places; waits for another thread."""
         with self._lock:
             return self._state(contents=contents)
 
