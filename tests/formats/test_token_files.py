@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import shoal
 from shoal.cli.main import main
-from shoal.errors import ShardError, SourceError, StateError, UsageError
+from shoal.errors import IndexFileError, ShardError, SourceError, StateError, UsageError
 from shoal.formats import Tokens
 from shoal.storage.memory_store import MemoryStore
 from shoal.testing import check_format
@@ -242,6 +242,12 @@ def test_a_name_says_what_windows_there_are(tmp_path: Path, capsys: pytest.Captu
     assert ds[9]["tokens"].tolist() == list(range(900, 1001))
     assert main(["info", str(tmp_path / "a.bin"), "--format", "tokens:100:int32"]) == 0
     assert "tokens left over" in capsys.readouterr().out.replace("_", " ")
+    assert (
+        main(["index", str(tmp_path / "a.bin"), "--format", "tokens:100:int32", "--output", str(tmp_path / "i")]) == 0
+    )
+    assert shoal.open(tmp_path / "a.bin", index=tmp_path / "i")[9]["tokens"][0] == 900
+    with pytest.raises(IndexFileError, match="'length': 50"):
+        shoal.open(tmp_path / "a.bin", index=tmp_path / "i", format="tokens:50:int32")
     with pytest.raises(SourceError, match="no shard format"):
         shoal.open(tmp_path / "a.bin", format="tokens:many")
 

@@ -24,6 +24,7 @@ from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import METADATA_NAMES, Folder
 from shoal.formats.format_registry import format_given, format_named, format_of, options_of, suffixes_in_directories
 from shoal.formats.shard_format import Format
+from shoal.formats.tokens.token_files import options_in_name
 from shoal.index.assembly import subset
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
 from shoal.index.table import Index
@@ -275,10 +276,12 @@ def format_of_index(index: Index, index_path: str, format: str | Format | None) 
     if asked.name != index.format:
         msg = f"format={asked.name!r} was asked for, but the index {index_path} is one of {index.format!r} shards"
         raise IndexFileError(msg, hint="leave out format=, or name another index")
-    if not isinstance(format, str) and options_of(asked) != options:
+    # A name alone asks for no options, so those of the index apply.
+    is_plain = isinstance(format, str) and options_in_name(format) is None
+    if not is_plain and options_of(asked) != options:
         msg = f"format={asked.name!r} has {options_of(asked)}, and the index {index_path} was made with {options}"
         raise IndexFileError(msg, hint="leave out format=, or make the index again with it")
-    return format_named(index.format, options) if isinstance(format, str) else asked
+    return format_named(index.format, options) if is_plain else asked
 
 
 def _given_index(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.tokens.token_files import Tokens
 from shoal.order.block_and_buffer import Buffer
 from shoal.order.protocol import chunk_starts
 from shoal.order.sampling.copies import Turns
@@ -166,11 +167,11 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
     order, index = resolved.order, resolved.index
     if factor >= _MOST_REREADS and more_bytes >= _LITTLE_BYTES:
         piece_samples = index.num_samples / index.num_extents
+        other = "" if index.format == Tokens.name else "; or write smaller row groups, or shards without compression"
         return (
             f"the order {order.name!r} reads its samples one by one, and of these {index.format} shards no less than a "
             f"piece of {piece_samples:.0f} samples can be read: an epoch reads {factor:.0f} times its bytes "
-            f"({more_bytes / 2**30:,.1f} GiB more). The window, .shuffle(window=...), reads each piece once; or write "
-            "smaller row groups, or shards without compression"
+            f"({more_bytes / 2**30:,.1f} GiB more). The window, .shuffle(window=...), reads each piece once{other}"
         )
     if not isinstance(order, Window) or order.chunks >= len(resolved.chunks):
         return ""
