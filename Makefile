@@ -80,6 +80,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python -m tests.compat.orders.mixtures_in_peers
 	$(BIN)/python -m tests.compat.orders.torch_samplers
 	$(BIN)/python tests/compat/orders/run.py
+	$(BIN)/python tests/compat/sequences/run.py
 	$(BIN)/python -m tests.compat.orders.huggingface_streams
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped

@@ -211,3 +211,15 @@ def test_map_and_format_work_on_batches(documents: Dataset) -> None:
     batch = next(iter(batched(documents).map(lambda batch: batch | {"twice": batch["tokens"] * 2}).format("torch")))
     assert isinstance(batch["tokens"], torch.Tensor)
     assert batch["attention_mask"].dtype == torch.bool
+
+
+def test_batches_of_a_mixture(documents: Dataset, tmp_path: Path) -> None:
+    samples = ({"tokens": [10**6 + number], "num_tokens": 1, "name": "one"} for number in range(30))
+    shoal.pack.pack(samples, tmp_path / "more", format="jsonl", columns=["num_tokens"])
+    sources = {"a": documents, "b": shoal.open(tmp_path / "more")}
+    mixed = shoal.mix(sources, repeat={"a": 1, "b": 1}, seed=2).batch_by_length(max_tokens=MAX_TOKENS, block=64)
+    found: Counter[int] = Counter()
+    for rank in range(2):
+        for batch in mixed.partition(rank=rank, world_size=2):
+            found += tokens_in(batch)
+    assert found == ALL_TOKENS + Counter(10**6 + number for number in range(30))
