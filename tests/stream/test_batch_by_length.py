@@ -175,6 +175,8 @@ def test_what_cannot_be_batched_is_refused(documents: Dataset, tars: Dataset) ->
         documents.filter(bool).batch_by_length(8)
     with pytest.raises(UsageError, match="was called after batch"):
         documents.batch(3).batch_by_length(8)
+    with pytest.raises(UsageError, match=r"batch\(\) .* was called after batch_by_length\(\)"):
+        documents.batch_by_length(8).batch(3)
     with pytest.raises(UsageError, match="packed already"):
         documents.pack_sequences(8).batch_by_length(8)
     with pytest.raises(UsageError, match="has no such field"):

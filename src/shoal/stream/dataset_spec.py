@@ -242,8 +242,10 @@ class DatasetSpec:
 
     def _refuse_after_batch(self, verb: str) -> None:
         if self.batching is not None:
-            msg = f"{verb} works on samples, and was called after batch()"
-            raise UsageError(msg, hint=f"put {verb} before batch(); only map() works on batches")
+            by_length = self.sequences is not None and self.sequences.packing.alike
+            before = "batch_by_length()" if by_length else "batch()"
+            msg = f"{verb} works on samples, and was called after {before}"
+            raise UsageError(msg, hint=f"put {verb} before {before}; only map() works on batches")
 
     # ---- derived properties
 
