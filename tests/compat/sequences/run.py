@@ -35,10 +35,10 @@ def configurations() -> list[dict[str, Any]]:
     for number in range(24):
         length = int(rng.integers(4, 300))
         count = int(rng.integers(1, 1_500))
-        lengths = rng.lognormal(rng.uniform(0, np.log(length)), rng.uniform(0.1, 1.5), count)
+        drawn = rng.lognormal(rng.uniform(0, np.log(length)), rng.uniform(0.1, 1.5), count).astype(np.int64)
         if number % 3 == 0:
-            lengths = rng.integers(1, length, count)
-        lengths = lengths.astype(np.int64).clip(1, length - 1).tolist()
+            drawn = rng.integers(1, length, count)
+        lengths = drawn.clip(1, length - 1).tolist()
         found.append({"strategy": "concat", "length": length, "bins": 0, "lengths": lengths})
         found += [
             {"strategy": strategy, "length": length, "bins": bins, "lengths": lengths}
