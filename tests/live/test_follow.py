@@ -257,3 +257,11 @@ def test_remote_files_are_followed() -> None:
         assert sorted(first + ids_of(again)) == list(range(6))
     finally:
         files.rm("/followed", recursive=True)
+
+
+def test_manifests_beside_shards_are_no_shards(tmp_path: Path) -> None:
+    write(tmp_path / "1.jsonl", range(2))
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / "index.json").write_text("{}")
+    (tmp_path / "sizes.json").write_text("{}")
+    assert ids_of(shoal.follow(str(tmp_path), idle_seconds=0)) == [0, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import pickle
 import queue
 import threading
@@ -333,3 +334,19 @@ def test_workers_of_torch_share_like_ranks() -> None:
 
     loader = torch.utils.data.DataLoader(Live(), batch_size=None, num_workers=2)
     assert sorted(np.concatenate(list(loader)).tolist()) == list(range(50))
+
+
+def test_a_queue_of_another_process_is_a_source() -> None:
+    context = multiprocessing.get_context("forkserver")
+    q = context.Queue()
+    writer = context.Process(target=put_numbers, args=(q, 30))
+    writer.start()
+    got = sorted(shoal.from_callable(q.get, sentinel=None).shuffle(seed=0, buffer=8))
+    writer.join()
+    assert got == list(range(30))
+
+
+def put_numbers(q: Any, count: int) -> None:
+    for number in range(count):
+        q.put(number)
+    q.put(None)

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.errors import SourceError, StateError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
-from shoal.indexing.open_source import open_source, wanted_suffixes
+from shoal.indexing.open_source import known_suffixes, open_source
 from shoal.live.live_source import EndOfSourceError, Sharing, Taken, Waiting
 from shoal.order.seeds import key, text_keys
 from shoal.storage.retry import with_retries
@@ -66,7 +66,7 @@ class FileListing:
         self._source = in_store(spec.source, spec.storage_options)
         once = open_store(self._source, spec.storage_options)
         self.store: Store = with_retries(once, spec.storage_options)
-        self._suffixes = wanted_suffixes(spec.format)
+        self._suffixes = known_suffixes(spec.format)
         self._sizes: dict[str, int] = {}
         self._complete: dict[str, FileKey] = {}  # a file is looked at until it is complete
         self.paths: dict[str, str] = {}
@@ -331,7 +331,7 @@ class FollowedFiles:
                 raise StateError(msg, hint="resume on as many ranks as before, or move it behind the others")
             first = state["record"] if file == at else 0
             stop = furthest["record"] if file == last else -1
-            if first < 0 or first == stop:
+            if first == stop:  # also where both are the end of the file
                 continue
             stop = self._dataset(file.name).num_samples if stop < 0 else stop
             left += [Place(file.name, record) for record in records_of(file.name, first, stop, rank, world_size)]
