@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,13 @@ def test_sources_of_a_mixture_tokenize_with_their_own_files(tmp_path: Path, text
         for source, number, tokens in zip(batch["__source__"], batch["number"].tolist(), batch["tokens"], strict=True):
             assert tokens.tolist() == expected[source][number]
     assert loader.stats()["num_tokens"] > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_workers_tokenize_that_were_forked_after_their_parent_has(texts: Path, tokenizer: Path) -> None:
+    expected = rows_of(opened(texts, tokenizer))
+    forked = DataLoader(opened(texts, tokenizer), num_workers=2, multiprocessing_context="fork")
+    assert rows_of(forked) == expected
 
 
 def test_threads_are_chosen_for_a_tokenizer(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
