@@ -183,6 +183,8 @@ def test_what_cannot_be_batched_is_refused(documents: Dataset, tars: Dataset) ->
         next(iter(documents.batch_by_length(8, key="text")))
     with pytest.raises(UsageError, match=r"makes the field 'lengths'"):
         next(iter(documents.rename(lengths="name").batch_by_length(8)))
+    with pytest.raises(UsageError, match=r"lengths=None\) takes the name of a column"):
+        documents.batch_by_length(8, lengths=None)  # type: ignore[arg-type]
     longest = max(SIZES)
     with pytest.raises(UsageError, match=rf"has {longest} tokens, and a batch at most {longest - 1}"):
         next(iter(batched(documents, max_tokens=longest - 1)))
