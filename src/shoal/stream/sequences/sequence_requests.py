@@ -61,15 +61,15 @@ class SequenceRequest:
         max_tokens: int | None,
         buckets: Sequence[int],
         key: str,
-        lengths: str,
+        lengths: str | None,
         padding: int,
         too_long: str,
         alike: int,
         block: int,
     ) -> SequenceRequest:
         """Return the request for the arguments of `Dataset.batch_by_length`; `UsageError` for wrong ones."""
-        if not isinstance(lengths, str):
-            msg = f"batch_by_length(lengths={lengths!r}) takes the name of a column of the index"
+        if lengths is None:
+            msg = f"batch_by_length(lengths={lengths}) takes the name of a column of the index"
             raise UsageError(msg, hint="without lengths, pack_sequences(lengths=None) packs documents as they come")
         batches = LengthBatches(size, max_tokens, tuple(buckets), too_long, alike, block)
         return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
