@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,9 @@ def test_files_come_in_the_order_of_their_names(tmp_path: Path) -> None:
 
 
 def test_or_of_their_times(tmp_path: Path) -> None:
-    for name, first, time in (("b", 0, 1000), ("a", 3, 2000), ("c", 6, 1500)):
+    for name, first, seconds in (("b", 0, 1000), ("a", 3, 2000), ("c", 6, 1500)):
         write(tmp_path / f"{name}.jsonl", range(first, first + 3))
-        os.utime(tmp_path / f"{name}.jsonl", (time, time))
+        os.utime(tmp_path / f"{name}.jsonl", (seconds, seconds))
     ds = shoal.follow(str(tmp_path), order="mtime", idle_seconds=0)
     assert ids_of(ds) == [0, 1, 2, 6, 7, 8, 3, 4, 5]
 
@@ -265,3 +266,15 @@ def test_manifests_beside_shards_are_no_shards(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("{}")
     (tmp_path / "sizes.json").write_text("{}")
     assert ids_of(shoal.follow(str(tmp_path), idle_seconds=0)) == [0, 1]
+
+
+def test_a_file_with_a_time_to_come_is_not_late_after_a_resume(tmp_path: Path) -> None:
+    """As one that is written while a listing is under way, or by a machine whose clock is ahead."""
+    for number in (1, 3):
+        write(tmp_path / f"{number}.jsonl", range(number, number + 2))
+        os.utime(tmp_path / f"{number}.jsonl", (time.time() + 3600,) * 2)
+    ds = shoal.follow(str(tmp_path), idle_seconds=0)
+    assert ids_of(ds) == [1, 2, 3, 4]
+    again = shoal.follow(str(tmp_path), idle_seconds=0)
+    again.load_state_dict(ds.state_dict())
+    assert ids_of(again) == []
