@@ -246,11 +246,12 @@ class FollowedFiles:
         if not late or self._at is None:
             return
         self._counters.num_late_files += len(late)
-        where = f"{counted(len(late), 'file')} came after {self._at.name}, which stands behind: {late[0].name}"
+        others = f" and {counted(len(late) - 1, 'other file')}" if late[1:] else ""
+        where = f"{late[0].name}{others} came late: {self._at.name}, which sorts after, was read before"
         if self._sharing.world_size > 1:
-            msg = f"{printed(self._spec.source)}: {where}; ranks would meet them at different times"
+            msg = f"{printed(self._spec.source)}: {where}; ranks would meet it at different times"
             raise SourceError(msg, hint='give files names that ascend, or follow(order="mtime")')
-        warnings.warn(f"{where}; read next", stacklevel=2)
+        warnings.warn(f"{where}; it is read next", stacklevel=2)
         self._behind += late
 
     def _is_late(self, name: str) -> bool:
@@ -327,8 +328,8 @@ class FollowedFiles:
             if (at is not None and file < at) or file > last:
                 continue
             if file.name not in furthest["fresh"] and self._listing.written_ns(file.name) > furthest["listed_ns"]:
-                msg = f"the file {file.name} came after {last.name} was read, behind which it stands"
-                raise StateError(msg, hint="resume on as many ranks as before, or move it behind the others")
+                msg = f"the file {file.name} came late: {last.name}, which sorts after it, was read before"
+                raise StateError(msg, hint="resume on as many ranks as before, or give it a name that sorts after")
             first = state["record"] if file == at else 0
             stop = furthest["record"] if file == last else -1
             if first == stop:  # also where both are the end of the file

@@ -71,7 +71,7 @@ def _told(value: Any, where: str) -> Any:
             return {_MARK: name, "dtype": value.dtype.str, "shape": shape, "v": _text(array.tobytes())}
     msg = f"state_dict(contents=True) keeps the samples in the buffer, and {where} is of type {kind.__name__}"
     hint = "None, numbers, texts, bytes, lists, tuples, dicts and numpy arrays of these can be kept"
-    raise UsageError(msg, hint=f"{hint}: let the source give such, and a map() make the rest of it behind the buffer")
+    raise UsageError(msg, hint=f"{hint}: let the source give such, and a map() make the rest of it")
 
 
 def _made(told: Any) -> Any:

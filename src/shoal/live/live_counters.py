@@ -14,8 +14,9 @@ class LiveCounters:
     ``num_filtered`` dropped by a filter, and at ``num_failed`` a function raised an error. ``num_recalled`` samples
     were read again after a resume, or came from the contents of a state; ``num_lost`` were in the buffer of a run whose
     state could not give them back. ``num_waits`` is how often there was nothing to take, and ``wait_seconds`` the time
-    spent waiting. Of a followed directory, ``num_files`` were begun, of which ``num_late_files`` came after one that
-    stands behind them. ``num_buffered`` samples are in the buffer now, of ``buffer_bytes`` if its size is in bytes.
+    spent waiting. Of a followed directory, ``num_files`` were begun, of which ``num_late_files`` came when one
+    that sorts after them had been read. ``num_buffered`` samples are in the buffer now, of ``buffer_bytes`` if its size
+    is in bytes.
     """
 
     num_taken: int = 0

@@ -191,7 +191,7 @@ class LiveDataset:
         self._run.load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters since this dataset object was made; at this rank."""
+        """Return the counters of this rank since this dataset object was made."""
         return self._run.stats()
 
     @property

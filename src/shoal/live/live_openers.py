@@ -137,8 +137,8 @@ def follow(
     r"""Stream the samples of files that appear while the stream runs: each is read once it is complete.
 
     Samples come in the order of the files, and of their bytes. All ranks look at the same files and take every R-th
-    sample of each. A file that appears behind the position is late: a single rank warns and reads it next; with
-    several it is an error, as ranks would meet it at different times.
+    sample of each. A file is late if one that sorts after it was read before: a single rank warns and reads it
+    next; with several it is an error, as ranks would meet it at different times.
 
     Parameters
     ----------
