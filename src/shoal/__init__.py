@@ -35,6 +35,7 @@ if _TYPE_CHECKING:
     from shoal import jax as jax
     from shoal import torch as torch
     from shoal.indexing.jobs.index_job import plan_index
+    from shoal.live.live_dataset import LiveDataset
     from shoal.live.live_openers import follow, from_callable, from_iterable
     from shoal.order.merged_states import merge_states
     from shoal.stream.certificates.certificate import merge_certificates
@@ -45,6 +46,7 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "Dataset",
+    "LiveDataset",
     "errors",
     "follow",
     "formats",
@@ -71,6 +73,7 @@ __getattr__, __dir__ = _lazy_names(
             for door in ("formats", "huggingface", "jax", "measure", "mixing", "orders", "pack", "torch")
         },
         "shoal.indexing.jobs.index_job": "plan_index",
+        "shoal.live.live_dataset": "LiveDataset",
         "shoal.live.live_openers": "follow from_callable from_iterable",
         "shoal.order.merged_states": "merge_states",
         "shoal.stream.certificates.certificate": "merge_certificates",

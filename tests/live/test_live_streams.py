@@ -292,7 +292,7 @@ def test_verbs_do_what_those_of_a_dataset_do() -> None:
 def test_a_dataset_prints_counts_and_travels() -> None:
     ds = shoal.from_iterable(range(9)).shuffle(seed=1, buffer=4).filter(bool).batch(3)
     expected = "an iterable (range), shuffled in a buffer of 4 samples, seed=1, filter, batches of 3"
-    assert repr(ds) == f"<shoal.live.LiveDataset: {expected}>"
+    assert repr(ds) == f"<shoal.LiveDataset: {expected}>"
     next(iter(ds))
     assert (ds.stats()["num_samples"], ds.stats()["num_batches"]) == (3, 1)
     again = pickle.loads(pickle.dumps(ds))

@@ -51,7 +51,7 @@ class LiveDataset:
         parts = [self._name, *([f"shuffled in {spec.size}"] if spec.size else [])]
         parts += [type(stage).__name__.lower() for stage in spec.stages]
         parts += [f"batches of {spec.batch_size:,}"] if spec.batch_size else []
-        return f"<shoal.live.LiveDataset: {', '.join(parts)}>"
+        return f"<shoal.LiveDataset: {', '.join(parts)}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return the description: a copy in another process begins at the start of the source there."""
