@@ -270,6 +270,16 @@ def test_a_wrong_index_is_refused(change: Any, match: str) -> None:
         Tokens().scan_beside(lambda a, b: index[a:b], len(index), len(data), shard="a.bin")
 
 
+def test_each_file_is_read_by_the_index_beside_it_if_there_is_one(tmp_path: Path) -> None:
+    np.arange(50, dtype=np.uint16).tofile(tmp_path / "a.bin")
+    write_megatron(tmp_path / "b.bin", [[np.arange(50)]], "int32")
+    assert in_order(tmp_path, Tokens(10)) == 2 * windows_of(np.arange(50), 10)
+    assert [sample["tokens"].dtype.name for sample in shoal.open(tmp_path, format=Tokens(48))] == ["uint16", "int32"]
+    (tmp_path / "a.idx").write_bytes(b"")
+    with pytest.raises(ShardError, match="begins with b''"):
+        shoal.open(tmp_path, format=Tokens(10))
+
+
 def test_what_cannot_be_read_says_what_can(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(999))
     with pytest.raises(SourceError, match=r"Tokens\(length\)"):

@@ -7,12 +7,11 @@ have several, one for each stream.
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from posixpath import basename, dirname
+from posixpath import basename, dirname, splitext
 from typing import Any, Protocol
 
 from shoal.errors import SourceError, StorageError
@@ -31,6 +30,7 @@ from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, forei
 from shoal.formats.shard_format import BesideFormat, Format
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
+from shoal.storage.storage_errors import is_forbidden
 from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat
 from shoal.storage.urls import join, relative
 
@@ -150,10 +150,13 @@ def described_files(found: Source, format: Folder, store: _ManifestStore) -> Des
 def third_party_indexes(paths: Sequence[str], format: Format, store: _ManifestStore) -> dict[str, tuple[str, int]]:  # noqa: A002
     """Return the indexes that other tools left beside shards, as path and size, by shard path.
 
-    Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none.
+    Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none. A
+    `BesideFormat` is checked beside all, as its samples would be others. Raises `StorageError` if that cannot be done.
     """
     if format.name not in FORMATS_WITH_INDEXES or not paths:
         return {}
+    if isinstance(format, BesideFormat):
+        return _indexes_of_all(paths, store)
     try:
         names = foreign_names(paths[0])
         kind = next((names.index(name) for name in dict.fromkeys(names) if store.find(name) is not None), None)
@@ -161,20 +164,38 @@ def third_party_indexes(paths: Sequence[str], format: Format, store: _ManifestSt
             return {}
         infos = find_all([foreign_names(path)[kind] for path in paths], store)
     except StorageError as error:
-        if isinstance(format, BesideFormat):  # without it, samples would be others
-            raise
         _log.info("no index of other tools is looked for: %s", error.message)
         return {}
     pairs = ((path, info) for path, info in zip(paths, infos, strict=True) if info is not None)
-    limit_bytes = sys.maxsize if isinstance(format, BesideFormat) else _LIMIT_BYTES
-    found = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= limit_bytes}
+    found = {path: (info.path, info.num_bytes) for path, info in pairs if 0 < info.num_bytes <= _LIMIT_BYTES}
     _log.info("%d of %d shards have an index of other tools beside them", len(found), len(paths))
     return found
 
 
+def _indexes_of_all(paths: Sequence[str], store: _ManifestStore) -> dict[str, tuple[str, int]]:
+    pairs = zip(paths, _infos_beside(paths, store), strict=True)
+    return {path: (info.path, info.num_bytes) for path, info in pairs if info is not None}
+
+
+def versions_beside(paths: Sequence[str], format: Format, store: _ManifestStore) -> list[tuple[str, int, str]]:  # noqa: A002
+    """Return name, size and version of the indexes beside shards that their format needs; empty for most formats."""
+    infos = _infos_beside(paths, store) if isinstance(format, BesideFormat) else []
+    return [(info.path, info.num_bytes, info.version) for info in infos if info is not None]
+
+
+def _infos_beside(paths: Sequence[str], store: _ManifestStore) -> Sequence[ObjectInfo | None]:
+    """Find the indexes that are named as these shards, with another suffix."""
+    try:
+        return find_all([f"{splitext(path)[0]}.idx" for path in paths], store)
+    except StorageError as error:
+        if not is_forbidden(error):  # some stores forbid to ask for what is not there
+            raise
+        return [None] * len(paths)
+
+
 def needed_beside(path: str, format: Format, store: _ManifestStore) -> dict[str, Any]:  # noqa: A002
     """Return the index beside a shard that its format needs, as arguments for `scan_again`; none for most formats."""
-    found = third_party_indexes([path], format, store).get(path) if isinstance(format, BesideFormat) else None
+    found = _indexes_of_all([path], store).get(path) if isinstance(format, BesideFormat) else None
     return {} if found is None else {"index": partial(store.read_range, found[0]), "index_bytes": found[1]}
 
 

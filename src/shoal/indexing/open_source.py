@@ -42,7 +42,14 @@ from shoal.indexing.index_files import (
 from shoal.indexing.jobs.index_units import PARTS, index_units
 from shoal.indexing.jobs.shared_indexing import JobRank, index_together
 from shoal.indexing.jobs.unit_parts import UnitParts
-from shoal.indexing.manifests_beside import MANIFEST_SUFFIXES, Described, described, described_files, in_named_order
+from shoal.indexing.manifests_beside import (
+    MANIFEST_SUFFIXES,
+    Described,
+    described,
+    described_files,
+    in_named_order,
+    versions_beside,
+)
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.cache_directory import UNITS, cache_directory, expand_home, mark_used
@@ -373,6 +380,7 @@ class _Making:
         shards = [(info.path, info.num_bytes, info.version) for info in infos]
         words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
         words += [self.what.rows] if self.what.rows else []
+        words += versions_beside(found.paths, format, self.store)
         key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
         path = str(Path(self.cache_dir, "indexes", f"{key}.index"))
         num_bytes = sum(info.num_bytes for info in infos)
