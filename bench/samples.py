@@ -1,10 +1,11 @@
 """What a sample costs in CPU seconds: small ones of tar and MDS, large ones of Parquet, documents with metadata.
 
 ``python bench/samples.py`` writes datasets to a temporary directory: tokens of 4 KiB in tar with the headers that
-WebDataset writes and in MDS, bytes of 100 KB in Parquet, and documents of 2 KB with JSON or columns of metadata in MDS
-and Parquet. Each is streamed one by one and in batches of 64, with a window of 16 MiB; for Parquet, pyarrow's own
-reading of all row groups is measured beside it. Printed are the median and the least CPU microseconds a sample of the
-rounds. To compare two versions, run it in turn with one and the other in PYTHONPATH, on one ``--data`` directory.
+WebDataset writes, in MDS and as tf.train.Example in TFRecord, bytes of 100 KB in Parquet, and documents of 2 KB with
+JSON or columns of metadata in MDS, JSONL and Parquet. Each is streamed one by one and in batches of 64, with a window
+of 16 MiB; for Parquet, pyarrow's own reading of all row groups is measured beside it. Printed are the median and the
+least CPU microseconds a sample of the rounds. To compare two versions, run it in turn with one and the other in
+PYTHONPATH, on one ``--data`` directory.
 """
 
 from __future__ import annotations
@@ -75,6 +76,19 @@ def write_parquet(directory: Path, num_samples: int, *, documents: bool) -> None
         pq.write_table(pa.table(columns), path, row_group_size=num_rows, compression=how, use_dictionary=False)
 
 
+def write_lines(directory: Path, num_samples: int) -> None:
+    with shoal.pack.Writer(directory, format="jsonl", shard_bytes="16MiB") as writer:
+        for number in range(num_samples):
+            writer.write({"idx": number, "class": number % 100, "text": document(number), "meta": metadata(number)})
+
+
+def write_records(directory: Path, num_samples: int) -> None:
+    draw = np.random.default_rng(0)
+    with shoal.pack.Writer(directory, format="tfrecord", shard_bytes="16MiB") as writer:
+        for number in range(num_samples):
+            writer.write({"x": draw.bytes(4096), "class": np.array([number % 100])})
+
+
 def document(number: int) -> str:
     return f"{number} the quick brown fox {number % 977} " * (30 + number % 70)
 
@@ -87,8 +101,10 @@ def metadata(number: int) -> dict[str, Any]:
 WRITERS: dict[str, tuple[int, Callable[[Path, int], None]]] = {
     "tokens, tar": (32_768, write_tar),
     "tokens, mds": (32_768, lambda directory, n: write_mds(directory, n, documents=False)),
+    "tokens, tfrecord": (32_768, write_records),
     "blobs, parquet": (2560, lambda directory, n: write_parquet(directory, n, documents=False)),
     "documents, mds": (32_768, lambda directory, n: write_mds(directory, n, documents=True)),
+    "documents, jsonl": (32_768, write_lines),
     "documents, parquet": (32_768, lambda directory, n: write_parquet(directory, n, documents=True)),
 }
 

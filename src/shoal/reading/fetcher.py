@@ -32,10 +32,26 @@ from shoal.stats.counters import Counters
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample
 
 
-# Samples are handed out in lists of at most so many, and of about so many bytes as they are stored.
-MOST_IN_RUN, RUN_BYTES = 64, 256 << 10
 _NO_UNITS = np.zeros(0, dtype=np.int64)
 _Records = Records | SalvagedRecords
+
+
+RUN_BYTES = 256 << 10
+"""The bytes of the samples that are made together, about."""
+_MOST_IN_RUN, _LEAST_IN_RUN = 64, 16
+
+
+def most_in_run(num_samples: int, num_bytes: int, run_bytes: int = RUN_BYTES) -> int:
+    """Return how many samples may be made together, of some that have so many bytes.
+
+    Those of 16 KiB are made when they are due: there is nothing to save, and the next is best written where the one
+    before it was, which the processor has at hand.
+
+    >>> most_in_run(100, 100 << 10), most_in_run(100, 800 << 10), most_in_run(10, 200 << 10)
+    (64, 32, 1)
+    """
+    most = min(_MOST_IN_RUN, run_bytes * num_samples // max(1, num_bytes))
+    return most if most > _LEAST_IN_RUN else 1
 
 
 class _Taken(NamedTuple):
@@ -172,7 +188,7 @@ class Fetcher:
         else:
             records = self._readers.records(read, promise)
         held_bytes = self._held_bytes(read)
-        most = min(MOST_IN_RUN, self._run_bytes * read.num_samples // max(1, held_bytes))
+        most = most_in_run(read.num_samples, held_bytes, self._run_bytes)
         taken = self._taken[unit] = _Taken(records.sample, read.first_sample, held_bytes, most)
         self.read_ahead()
         return taken

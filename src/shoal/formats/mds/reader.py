@@ -7,10 +7,12 @@ the head of a shard gives the position of all samples, and a sample can be read 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from struct import Struct
 from typing import Any, NoReturn
 
@@ -26,6 +28,7 @@ from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _DESCRIPTION_LIMIT_BYTES = 16 << 20
+_LARGE_BYTES = 16 << 10  # a value from here on is read by itself: one more read costs less than one more copy
 _NO_SHARD = "this is not an MDS shard, or it is compressed or damaged"
 
 
@@ -100,6 +103,16 @@ class Mds:
         gathered = partial(_gathered, columns, buffer, starts)
         return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, columns=gathered)
 
+    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
+        """Read one sample, each large value by itself: the system copies it to where it stays.
+
+        Raises `ShardError` as `parse` and `CutRecords.sample` do.
+        """
+        sample = _decoder(self._columns(span.head, span.shard)).read(read, span.first_byte, end_byte)
+        if sample is not None:
+            return sample
+        return self.parse(read(span.first_byte, end_byte), span).sample(0)
+
 
 def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int]) -> Columns | None:
     """Return the columns as views of the bytes, if all values are numbers or arrays of one shape; else None. O(1)."""
@@ -114,13 +127,17 @@ def _gathered(columns: tuple[_Column, ...], buffer: Buffer, starts: Sequence[int
 class _SampleDecoder:
     """Decoder of samples with these columns: everything that is the same for each is worked out once."""
 
-    __slots__ = ("_columns", "_head_bytes", "_plain", "_sizes")
+    __slots__ = ("_columns", "_front_bytes", "_head_bytes", "_plain", "_sizes")
 
     def __init__(self, columns: tuple[_Column, ...]) -> None:
         self._columns = [(column, column.fixed_bytes) for column in columns]
         self._plain: list[tuple[str, int | None, Callable[[bytes], Any] | None]] | None = None
         self._sizes = Struct(f"<{sum(column.fixed_bytes is None for column in columns)}I")
         self._head_bytes = self._sizes.size
+        fixed = itertools.takewhile(
+            lambda size: size is not None and size < _LARGE_BYTES, (size for _, size in self._columns)
+        )
+        self._front_bytes = self._head_bytes + sum(size for size in fixed if size is not None)
 
     def __call__(self, data: bytes) -> Sample:
         """Return the values of a sample, by the sizes at its start."""
@@ -136,6 +153,36 @@ class _SampleDecoder:
         except Exception:  # noqa: BLE001  # what is wrong with the sample is found out again below
             at = -1
         return sample if at == len(data) else self._checked(data)
+
+    def read(self, read: ReadBytes, first_byte: int, end_byte: int) -> Sample | None:
+        """Read the sample in these bytes of a shard piece by piece; None if anything is wrong, or nothing is gained."""
+        at = first_byte + self._front_bytes
+        if at > end_byte:
+            return None
+        data, base = bytes(read(first_byte, at)), first_byte
+        sizes = iter(self._sizes.unpack_from(data))
+        at = first_byte + self._head_bytes
+        borders = [at, *(at := at + (size or next(sizes)) for _, size in self._columns)]
+        if at != end_byte or max(end - begin for begin, end in pairwise(borders)) < _LARGE_BYTES:
+            return None
+        sample: Sample = {}
+        try:
+            for number, (name, _, decode) in enumerate(self._plain or self._decoders()):
+                begin, end = borders[number : number + 2]
+                if decode is None:
+                    continue
+                if end - begin >= _LARGE_BYTES:
+                    sample[name] = decode(bytes(read(begin, end)))
+                    continue
+                if end > base + len(data):  # and those small ones that follow
+                    stops = itertools.takewhile(
+                        lambda pair: pair[1] - pair[0] < _LARGE_BYTES, pairwise(borders[number:])
+                    )
+                    base, data = begin, bytes(read(begin, max(stop for _, stop in stops)))
+                sample[name] = decode(data[begin - base : end - base])
+        except Exception:  # noqa: BLE001  # what is wrong is found out by reading all of it
+            return None
+        return sample
 
     def _decoders(self) -> list[tuple[str, int | None, Callable[[bytes], Any] | None]]:
         """Return names, sizes and decoders, None for a column that is not wanted; raises `UsageError` for pickles."""

@@ -72,6 +72,8 @@ def parse_example(data: bytes) -> dict[str, Any]:
     Raises `NotAnExampleError` if the bytes are no such message, or hold fields that it does not have; or one name is
     both a feature and a list.
     """
+    if (plain := _plain_example(data)) is not None:
+        return plain
     features: dict[str, Any] = {}
     lists: dict[str, Any] = {}
     for number, begin, end in _fields(data, [(0, len(data))], most=2):
@@ -87,6 +89,53 @@ def parse_example(data: bytes) -> dict[str, Any]:
     if twice := features.keys() & lists.keys():
         _no_example(f"{min(twice)!r} is a feature of its context and a feature list", 0)
     return features | lists
+
+
+def _plain_example(data: bytes) -> dict[str, Any] | None:
+    """Return the features of an example in the form that writers give it; None for any other, right or wrong.
+
+    There each message is in one piece, a name comes once and before its value, and a list is packed or has one value.
+    """
+    features: dict[str, Any] = {}
+    end = len(data)
+    try:
+        stop = end
+        at = _message_in(data, 0, end, end)
+        while at < end:
+            at, first = at + 1, at
+            size, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at, end)
+            stop = at + size
+            name_end = at + 2 + data[at + 1]
+            if data[first] != 10 or data[at] != 10 or data[at + 1] > 127 or data[name_end] != 18:
+                return None
+            name = data[at + 2 : name_end].decode()
+            feature = _message_in(data, name_end, end, stop)
+            values = _message_in(data, feature, end, stop)
+            if data[values] != 10 or name in features:
+                return None
+            begin = _message_in(data, values, end, stop)
+            kind = data[feature]
+            if kind == 10:
+                features[name] = data[begin:stop]
+            elif begin == stop or kind not in (18, 26):
+                return None
+            elif kind == 18:
+                features[name] = np.frombuffer(data[begin:stop], dtype="<f4").astype(np.float32)
+            else:
+                features[name] = _unpacked(data[begin:stop], begin)
+            at = stop
+    except (IndexError, ValueError):  # as NotAnExampleError and UnicodeDecodeError are
+        return None
+    return features if at == end and data[0] == 10 else None
+
+
+def _message_in(data: bytes, tag: int, end: int, stop: int) -> int:
+    """Return where the message behind a tag begins, if it ends at ``stop``."""
+    at = tag + 1
+    size, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at, end)
+    if at + size != stop:
+        _no_example("a message ends elsewhere", tag)
+    return at
 
 
 def field_end(front: bytes, byte: int) -> int | None:
@@ -135,8 +184,13 @@ def _floats(data: bytes, lists: list[_Bounds]) -> NDArray[np.float32]:
 
 def _integers(data: bytes, lists: list[_Bounds]) -> NDArray[np.int64]:
     joined = b"".join([data[a:b] for _, a, b in _fields(data, lists, most=1, numbers=_VARINT)])
+    return _unpacked(joined, lists[0][0] if lists else 0)
+
+
+def _unpacked(joined: bytes, byte: int) -> NDArray[np.int64]:
+    """Decode integers one after the other."""
     if len(joined) >= _MANY_BYTES:
-        return _decoded_varints(joined, lists[0][0])
+        return _decoded_varints(joined, byte)
     values, at = [], 0
     while at < len(joined):
         value, at = _varint(joined, at, len(joined))

@@ -23,7 +23,7 @@ from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
 from shoal.pipeline.columns.unit_columns import Rows, Table
 from shoal.pipeline.output_format import Formatting
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords
-from shoal.reading.fetcher import MOST_IN_RUN, RUN_BYTES
+from shoal.reading.fetcher import most_in_run
 from shoal.reading.schedule.units import UnitRead
 
 _PARTS = 16  # a batch is gathered in parts of at most this share of the rows in memory
@@ -163,7 +163,7 @@ class Gathering:
 
     def _most_in_run(self) -> int:
         """Return how many samples may be made together: of those in memory, so many have about the bytes of a run."""
-        return max(1, min(MOST_IN_RUN, RUN_BYTES * self._held_rows // max(1, self._held_bytes)))
+        return most_in_run(self._held_rows, self._held_bytes)
 
     def _span(self, share: Share, units: NDArray[np.int64], last: NDArray[np.bool_]) -> RowLifetimes:
         span = RowLifetimes(

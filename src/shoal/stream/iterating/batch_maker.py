@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.pipeline.batch_memory import keep_for_next
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource, with_chosen
@@ -20,7 +21,7 @@ from shoal.pipeline.tokenizing import Tokenize
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
-from shoal.reading.fetcher import Fetcher
+from shoal.reading.fetcher import Fetcher, most_in_run
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_sequences import ResolvedSequences
@@ -149,6 +150,12 @@ def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions
     return viewed
 
 
+def _are_small(opened: Opened | OpenedMixture) -> bool:
+    """True if making samples together pays."""
+    num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in opened.parts)
+    return most_in_run(opened.index.num_samples, num_bytes) > 1
+
+
 def _gathering(
     context: BatchContext, reading: SourceReading | MixedReading, options: ReadingOptions
 ) -> Gathering | None:
@@ -159,7 +166,7 @@ def _gathering(
     """
     pipeline, formatting = context.pipeline, context.pipeline.formatting
     made = pipeline.stacks and formatting.has_types and context.quarantine is None
-    if not (options.copy and (made or pipeline.as_stored(context.quarantine))):
+    if not (options.copy and (made or (pipeline.as_stored(context.quarantine) and _are_small(context.opened)))):
         return None
     if isinstance(reading, MixedReading):
         parts, units, ids = reading.parts, reading.first_units, reading.first_ids
