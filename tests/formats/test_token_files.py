@@ -258,6 +258,7 @@ def test_a_name_says_what_windows_there_are(tmp_path: Path, capsys: pytest.Captu
         (lambda index: b"TNTIDX" + index[6:], "begins with b'TNTIDX"),
         (lambda index: index[:9] + struct.pack("<Q", 2) + index[17:], "version 2"),
         (lambda index: index[:17] + b"\6" + index[18:], "type 6"),
+        (lambda index: index[:30], "has 30 bytes, and would need 34 for its header"),
         (lambda index: index[:-8], "would need"),
         (lambda index: index[:34] + struct.pack("<i", 6) + index[38:], "do not follow each other"),
         (lambda index: index[:-8] + struct.pack("<q", 1), "do not divide"),
@@ -276,7 +277,7 @@ def test_each_file_is_read_by_the_index_beside_it_if_there_is_one(tmp_path: Path
     assert in_order(tmp_path, Tokens(10)) == 2 * windows_of(np.arange(50), 10)
     assert [sample["tokens"].dtype.name for sample in shoal.open(tmp_path, format=Tokens(48))] == ["uint16", "int32"]
     (tmp_path / "a.idx").write_bytes(b"")
-    with pytest.raises(ShardError, match="begins with b''"):
+    with pytest.raises(ShardError, match="has 0 bytes, and would need 34 for its header"):
         shoal.open(tmp_path, format=Tokens(10))
 
 
@@ -295,3 +296,14 @@ def test_what_cannot_be_read_says_what_can(tmp_path: Path) -> None:
         Tokens(0)
     with pytest.raises(UsageError, match="tokens are integers"):
         Tokens(4, dtype="float32")
+    (tmp_path / "c.bin").write_bytes(llm_c(np.arange(9))[:1000])
+    with pytest.raises(ShardError, match="1000 bytes ends within its header of 1024"):
+        shoal.open(tmp_path / "c.bin", format=Tokens(10))
+    wrong: Any
+    for wrong in (2.5, "8", 2**63):
+        with pytest.raises(UsageError, match="at least one token"):
+            Tokens(wrong)
+    with pytest.raises(UsageError, match="tokens are integers"):
+        Tokens(4, dtype="int23")
+    whole: Any = np.int64(4)
+    assert Tokens(whole).options == {"length": 4}

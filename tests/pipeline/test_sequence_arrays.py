@@ -76,3 +76,24 @@ def test_documents_that_do_not_fit_are_named(document: dict[str, Any], says: str
     with pytest.raises(UsageError, match=says) as caught:
         SequenceFields(8).tokens_of(document, 3, 41)
     assert "id 41" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "separator", "padding", "expected"),
+    [
+        (["uint64", "int64"], None, 0, "int64"),
+        (["uint64"], -1, 0, "int64"),
+        (["uint16"], None, -100, "int32"),
+        (["uint16", "uint8"], 9, 0, "uint16"),
+    ],
+)
+def test_tokens_of_several_types_stay_whole_numbers(
+    dtypes: list[str], separator: int | None, padding: int, expected: str
+) -> None:
+    fields = SequenceFields(8, separator=separator, padding=padding)
+    tokens = [fields.tokens_of({"tokens": np.array([5, 6], dtype)}, None, 0) for dtype in dtypes]
+    sizes = np.array([len(each) for each in tokens])
+    made = fields.arrays(tokens, np.array([0, len(tokens)]), np.zeros_like(sizes), sizes)["tokens"]
+    assert made.dtype == expected
+    filled = [token for each in tokens for token in each.tolist()]
+    assert made[0].tolist() == filled + [padding] * (8 - len(filled))

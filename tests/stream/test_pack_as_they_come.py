@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -181,6 +182,20 @@ def test_the_certificate_is_that_of_the_documents(documents: Dataset) -> None:
     for _ in plain:
         pass
     assert shoal.merge_certificates(certificates) == plain.certificate()
+
+
+@pytest.mark.parametrize("separators", [(7, None), (None, 7)])
+def test_with_or_without_separators_nothing_is_missed_behind_a_state_of_the_other(
+    documents: Dataset, separators: tuple[int | None, int | None]
+) -> None:
+    before, after = (streamed(documents, "concat", separator=separator) for separator in separators)
+    found: Counter[int] = Counter()
+    for batch in itertools.islice(before, 2):
+        found += tokens_in(batch)
+    after.load_state_dict(before.state_dict())
+    for batch in after:
+        found += tokens_in(batch)
+    assert not ALL_TOKENS - found
 
 
 def test_what_cannot_be_done_is_refused(documents: Dataset) -> None:

@@ -238,8 +238,17 @@ def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> 
             unknown.batch(8, balance="attention")
     with pytest.raises(UsageError, match=r"neighbours=1\)"):
         documents.pack_sequences(8).batch(8, balance="attention", neighbours=1)
-    with pytest.raises(UsageError, match="got 'mask'"):
-        documents.pack_sequences(8, extras=["mask"])
+    for extras in (["mask"], "mask"):
+        with pytest.raises(UsageError, match="got 'mask'"):
+            documents.pack_sequences(8, extras=extras)
+    with pytest.raises(UsageError, match=r"key='segment_ids'\): sequences have a field of this name"):
+        documents.pack_sequences(8, key="segment_ids")
+    wrong: Any
+    for wrong in ("x", 1.5):
+        with pytest.raises(UsageError, match="separator must be an integer"):
+            documents.pack_sequences(8, separator=wrong)
+        with pytest.raises(UsageError, match="padding must be an integer"):
+            documents.pack_sequences(8, padding=wrong)
     shorter = documents.map(lambda sample: {"tokens": sample["tokens"][:3]}).pack_sequences(8)
     with pytest.raises(UsageError, match=r"has 3 tokens, and .* by the index"):
         list(shorter)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.pipeline.sequence_arrays import token_type
 
 _MADE = ("lengths", "attention_mask")
 
@@ -71,7 +72,7 @@ class PaddedFields:
         """
         lengths = stops - starts
         width = int(self.padded(lengths.max(keepdims=True))[0])
-        dtype = np.result_type(*{each.dtype for each in tokens})
+        dtype = token_type({each.dtype for each in tokens}, self.padding)
         shapes = {each.shape[1:] for each in tokens}
         if len(shapes) > 1:
             msg = f"the documents of a batch have arrays {self.key!r} with rows of the shapes {sorted(shapes)}"

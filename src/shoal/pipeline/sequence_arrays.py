@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,8 @@ class SequenceFields:
             msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
             raise UsageError(msg, hint="pack_sequences() takes arrays of token numbers, one for each document")
         if self.separator is not None:
-            tokens = np.append(tokens, np.array([self.separator], dtype=np.min_scalar_type(self.separator)))
+            behind = np.array([self.separator], dtype=np.min_scalar_type(self.separator))
+            tokens = np.concatenate([tokens, behind], dtype=token_type([tokens.dtype, behind.dtype]))
         if num_tokens is not None and len(tokens) != num_tokens:
             counts = f"{len(tokens)} tokens, and {num_tokens} by the index"
             msg = f"the sample with id {sample_id} has {counts}" + (
@@ -91,7 +92,7 @@ class SequenceFields:
         at = ends[:-1] - ends[first[:-1]][sequence] + sequence * self.length  # of each piece, in all sequences
         within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes)
         places = within + np.repeat(at, sizes)
-        dtype = np.result_type(*{piece.dtype for piece in tokens}) if num_pieces else np.dtype(np.int32)
+        dtype = token_type({piece.dtype for piece in tokens}, self.padding) if num_pieces else np.dtype(np.int32)
         packed = np.full(num_sequences * self.length, self.padding, dtype=dtype)
         segments = np.zeros(num_sequences * self.length, dtype=np.int32)
         positions = np.zeros(num_sequences * self.length, dtype=np.int32)
@@ -118,3 +119,18 @@ class SequenceFields:
             )
             found["cu_seqlens"] = np.unique(borders).astype(np.int32)
         return found
+
+
+def token_type(dtypes: Iterable[np.dtype[Any]], padding: int = 0) -> np.dtype[Any]:
+    """Return a type for tokens of these types and the padding.
+
+    >>> [str(token_type(map(np.dtype, names), -100)) for names in (["uint16"], ["uint64", "int8"], ["float32"])]
+    ['int32', 'int64', 'float32']
+    """
+    given = set(dtypes)
+    found = np.result_type(*given)
+    if found.kind in "iu" and not np.iinfo(found).min <= padding <= np.iinfo(found).max:
+        found = np.result_type(found, np.min_scalar_type(padding))
+    # numpy's type for uint64 and signed integers is float64, and no token has a number of 2**63 or more
+    is_rounded = found.kind == "f" and all(each.kind in "biu" for each in given)
+    return np.dtype(np.int64) if is_rounded else found

@@ -25,7 +25,9 @@ _HINT = "copy both files again, or write the .idx again with the tools of Megatr
 def megatron_dtype(read: ReadBytes, num_bytes: int, *, shard: str) -> str:
     """Return the type of the tokens, from the header alone; raises `ShardError` if it is none of Megatron-LM."""
     header = bytes(read(0, min(num_bytes, _HEADER_BYTES)))
-    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+    if len(header) < _HEADER_BYTES:
+        _refuse(f"the .idx beside it has {num_bytes} bytes, and would need {_HEADER_BYTES} for its header", shard)
+    if not header.startswith(_MAGIC):
         _refuse(f"the .idx beside it begins with {header[:9]!r}, and one of Megatron-LM with {_MAGIC!r}", shard)
     version, code = int.from_bytes(header[9:17], "little"), header[17]
     if version != 1 or code not in _DTYPES:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -23,6 +24,8 @@ from shoal.formats.tokens.token_windows import FIELD, TokenRun, WindowRecords, s
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _HEADER_BYTES = 256 * 4
+_MAGIC_BYTES = 3 * 4
+_LONGEST = 1 << 40
 _OF_MAGIC = {20240520: (1, "uint16"), 20240801: (7, "uint32")}  # version and type: GPT-2's and Llama 3's tokens
 _KINDS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 _COPY = "an unfinished copy? copy the file again"
@@ -43,20 +46,15 @@ class Tokens:
     Raises
     ------
     UsageError
-        ``length`` is less than 1, or ``dtype`` is no type of integers.
+        ``length`` is no integer of at least 1, or ``dtype`` is no type of integers.
     """
 
     name: str = "tokens"
     suffixes: tuple[str, ...] = (".bin",)
 
     def __init__(self, length: int | None = None, *, dtype: str = "uint16") -> None:
-        if length is not None and length < 1:
-            msg = f"Tokens({length}): a window has at least one token and the one after it"
-            raise UsageError(msg, hint="give the context length, 1024 for instance")
-        if str(np.dtype(dtype)) not in _KINDS:
-            msg = f"Tokens(dtype={dtype!r}): tokens are integers"
-            raise UsageError(msg, hint=f"one of {', '.join(_KINDS)}")
-        self.length, self.dtype = length, str(np.dtype(dtype))
+        self.length = None if length is None else _window_length(length)
+        self.dtype = _kind_of(dtype)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -94,10 +92,13 @@ class Tokens:
         return ShardScan(starts, offset_crcs(starts), head=run._asdict(), notes=notes)
 
     def _run(self, read: ReadBytes, num_bytes: int, shard: str) -> TokenRun:
-        if num_bytes >= _HEADER_BYTES:
-            magic, version, num_tokens = np.frombuffer(read(0, 12), "<i4").tolist()
+        if num_bytes >= _MAGIC_BYTES:
+            magic, version, num_tokens = np.frombuffer(read(0, _MAGIC_BYTES), "<i4").tolist()
             if magic in _OF_MAGIC:
                 known, dtype = _OF_MAGIC[magic]
+                if num_bytes < _HEADER_BYTES:
+                    msg = f"this file of {num_bytes} bytes ends within its header of {_HEADER_BYTES}"
+                    raise ShardError(msg, shard=shard, byte=num_bytes, hint=_COPY)
                 run = _whole(dtype, _HEADER_BYTES, num_bytes, shard)
                 if version != known or num_tokens != run.num_tokens:
                     found = f"version {version} with {num_tokens} tokens"
@@ -146,6 +147,28 @@ def _whole(dtype: str, first_byte: int, num_bytes: int, shard: str) -> TokenRun:
         msg = f"this file of {num_bytes} bytes ends within a token of {dtype}"
         raise ShardError(msg, shard=shard, byte=num_bytes - rest, hint=f"another dtype=? {_COPY}")
     return TokenRun(dtype, first_byte, num_tokens)
+
+
+def _window_length(length: object) -> int:
+    try:
+        number = operator.index(length)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
+    except TypeError:
+        number = 0
+    if not 1 <= number <= _LONGEST:
+        msg = f"Tokens({length!r}): a window has at least one token and the one after it, and at most 2**40"
+        raise UsageError(msg, hint="give the context length, 1024 for instance")
+    return number
+
+
+def _kind_of(dtype: object) -> str:
+    try:
+        kind = str(np.dtype(dtype))  # type: ignore[call-overload]  # raises TypeError if it is none
+    except TypeError:
+        kind = ""
+    if kind not in _KINDS:
+        msg = f"Tokens(dtype={dtype!r}): tokens are integers"
+        raise UsageError(msg, hint=f"one of {', '.join(_KINDS)}")
+    return kind
 
 
 def _decoded(run: TokenRun, data: bytes) -> Sample:

@@ -88,7 +88,8 @@ def check_too_long(verb: str, too_long: str, longest: int | None) -> None:
 class Packing:
     """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
 
-    ``too_long`` says what becomes of longer documents; who "refuses" them does so before.
+    ``too_long`` says what becomes of longer documents; who "refuses" them does so before. ``separated`` says that
+    documents have separators that no lengths in the index tell of.
     """
 
     verb: ClassVar[str] = "pack_sequences"
@@ -98,6 +99,7 @@ class Packing:
     strategy: str = "concat"
     block: int = 1 << 16
     too_long: str = "cut"
+    separated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("length", "block"):
@@ -124,7 +126,8 @@ class Packing:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, for a state."""
-        return {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
+        found = {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
+        return found | ({"separated": True} if self.separated else {})
 
 
 class Pieces(NamedTuple):

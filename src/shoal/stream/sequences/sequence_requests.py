@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.index.table import Index
+from shoal.order.protocol import as_whole
 from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Grouping, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
@@ -46,13 +47,19 @@ class SequenceRequest:
         extras: Sequence[str],
     ) -> SequenceRequest:
         """Return the request for the arguments of `Dataset.pack_sequences`; `UsageError` for wrong ones."""
-        if unknown := [name for name in extras if name not in EXTRAS]:
+        named = (extras,) if isinstance(extras, str) else tuple(extras)
+        if unknown := [name for name in named if name not in EXTRAS]:
             msg = f"pack_sequences(extras=...) knows {', '.join(map(repr, EXTRAS))}; got {unknown[0]!r}"
             raise UsageError(msg)
+        if key in (taken := ("segment_ids", "position_ids", *EXTRAS)):
+            msg = f"pack_sequences(key={key!r}): sequences have a field of this name beside their tokens"
+            raise UsageError(msg, hint=f"rename the field before; taken are {', '.join(taken)}")
+        padding = as_whole("padding", padding)
+        separator = None if separator is None else as_whole("separator", separator)
         if block is None:
             block = _BLOCK if lengths is not None else _GROUP
-        packing = Packing(length, strategy, block, too_long)
-        return cls(packing, SequenceFields(packing.length, key, separator, padding, tuple(extras)), lengths)
+        packing = Packing(length, strategy, block, too_long, separated=lengths is None and separator is not None)
+        return cls(packing, SequenceFields(packing.length, key, separator, padding, named), lengths)
 
     @classmethod
     def by_length(
