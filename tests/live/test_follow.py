@@ -215,6 +215,35 @@ def test_a_file_that_is_gone_is_an_error_and_no_loss(tmp_path: Path) -> None:
     assert ids_of(again) == ids_of(ds)
 
 
+@pytest.mark.parametrize("buffer", [None, 4])
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("size", [3, 20, 40])
+def test_a_file_that_was_replaced_is_an_error_and_a_copy_is_not(
+    tmp_path: Path, size: int, world_size: int, buffer: int | None
+) -> None:
+    def made(rank: int = 0, world_size: int = 1) -> LiveDataset:
+        ds = shoal.follow(str(tmp_path / "d"), idle_seconds=0).partition(rank=rank, world_size=world_size)
+        return ds if buffer is None else ds.shuffle(seed=0, buffer=buffer)
+
+    write_many(tmp_path / "d", [20, 20])
+    ds = made()
+    got = ids_of(ds, 10)
+    state = ds.state_dict()
+    path = tmp_path / "d" / "0000.jsonl"
+    path.write_bytes(path.read_bytes())
+    for rank in range(world_size):
+        again = made(rank, world_size)
+        again.load_state_dict([state])
+        got += ids_of(again)
+    assert sorted(got) == list(range(40))
+    write(path, range(100, 100 + size))
+    with pytest.raises(StateError, match=r"0000\.jsonl is another one than when the state was saved"):
+        for rank in range(world_size):
+            again = made(rank, world_size)
+            again.load_state_dict([state])
+            ids_of(again)
+
+
 def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no directory"):
         next(iter(shoal.follow(f"{tmp_path}/typo/*.jsonl")))

@@ -146,6 +146,7 @@ class FollowedFiles:
         self._fresh: set[str] = set()  # those in it whose times are later
         self._reading: Iterator[tuple[int, Any]] | None = None
         self._datasets: dict[str, Dataset] = {}
+        self._fingerprints: dict[str, str] = {}  # of files of which a state may name samples
         self._ready: list[FileKey] = []
         self._name_key = ("", 0)
 
@@ -221,6 +222,10 @@ class FollowedFiles:
                 msg = f"{printed(self._spec.source)}: the file {name} is to be read, and is no longer there"
                 raise SourceError(msg, hint="keep files until every sample of them that a state names was delivered")
             opened = open_source(path, format=self._spec.format, storage_options=self._spec.storage_options)
+            fingerprint = opened.index.fingerprint
+            if fingerprint != self._fingerprints.setdefault(name, fingerprint):
+                msg = f"the file {name} is another one than when the state was saved: its samples changed"
+                raise StateError(msg, hint="give new files names of their own, and keep those that a state names")
             self._datasets[name] = Dataset(DatasetSpec.of(opened))
         return self._datasets[name]
 
@@ -262,9 +267,14 @@ class FollowedFiles:
 
     # ---- states
 
-    def state(self) -> dict[str, Any]:
-        """Return the file and the record, and late files."""
+    def state(self, places: Sequence[Any]) -> dict[str, Any]:
+        """Return the file and the record, late files, and fingerprints of all files that are to be read again."""
+        names = {name for name, _ in places} | ({self._late[0].name} if self._late else set())
+        if self._at is not None and self._record >= 0:
+            names.add(self._at.name)
+        self._fingerprints = {name: known for name, known in self._fingerprints.items() if name in names}
         return {
+            "files": dict(sorted(self._fingerprints.items())),
             "order": self._spec.order,
             "at": None if self._at is None else [*self._at],
             "record": self._record,
@@ -285,6 +295,7 @@ class FollowedFiles:
         self._late = None if state["late"] is None else (FileKey(*state["late"][:2]), state["late"][2])
         self._behind = [FileKey(*file) for file in state["behind"]]
         self._listed_ns, self._fresh = state["listed_ns"], set(state["fresh"])
+        self._fingerprints = dict(state["files"])
         wanted: dict[str, set[int]] = {}
         for name, record in places:
             wanted.setdefault(name, set()).add(record)
@@ -311,7 +322,10 @@ class FollowedFiles:
         begun = [state for state in states if state["at"] is not None]
         if not begun:
             return states[0], []
-        furthest = max(begun, key=_reached)
+        furthest = {**max(begun, key=_reached), "files": {}}
+        for state in states:
+            furthest["files"] |= state["files"]
+        self._fingerprints = furthest["files"]
         left = [Place(*place) for own in places for place in own]
         for rank, state in enumerate(states):
             left += self._left_of_rank(rank, len(states), state, furthest)
@@ -327,7 +341,8 @@ class FollowedFiles:
         for file in self._listing.files():
             if (at is not None and file < at) or file > last:
                 continue
-            if file.name not in furthest["fresh"] and self._listing.written_ns(file.name) > furthest["listed_ns"]:
+            is_known = file.name in furthest["files"] or file.name in furthest["fresh"]
+            if not is_known and self._listing.written_ns(file.name) > furthest["listed_ns"]:
                 msg = f"the file {file.name} came late: {last.name}, which sorts after it, was read before"
                 raise StateError(msg, hint="resume on as many ranks as before, or give it a name that sorts after")
             first = state["record"] if file == at else 0

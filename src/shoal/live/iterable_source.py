@@ -68,7 +68,7 @@ class IterableSource:
             raise UsageError(msg, hint="shoal.from_callable(function) calls a function for each sample")
         return made
 
-    def state(self) -> dict[str, Any]:
+    def state(self, places: Sequence[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Return the number of the next sample, and the source's own state if it has one."""
         return {"next": self._next} | ({"own": self._source.state_dict()} if self._has_state else {})
 
@@ -178,7 +178,7 @@ class CallableSource:
         self._got.append(sample)
         return True
 
-    def state(self) -> dict[str, Any]:
+    def state(self, places: Sequence[Any]) -> dict[str, Any]:  # noqa: ARG002
         """Return the number of calls that gave a sample, and the function's own state if it has one."""
         own: Any = self._function
         return {"next": self._next} | ({"own": own.state_dict()} if self._has_state else {})

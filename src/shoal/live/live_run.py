@@ -149,6 +149,7 @@ class LiveRun:
     def _state(self, *, contents: bool) -> dict[str, Any]:
         waiting = [*(entry for entry, _ in self._pending), *self._again]
         held = [*waiting, *self._buffer.entries()]
+        places = [entry.place for entry in held]
         return sealed(
             {
                 "live": VERSION,
@@ -162,8 +163,8 @@ class LiveRun:
                 "hole": self._buffer.hole,
                 "pending": len(self._pending),
                 "again": len(self._again),
-                "source": self._source.state(),
-                "places": [entry.place for entry in held],
+                "source": self._source.state(places),
+                "places": places,
             }
             | ({"contents": kept([entry.sample for entry in held])} if contents else {})
         )

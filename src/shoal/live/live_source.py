@@ -39,8 +39,8 @@ class LiveSource(Protocol):
     def take(self) -> Taken:
         """Return the next sample, after waiting for it if need be; raises `EndOfSourceError`."""
 
-    def state(self) -> Any:
-        """Return the position as JSON types."""
+    def state(self, places: Sequence[Any]) -> Any:
+        """Return the position as JSON types; ``places`` are those of samples that were taken and not delivered."""
 
     @property
     def recalls(self) -> bool:
