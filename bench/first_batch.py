@@ -4,11 +4,17 @@
 20 ms and sends 60 MB/s over each connection, and times from ``iter()`` to the first batch, the best and the median of
 some seeds; and then by `shoal.torch.DataLoader` without and with two workers, at the start of an epoch and from a state
 at 99 % of it. The index was made before. Compare two versions by ``--source``, which is run in turn.
+
+``python bench/first_batch.py --extents 10000000`` takes an index of so many extents instead: one shard of JSON lines
+under thousands of names. Each step is a line, near and far, in a process of its own that has imported shoal: opening,
+the first batch of an epoch, the first one after a resume at 99 %, and the same with two workers; below, what bounds
+them.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -16,11 +22,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from remote import BUCKET, NUM_SHARDS, make_tars
 from servers.quick import Quick
+
+from shoal.index.assembly import fingerprint
+from shoal.index.index_file import encode
+from shoal.storage.files.local_store import LocalStore
 
 WINDOWS = (("16MiB", 64), ("64MiB", 256), ("64MiB", 512), ("64MiB", 1024))
 LOADERS = (("16MiB", 64, 0, 0.0), ("16MiB", 64, 0, 0.99), ("16MiB", 64, 2, 0.0), ("16MiB", 64, 2, 0.99))
@@ -31,8 +43,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--source", nargs="+", default=["src"], help="directories that hold the package to measure")
+    parser.add_argument("--extents", type=int, help="of an index, instead")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--step", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.step:
+        print(json.dumps(seconds_of_step(*json.loads(arguments.step))))
+        return
+    if arguments.extents:
+        measure_large(arguments.extents, arguments.rounds)
+        return
     if arguments.measure:
         url, window, batch, *loader, seed = json.loads(arguments.measure)
         measured = seconds_of_loader if loader else seconds_to_first_batch
@@ -89,6 +109,94 @@ def seconds_of_loader(url: str, window: str, batch: int, num_workers: int, share
     if share:
         loader.load_state_dict(state)
     next(iter(loader))
+    return time.perf_counter() - begin
+
+
+def measure_large(num_extents: int, rounds: int) -> None:
+    """A table of steps of a dataset with so many extents, and their limits."""
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["SHOAL_CACHE_DIR"] = str(Path(home, "cache"))
+        data = Path(home, "data")
+        names = write_large(data, num_extents)
+        size = (data / "shoal.index").stat().st_size
+        print(f"{num_extents:,} extents, {names:,} shards, an index of {size / 1e6:,.0f} MB; medians of {rounds}")
+        with Quick(data, 20.0, 60.0) as server:
+            far = f"{server.url}/part-{{00000..{names - 1:05d}}}.jsonl"
+            for where, url in (("near", f"{data}/*.jsonl"), ("far", far)):
+                for step in ("open", "open again", "first batch", "from 99 %", "2 workers", "2 workers, from 99 %"):
+                    print_step(where, url, step, 1 if step == "open" else rounds)
+        for limit in ("read index", "import torch", "workers forked", "workers by a fork server"):
+            print_step("limit", str(data / "shoal.index"), limit, rounds)
+
+
+def print_step(where: str, url: str, step: str, rounds: int) -> None:
+    command = [sys.executable, __file__, "--step", json.dumps([url, step])]
+    times = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(rounds)]
+    print(f"{where:6} {step:24} {statistics.median(times):7.3f} s ({min(times):.3f} to {max(times):.3f})", flush=True)
+
+
+def write_large(data: Path, num_extents: int) -> int:
+    """One shard of lines under many names, and the index of all; return the number of names."""
+    import shoal  # noqa: PLC0415  # in the steps it is that of --source
+
+    data.mkdir()
+    first = data / "part-00000.jsonl"
+    line = json.dumps({"text": "x" * 4000}) + "\n"
+    first.write_text(line * (4 << 10))
+    index = shoal.open(str(first)).stream.opened.index
+    names = [f"part-{number:05d}.jsonl" for number in range(-(-num_extents // index.num_extents))]
+    for name in names[1:]:
+        os.link(first, data / name)
+    columns = {
+        name: np.tile(column, len(names))
+        for name in ("shard_bytes", *(each for each in index.__slots__ if each.startswith("extent_")))
+        if name not in ("extent_first_sample", "extent_shard") and (column := getattr(index, name)) is not None
+    }
+    columns["extent_shard"] = np.repeat(np.arange(len(names), dtype=np.int32), index.num_extents)
+    columns["extent_first_sample"] = np.zeros(0, dtype=np.int64)  # follows from the counts
+    own = ("extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples")
+    rest = {"shard_names": names, "shard_versions": list(index.shard_versions) * len(names), "sample_bytes": None}
+    rest["fingerprint"] = fingerprint(names, *(columns[name] for name in own))
+    LocalStore().put(str(data / "shoal.index"), encode(replace(index, **columns, **rest)))
+    return len(names)
+
+
+def seconds_of_step(url: str, step: str) -> float:
+    if "workers" in step:
+        importlib.import_module("torch.utils.data")  # what is measured begins after it
+    import shoal  # noqa: PLC0415  # as above
+
+    _ = shoal.open
+    if url.endswith("shoal.index"):
+        return seconds_of_limit(url, step)
+    begin = time.perf_counter()
+    dataset = shoal.open(url).shuffle(seed=0, window="16MiB").batch(64)
+    if step.startswith("open"):
+        return time.perf_counter() - begin
+    begin = time.perf_counter()
+    state = dataset.state_at(dataset.num_samples * 99 // 100) if "99" in step else None
+    made: Any = dataset
+    if "workers" in step:
+        import shoal.torch  # noqa: PLC0415  # as above
+
+        made = shoal.torch.DataLoader(dataset, num_workers=2)
+    if state is not None:
+        made.load_state_dict(state)
+    next(iter(made))
+    return time.perf_counter() - begin
+
+
+def seconds_of_limit(path: str, limit: str) -> float:
+    begin = time.perf_counter()
+    if limit == "read index":
+        np.fromfile(path, np.uint8)
+    elif limit == "import torch":
+        subprocess.run([sys.executable, "-c", "import torch.utils.data"], check=True)
+    else:
+        from torch.utils.data import DataLoader  # noqa: PLC0415  # for this one alone
+
+        way = "fork" if "forked" in limit else "forkserver"
+        next(iter(DataLoader([0, 1], batch_size=None, num_workers=2, multiprocessing_context=way)))  # type: ignore[arg-type]
     return time.perf_counter() - begin
 
 

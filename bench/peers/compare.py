@@ -92,7 +92,7 @@ def measure(arguments: argparse.Namespace, data: Path, scratch: Path) -> dict[st
     with Quick(data, 20.0, 60.0) as server:
         for seed in range(arguments.rounds):
             for row in rows:
-                found = runner.read(row, seed, server.url if row.workload == "far" else "")
+                found = runner.read(row, seed, server.url if "far" in (row.workload, row.way) else "")
                 if found is not None:
                     results.setdefault(row.name, []).append(found)
             loads.append(os.getloadavg()[0])
@@ -259,6 +259,10 @@ def figures_of(found: dict[str, Any]) -> Figures:
 
 def show(figures: Figures) -> None:
     for each in figures.values():
+        if each.row.workload == "first":
+            seconds = each.num_samples / each.samples_per_second
+            print(f"first batch, {each.row.way:5}{each.row.title:44}{seconds:8.3f} s")
+            continue
         mixed = "" if each.classes is None else f"{each.classes:5.1f} classes"
         rates = f"{each.samples_per_second:12,.0f} samples/s {each.megabytes_per_second:9,.0f} MB/s"
         costs = f"{each.cpu_seconds_per_gb:7.2f} s/GB {each.peak_mib:7.0f} MiB"

@@ -110,8 +110,21 @@ def distinct_classes(labels: Any) -> float:
     return float(np.mean([len(set(batch)) for batch in whole.tolist()]))
 
 
+def first_batch(module: Any, job: Job) -> dict[str, Any]:
+    """The time until it, from the construction of the dataset; packages are imported, as far as they are at once."""
+    cpu, began = cpu_seconds(), time.perf_counter()
+    next(iter(module.first(job) if hasattr(module, "first") else module.batches(job)[0]))
+    seconds = time.perf_counter() - began
+    versions = {name: version(name) for name in job.packages}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds() - cpu, "versions": versions}
+
+
 def read(job: Job) -> dict[str, Any]:
     module: Any = importlib.import_module(job.module)
+    if job.workload == "first":
+        if job.workers:
+            importlib.import_module("torch.utils.data")
+        return first_batch(module, job)
     stream_all = one_by_one if job.way == "one" else in_batches
     if not job.far:  # imports that wait for the first sample, and indexes, are not counted
         stream, _ = module.samples(job) if job.way == "one" else module.batches(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,26 @@ def turbo(job: Job) -> Iterator[tuple[int]]:
 def pillow(job: Job) -> Iterator[tuple[int]]:
     """Pillow in as many threads as there are processors."""
     return decoded(job, lambda image, row: np.copyto(row, pixels(image)))
+
+
+def first(job: Job) -> Iterable[Any]:
+    """What a first batch takes in any case: workers that read nothing, or its samples far away, and nothing else."""
+    if job.way == "far":
+        return iter([list(islice(gets(job), BATCH))])
+    from torch.utils.data import DataLoader  # noqa: PLC0415  # for this one alone
+
+    way = "fork" if "forked" in job.variant else "forkserver"
+    return DataLoader(Numbers(), batch_size=None, num_workers=job.workers, multiprocessing_context=way)  # type: ignore[arg-type]
+
+
+class Numbers:
+    """What takes no time to read."""
+
+    def __len__(self) -> int:
+        return BATCH
+
+    def __getitem__(self, number: int) -> int:
+        return number
 
 
 def gets(job: Job) -> Iterator[tuple[int]]:

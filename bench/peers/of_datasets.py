@@ -90,6 +90,10 @@ def batches(job: Job) -> tuple[Iterable[Any], str]:
         from torch.utils.data import DataLoader  # noqa: PLC0415  # for processes alone
 
         return DataLoader(dataset(job), batch_size=BATCH, num_workers=job.workers, collate_fn=Decoded(job)), "class"
+    if job.workers:
+        from torch.utils.data import DataLoader  # noqa: PLC0415  # as above
+
+        return DataLoader(dataset(job), batch_size=BATCH, num_workers=job.workers, collate_fn=list), "class"
     return rows_in_batches(job), "class"
 
 

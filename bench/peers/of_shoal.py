@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from job import Job
+from rows import FROM_99
 from workloads import BATCH
 
 import shoal
@@ -49,6 +51,19 @@ def samples(job: Job) -> tuple[Iterable[Any], Any]:
         made = made.map(Labelled())
     # Of MDS and decoded tars, single samples are arrays and numbers as they are; of Parquet, lists.
     return made.format("numpy") if job.variant == "parquet" else made, key(job)
+
+
+def first(job: Job) -> Iterable[Any]:
+    """Batches from the start, or from 99 %, by torch's loader if there are workers."""
+    made = dataset(replace(job, variant="mds")).batch(BATCH).format("numpy")
+    state = made.state_at(made.num_samples * 99 // 100) if job.variant == FROM_99 else None
+    if job.workers:
+        import shoal.torch  # noqa: PLC0415  # torch is needed for workers alone
+
+        made = shoal.torch.DataLoader(made, num_workers=job.workers)
+    if state is not None:
+        made.load_state_dict(state)
+    return made
 
 
 def batches(job: Job) -> tuple[Iterable[Any], Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import streaming
 from job import Job
+from rows import FROM_99
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from workloads import BATCH, metadata, pixels, samples_of
 
@@ -57,6 +58,15 @@ def dataset(job: Job) -> Any:
 
 def samples(job: Job) -> tuple[Iterable[Any], str]:
     return dataset(job), "class"
+
+
+def first(job: Job) -> Any:
+    """Batches from the start, or from 99 %."""
+    made = dataset(job)
+    if job.variant == FROM_99:
+        state = {"epoch": 0, "sample_in_epoch": job.num_samples * 99 // 100, "num_canonical_nodes": 1}
+        made.load_state_dict(state | {"shuffle_seed": job.seed, "initial_physical_nodes": 1})
+    return StreamingDataLoader(made, batch_size=BATCH, num_workers=job.workers)
 
 
 def batches(job: Job) -> tuple[Iterable[Any], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rows import LIBRARIES, Figures, Measured, of_workload, peer_wins, shown, wanted
+from rows import LIBRARIES, Figures, Measured, Row, of_workload, peer_wins, shown, wanted
 from workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,6 +50,7 @@ def write_page(found: dict[str, Any], figures: Figures) -> None:
                 f"### {workload}: {made.title}\n",
                 *table(rows, [e for e in limits if e.row.workload == workload]),
             ]
+    parts += first_batches(figures)
     parts.append("## Versions\n")
     versions = {name: number for name, number in found["versions"].items() if name != "shoal"}
     parts.append(", ".join(f"{name} {number}" for name, number in sorted(versions.items())) + ".")
@@ -57,6 +58,24 @@ def write_page(found: dict[str, Any], figures: Figures) -> None:
         parts.append(f"\n`{name}` failed: {why}")
     PAGE.write_text("\n".join(parts) + "\n")
     draw(figures)
+
+
+def first_batches(figures: Figures) -> list[str]:
+    """The times until the first batch: a line for each library, a column for each place and number of workers."""
+    firsts = {each.row: each.num_samples / each.samples_per_second for each in figures.values() if is_first(each)}
+    if not firsts:
+        return []
+    lines = ["| | near | near, 2 workers | 20 ms away | 20 ms away, 2 workers |", "| --- | ---: | ---: | ---: | ---: |"]
+    for library, variant in dict.fromkeys((row.library, row.variant) for row in firsts):
+        cases = [Row("first", way, library, variant, workers) for way in ("near", "far") for workers in (0, 2)]
+        cells = [f"{firsts[case]:.2f}" if case in firsts else "" for case in cases]
+        title = f"*{variant}*" if library == "limit" else Row("", "", library, variant).title
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return ["### The first batch\n", FIRST, *lines, ""]
+
+
+def is_first(each: Measured) -> bool:
+    return each.row.workload == "first"
 
 
 def table(rows: list[Measured], limits: list[Measured]) -> list[str]:
@@ -82,7 +101,11 @@ def draw(figures: Figures) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    panels = [name for name in WORKLOADS if any(each.row.workload == name for each in figures.values())]
+    panels = [
+        name for name in WORKLOADS if any(each.row.workload == name and not is_first(each) for each in figures.values())
+    ]
+    if not panels:
+        return
     figure, grid = plt.subplots(1, len(panels), figsize=(2.9 * len(panels), 3.9), layout="constrained", squeeze=False)
     for axes, workload in zip(grid[0], panels, strict=True):
         one = of_workload(figures, workload, "one")
@@ -130,6 +153,11 @@ SPDL decodes by FFmpeg. torchvision and torchcodec of PyPI do not load beside to
 wheel and a format of its own, so they are not here.
 
 Figures of your machine are what counts: run it. `--only W1 shoal litdata` measures a part.
+"""
+FIRST = """\
+Seconds from the construction of a dataset of 100 KB blobs to the first 64 of them, in a new process that has imported
+the library (and torch, with workers) and nothing else; the index was made before. "From 99 %": resumed there. Italics:
+torch's loader with workers that read nothing, and 64 GETs alone.
 """
 PROVISIONAL = """\
 > **Provisional.** The machine was busy or the run small (see the load, scale and rounds above), so these are the

@@ -18,7 +18,7 @@ class Library(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A library on a workload: "one" by one, or in "batches"."""
+    """A library on a workload: "one" by one, or in "batches"; the first batch "near" or "far"."""
 
     workload: str
     way: str
@@ -60,6 +60,15 @@ def _near(workload: str, formats: tuple[str, ...], peers: tuple[tuple[str, str],
         yield Row(workload, "one", "limit", variant)
 
 
+def _first(library: str, variant: str = "") -> Iterator[Row]:
+    for way in ("near", "far"):
+        for workers in (0, 2):
+            yield Row("first", way, library, variant, workers)
+
+
+FROM_99 = "from 99 %"
+"""The variant of a row that resumes there."""
+
 _PEERS = (("streaming", ""), ("litdata", ""), ("litdata", "all keys"), ("datasets", ""), ("webdataset", ""))
 ROWS = (
     *_near("W1", ("mds", "parquet", "tar"), (*_PEERS, ("torch", ""))),
@@ -75,6 +84,14 @@ ROWS = (
     Row("far", "one", "shoal", "mds 1MiB"),
     *(Row("far", "one", library, variant) for library, variant in _PEERS if (library, variant) != ("litdata", "")),
     Row("far", "one", "limit", "raw GETs"),
+    *_first("shoal", "mds"),
+    *_first("shoal", FROM_99),
+    *_first("streaming"),
+    *_first("streaming", FROM_99),
+    *(row for library in ("litdata", "datasets", "webdataset") for row in _first(library)),
+    Row("first", "near", "limit", "two empty workers, forked", 2),
+    Row("first", "near", "limit", "two empty workers, by a fork server", 2),
+    Row("first", "far", "limit", "64 raw GETs at a time"),
 )
 
 

@@ -33,6 +33,7 @@ WORKLOADS = {
     "W3": Workload("text", 250_000, "documents of 2 KB with metadata"),
     "W4": Workload("jpeg", 16_000, "JPEGs of 256 x 256, decoded"),
     "far": Workload("blob", 12_000, "100 KB blobs, 20 ms away"),
+    "first": Workload("blob", 4_000, "100 KB blobs, until the first batch"),
 }
 
 
