@@ -122,8 +122,8 @@ def measure_large(num_extents: int, rounds: int) -> None:
         print(f"{num_extents:,} extents, {names:,} shards, an index of {size / 1e6:,.0f} MB; medians of {rounds}")
         with Quick(data, 20.0, 60.0) as server:
             far = f"{server.url}/part-{{00000..{names - 1:05d}}}.jsonl"
-            for where, url in (("near", f"{data}/*.jsonl"), ("far", far)):
-                for step in ("open", "open again", "first batch", "from 99 %", "2 workers", "2 workers, from 99 %"):
+            for step in ("open", "open again", "first batch", "from 99 %", "2 workers", "2 workers, from 99 %"):
+                for where, url in (("near", f"{data}/*.jsonl"), ("far", far)):
                     print_step(where, url, step, 1 if step == "open" else rounds)
         for limit in ("read index", "import torch", "workers forked", "workers by a fork server"):
             print_step("limit", str(data / "shoal.index"), limit, rounds)
@@ -131,7 +131,7 @@ def measure_large(num_extents: int, rounds: int) -> None:
 
 def print_step(where: str, url: str, step: str, rounds: int) -> None:
     command = [sys.executable, __file__, "--step", json.dumps([url, step])]
-    times = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(rounds)]
+    times = [json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout) for _ in range(rounds)]
     print(f"{where:6} {step:24} {statistics.median(times):7.3f} s ({min(times):.3f} to {max(times):.3f})", flush=True)
 
 
@@ -142,7 +142,7 @@ def write_large(data: Path, num_extents: int) -> int:
     data.mkdir()
     first = data / "part-00000.jsonl"
     line = json.dumps({"text": "x" * 4000}) + "\n"
-    first.write_text(line * (4 << 10))
+    first.write_text(line * (64 << 10))
     index = shoal.open(str(first)).stream.opened.index
     names = [f"part-{number:05d}.jsonl" for number in range(-(-num_extents // index.num_extents))]
     for name in names[1:]:
