@@ -86,10 +86,7 @@ class Iteration:
             self._throughput.last = perf_counter()
             for sample in at_hand:
                 return sample
-        return self._next_made()
-
-    def _next_made(self) -> Any:
-        """Return the next batch or sample, which is not at hand."""
+        # What is not at hand is made, or waited for.
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
         taken: list[Any] = _NOTHING
         before = (position.num_yielded, position.num_sequences, position.received)
