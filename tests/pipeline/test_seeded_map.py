@@ -52,6 +52,18 @@ def test_each_sample_epoch_and_seed_has_draws_of_its_own(tars: Dataset) -> None:
     assert found[0] == draws(augmented(tars, seed=3))  # the seed of the order, and the same as a number
 
 
+def test_each_map_has_draws_of_its_own(tars: Dataset) -> None:
+    def more(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {**sample, "more": int(rng.integers(1 << 62))}
+
+    found = list(augmented(tars.shuffle(seed=3)).map(more, seed=True).map(more, seed=9))
+    assert {sample["id"]: sample["draw"] for sample in found} == draws(augmented(tars.shuffle(seed=3)))
+    twice = [s["more"] for s in augmented(tars.shuffle(seed=3)).map(more, seed=True)]
+    assert not {int(sample["draw"]) for sample in found} & set(twice)
+    nine = draws(augmented(tars, seed=9))  # a number is a seed of its own, whatever comes before
+    assert {int(sample["id"]): sample["more"] for sample in found} == nine
+
+
 def test_the_generator_is_that_of_the_key(tars: Dataset) -> None:
     sample = augmented(tars.shuffle(seed=3))[17]
     assert sample["draw"] == generator(key(3, 0, "map", 17)).integers(1 << 62)

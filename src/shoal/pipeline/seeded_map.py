@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,8 @@ GENERATORS = ("numpy", "torch")
 class SeededMap:
     """A stage that calls ``function(sample, rng)`` with a generator keyed by the seed, the epoch and the sample id.
 
-    ``seed`` None stands for that of the order, which `seeded` fills in; ids are counted from ``first_id``.
+    ``seed`` None stands for that of the order, which `seeded` fills in, with the ``number`` of the stage among those
+    that have it: each draws other numbers. Ids are counted from ``first_id``.
     """
 
     function: Callable[..., Any]
@@ -28,6 +30,7 @@ class SeededMap:
     library: str = "numpy"
     epoch: int = 0
     first_id: int = 0
+    number: int = 0
 
     def __post_init__(self) -> None:
         Map(self.function)  # refuses what cannot be called
@@ -49,12 +52,17 @@ class SeededMap:
 
     def __call__(self, sample: Any, sample_id: int) -> Any:
         """Return the result of the function."""
-        word = key(self.seed or 0, self.epoch, "map", sample_id - self.first_id)
+        words = (sample_id - self.first_id, self.number)
+        word = key(self.seed or 0, self.epoch, "map", *(words if self.number else words[:1]))
         return self.function(sample, generator(word) if self.library == "numpy" else torch_generator(word))
 
 
 def seeded(stages: Iterable[Stage], seed: int) -> tuple[Stage, ...]:
     """Return the stages with the seed of the order where none was given."""
+    numbers = itertools.count()
     return tuple(
-        replace(stage, seed=seed) if isinstance(stage, SeededMap) and stage.seed is None else stage for stage in stages
+        replace(stage, seed=seed, number=next(numbers))
+        if isinstance(stage, SeededMap) and stage.seed is None
+        else stage
+        for stage in stages
     )

@@ -207,7 +207,8 @@ class Dataset(LengthVerbs):
         With ``seed=True`` the function is called as ``function(sample, rng)`` with a `numpy.random.Generator` (with
         ``generator="torch"`` a `torch.Generator`) that follows from the seed of the order, the epoch and the sample id:
         the same augmentation at any world size and number of workers and after a resume, another one in each epoch. A
-        number is a seed of its own. A sample that comes twice in an epoch is augmented alike. Some 10 us a sample.
+        number is a seed of its own; with True, each `map` draws others. A sample that comes twice in an epoch is
+        augmented alike. Some 10 us a sample.
         """
         if seed is False:
             return self._then(Map(function))
