@@ -301,3 +301,10 @@ def test_batches_may_be_tensors(documents: Dataset) -> None:
     assert batch["tokens"].shape == (4, LENGTH)
     assert batch["segment_ids"].dtype == torch.int32
     assert batch["cu_seqlens"][-1] == 4 * LENGTH
+
+
+def test_tables_have_no_column_of_another_length(documents: Dataset) -> None:
+    pytest.importorskip("pyarrow")
+    assert len(next(iter(packed(documents, extras=["loss_mask"]).batch(4).format("arrow")))) == 4
+    with pytest.raises(UsageError, match=r"columns of one length, and these have: tokens 4, .* cu_seqlens"):
+        next(iter(packed(documents, extras=["cu_seqlens"]).batch(4).format("arrow")))

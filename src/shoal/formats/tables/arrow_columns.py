@@ -123,7 +123,7 @@ def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
 def arrow_table(columns: Mapping[str, Any]) -> Any:
     """Build a table of these columns: Arrow arrays as they are, numpy arrays of any shape, and lists.
 
-    Raises `UsageError` if Arrow has no type for the values of a column.
+    Raises `UsageError` if Arrow has no type for the values of a column, or columns have different numbers of rows.
     """
     pa = arrow_library('format("arrow")')
     found = {}
@@ -134,6 +134,10 @@ def arrow_table(columns: Mapping[str, Any]) -> Any:
             msg = f'format("arrow") has no type for the column {name!r}: {error}'
             hint = "leave it out with columns(), or make numbers or text of it with map()"
             raise UsageError(msg, hint=hint) from None
+    if len(set(map(len, found.values()))) > 1:
+        rows = ", ".join(f"{name} {len(values)}" for name, values in found.items())
+        msg = f'format("arrow") makes tables of columns of one length, and these have: {rows}'
+        raise UsageError(msg, hint='leave out what has no row for each sample (as cu_seqlens), or format("numpy")')
     return pa.table(found)
 
 
