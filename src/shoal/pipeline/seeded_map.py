@@ -57,9 +57,9 @@ class SeededMap:
         return self.function(sample, generator(word) if self.library == "numpy" else torch_generator(word))
 
 
-def seeded(stages: Iterable[Stage], seed: int) -> tuple[Stage, ...]:
-    """Return the stages with the seed of the order where none was given."""
-    numbers = itertools.count()
+def seeded(stages: Iterable[Stage], seed: int, *, first_number: int = 0) -> tuple[Stage, ...]:
+    """Return the stages with the seed of the order where none was given, numbered from ``first_number`` on."""
+    numbers = itertools.count(first_number)
     return tuple(
         replace(stage, seed=seed, number=next(numbers))
         if isinstance(stage, SeededMap) and stage.seed is None

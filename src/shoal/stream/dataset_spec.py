@@ -31,6 +31,8 @@ from shoal.stream.ranks import Ranks
 from shoal.stream.sampling.sampling_requests import sampling_of
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 
+_OF_MIXTURES = 1 << 32  # number of the first seeded stage of a mixture
+
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
@@ -282,7 +284,9 @@ class DatasetSpec:
     @property
     def seeded_stages(self) -> tuple[Stage, ...]:
         """The stages of samples, with the seed of the order for those that have none of their own."""
-        return seeded(self.stages, 0 if self.request is None else self.request.seed)
+        # Those of a mixture have other numbers than those of its sources, of which the first has the same ids.
+        first_number = _OF_MIXTURES if isinstance(self.opened, OpenedMixture) else 0
+        return seeded(self.stages, 0 if self.request is None else self.request.seed, first_number=first_number)
 
     @property
     def filters(self) -> bool:
