@@ -14,6 +14,7 @@ from tests.pipeline.tokenizers_of_tests import TEXTS, write_tokenizer
 from tokenizers import Tokenizer
 
 import shoal
+from shoal.errors import ShardError
 
 DOCUMENTS = [f"{TEXTS[number % 2]} é {number}" * (1 + number % 5) for number in range(60)]
 
@@ -89,3 +90,27 @@ def test_what_does_not_apply_is_refused(calls: Calls, tmp_path: Path, tokenizer:
     assert "each file is to be a document" in calls.refused("pack", raw, out, "--tokenize", tokenizer)
     (tmp_path / "none").mkdir()
     assert "plain text (.txt)" in calls.refused("pack", tmp_path / "none", out, "--tokenize", tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["mds", "parquet"])
+def test_a_file_that_is_not_utf_8_is_an_error_that_names_it_and_may_be_skipped(
+    calls: Calls, tmp_path: Path, tokenizer: Path, kind: str
+) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write(raw, "file")
+    (raw / "zz.txt").write_bytes("über".encode("latin-1"))
+    words = ("pack", raw, out, "--tokenize", tokenizer, "--format", kind)
+    assert calls.text(*words, code=1) == ""
+    refused = calls.complaints
+    assert "zz.txt" in refused
+    assert "byte 0" in refused
+    assert "UTF-8" in refused
+    assert "--on-error skip" in refused
+    said = calls.json(*words, "--on-error", "skip")
+    assert (said["num_samples"], said["num_skipped"]) == (len(DOCUMENTS), 1)
+    ds = shoal.open(raw, format=shoal.formats.Folder(labels=False, suffixes=[".txt"])).tokenize(tokenizer, field="txt")
+    with pytest.raises(ShardError, match=r"field 'txt' \(4 bytes\) of the sample with id 60"):
+        list(ds)
+    skipping = ds.reading(on_error="skip")
+    assert len(list(skipping)) == len(DOCUMENTS)
+    assert skipping.stats()["num_skipped"] == 1

@@ -11,6 +11,7 @@ from tests.pipeline.tokenizers_of_tests import TEXTS, write_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, processors
 
 from shoal.errors import UsageError
+from shoal.pipeline.stages import FieldError
 from shoal.pipeline.tokenizing import tokenize_with
 
 
@@ -57,8 +58,9 @@ def test_errors(tmp_path: Path) -> None:
         stage({"text": "a"}, 0)
     with pytest.raises(UsageError, match="wants text in the field 'txt', and found int"):
         stage({"txt": 3}, 0)
-    with pytest.raises(UnicodeDecodeError):
+    with pytest.raises(FieldError) as caught:
         stage({"txt": b"\xff"}, 0)
+    assert isinstance(caught.value.__cause__, UnicodeDecodeError)
 
 
 def test_another_file_on_another_machine_is_refused(tmp_path: Path) -> None:

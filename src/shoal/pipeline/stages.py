@@ -59,8 +59,15 @@ class _DecodeError(Exception):
         self.error = error
 
 
-class _FieldError(Exception):
-    """A field that shoal's own decoders cannot decode; its cause is their error."""
+class FieldError(Exception):
+    """A field that shoal's own decoders cannot decode; its cause is their error.
+
+    ``otherwise`` is what can be done about it but to leave the sample out.
+    """
+
+    def __init__(self, field: str, otherwise: str) -> None:
+        super().__init__(field)
+        self.otherwise = otherwise
 
 
 def run_stages(
@@ -83,7 +90,7 @@ def run_stages(
             sample = stage(sample, sample_id)
             if sample is DROPPED:
                 break
-    except _FieldError as bad:
+    except FieldError as bad:
         undecodable = _undecodable(bad, sample_id, index)
         if forgiving:
             return Damaged(undecodable)
@@ -102,10 +109,10 @@ def run_stages(
     return sample
 
 
-def _undecodable(bad: _FieldError, sample_id: int, index: SampleIndex | None) -> ShardError:
+def _undecodable(bad: FieldError, sample_id: int, index: SampleIndex | None) -> ShardError:
     cause = bad.__cause__
     msg = f"{bad} of the sample with id {sample_id} cannot be decoded: {type(cause).__name__}: {cause}"
-    hint = 'reading(on_error="skip") leaves out such samples; decode({"suffix": function}) decodes fields otherwise'
+    hint = f'reading(on_error="skip"), on the command line --on-error skip, leaves out such samples; {bad.otherwise}'
     shard, byte = _place(sample_id, index) or ("a sample of no dataset", None)
     return ShardError(msg, shard=shard, byte=byte, hint=hint)
 
@@ -222,7 +229,7 @@ class BySource:
                 sample = stage(sample, sample_id)
             except Exception as error:
                 error.add_note(f"shoal: in {stage!r} of the source {self.names[source]!r}")
-                if isinstance(stage, Decode) and not isinstance(error, (_FieldError, *_NO_DAMAGE)):
+                if isinstance(stage, Decode) and not isinstance(error, (FieldError, *_NO_DAMAGE)):
                     raise _DecodeError(error) from None
                 raise
             if sample is DROPPED:
@@ -413,7 +420,7 @@ class Decode:
                 size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
                 what = f"the field {name!r}{size}"
                 if not isinstance(error, _NO_DAMAGE) and self._is_own(name):
-                    raise _FieldError(what) from error
+                    raise FieldError(what, 'decode({"suffix": function}) decodes fields otherwise') from error
                 error.add_note(f"shoal: decoding {what}")
                 raise
         return decoded

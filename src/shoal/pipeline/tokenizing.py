@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.hints import did_you_mean, pip_install
+from shoal.pipeline.stages import FieldError
 from shoal.storage.remote_objects import read_whole
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.store_of_url import open_store
@@ -79,7 +80,11 @@ class Tokenize:
     def tokens(self, text: Any) -> NDArray[Any]:
         """Return the tokens of a text, of shape (num_tokens,)."""
         if isinstance(text, bytes | bytearray | memoryview):
-            text = str(text, "utf-8")
+            try:
+                text = str(text, "utf-8")
+            except UnicodeDecodeError as error:
+                what = f"the field {self.field!r} ({len(text)} bytes)"
+                raise FieldError(what, "texts are in UTF-8, so convert it (iconv)") from error
         if not isinstance(text, str):
             msg = f"{self!r} wants text in the field {self.field!r}, and found {type(text).__name__}"
             raise UsageError(msg, hint="name the field of the text")
