@@ -207,6 +207,9 @@ def test_what_cannot_be_done_is_refused(documents: Dataset) -> None:
         list(streamed(documents, too_long="refuse"))
     with pytest.raises(UsageError, match="packs documents as they come"):
         next(iter(streamed(documents, lengths="num_tokens")))
+    nothing = documents.map(lambda _: {"tokens": []}).pack_sequences(LENGTH, lengths=None).batch(2)
+    with pytest.raises(UsageError, match="the 300 documents of rank 0 in epoch 0 fill no sequence"):
+        list(nothing)
     first = streamed(documents)
     next(iter(first))
     with pytest.raises(StateError, match="ranks filled their batches"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import StateError
+from shoal.errors import StateError, UsageError
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.deals import Deal
@@ -90,6 +90,10 @@ class ResolvedSequences(ResolvedEpochs):
         if found is None:
             documents = self.documents.epoch(epoch)
             found = PackedOrder(documents, self.lengths, self.packing, seed=self.seed, epoch=epoch)
+            if documents.num_samples and not found.num_samples:
+                msg = f"{self.packing.verb}() makes nothing of {documents.num_samples:,} documents: "
+                msg += "they have no tokens, or too many"
+                raise UsageError(msg, hint='ds.index_column("num_tokens") has their lengths')
             for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
                 self._epochs.pop(earlier, None)
             self._epochs[epoch] = found

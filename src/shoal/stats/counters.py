@@ -40,8 +40,8 @@ class Counters:
     All of these but ``num_requests`` and ``requested_bytes`` stay 0 for local files.
 
     Of sequences (`Dataset.pack_sequences`), ``num_tokens`` are those of documents, separators included, and
-    ``num_padding_tokens`` the others; ``num_cut_documents`` counts the pieces of documents that did not end in them,
-    and ``num_dropped_documents`` those that were too long, where lengths are not in the index.
+    ``num_padding_tokens`` the others; ``num_cut_documents`` counts the documents that begin in one and do not end
+    there, and ``num_dropped_documents`` those that were too long, where lengths are not in the index.
     Without sequences, ``num_tokens`` are those that `Dataset.tokenize` has made, some of them ahead.
 
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared

@@ -29,7 +29,7 @@ _HELP = {
     "num_filtered": "Samples that a filter dropped.",
     "num_tokens": "Tokens of documents in sequences, separators included, or of texts that tokenize() got.",
     "num_padding_tokens": "Tokens of sequences that no document filled.",
-    "num_cut_documents": "Pieces of documents that did not end in their sequence.",
+    "num_cut_documents": "Documents that begin in a sequence and do not end there.",
     "num_dropped_documents": "Documents left out because they are longer than a sequence.",
     "num_skipped": "Samples that were due and left out because they are damaged.",
     "num_reads": "Reads that the order needed.",

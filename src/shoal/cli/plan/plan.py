@@ -74,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
         cluster = replace(cluster, global_batch=max(cluster.world_size, round(documents)))
     if data.num_samples <= cluster.global_batch:
         msg = f"{data.num_samples:,} samples are no more than a global batch of {cluster.global_batch:,}"
-        raise UsageError(msg)
+        if sequences:
+            msg += f", the documents in {num_together:,} sequences"
+        raise UsageError(msg, hint="a smaller --global-batch")
     plan = Planned.of(data, cluster, rho=arguments.rho)
     record = plan.record()
     if sequences:
@@ -158,8 +160,9 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
         output.say()
         output.say(warning)
     output.say()
+    samples = "documents" if "sequences" in record else "samples"
     for size, ratio in record["vr"].items():
-        output.say(f"batches of {size:,}: VR {ratio:.2f} (1 is a perfect shuffle)")
+        output.say(f"batches of {size:,} {samples}: VR {ratio:.2f} (1 is a perfect shuffle)")
     output.say()
     if "open_call" in record:
         output.say(f"ds = {record['open_call']}")

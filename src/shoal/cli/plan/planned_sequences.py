@@ -53,7 +53,7 @@ def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | N
         for start in range(0, packed.num_samples, _FEW_SEQUENCES):
             pieces = packed.pieces(packed.ids(start, min(start + _FEW_SEQUENCES, packed.num_samples)))
             num_tokens += int((pieces.stops - pieces.starts).sum())
-            num_cut += int(np.count_nonzero(pieces.stops < lengths[pieces.ids]))
+            num_cut += int(np.count_nonzero((pieces.starts == 0) & (pieces.stops < lengths[pieces.ids])))
         if not packed.num_samples:
             msg = f"no document of the source has a token, by the column {arguments.lengths!r}"
             raise UsageError(msg, hint="--lengths names the column of their numbers of tokens")

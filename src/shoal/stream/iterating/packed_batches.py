@@ -78,8 +78,15 @@ class SequenceFiller(BatchFiller):
 
     def end(self) -> None:
         """Record that the share is over."""
+        position = self._position
+        has_none = not (position.start or position.num_yielded or self._groups or self._source.resolved.deals)
+        if has_none and position.num_steps:
+            msg = f"the {position.num_steps:,} documents of rank {position.rank} in epoch {position.epoch} fill no sequence"
+            raise UsageError(
+                msg, hint="they have no tokens, or more than a sequence (too_long=), or a filter drops them"
+            )
         super().end()
-        self._position.num_sequences = 0
+        position.num_sequences = 0
 
     def _pack(self, num_documents: int) -> None:
         """Pack the first documents that wait, as one group."""

@@ -99,11 +99,11 @@ def count_pieces(
     stops: NDArray[np.int64],
     lengths: NDArray[np.integer[Any]],
 ) -> None:
-    """Count the tokens of pieces in a number of places, and those that end before their document of some length."""
+    """Count the tokens of pieces in a number of places, and documents of some lengths that are cut at their first piece."""
     num_tokens = int((stops - starts).sum())
     counters.num_tokens += num_tokens
     counters.num_padding_tokens += num_places - num_tokens
-    counters.num_cut_documents += int(np.count_nonzero(stops < lengths))
+    counters.num_cut_documents += int(np.count_nonzero((starts == 0) & (stops < lengths)))
 
 
 def _alone(arrays: dict[str, NDArray[Any]], source: BatchContext) -> Any:
