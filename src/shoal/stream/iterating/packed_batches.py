@@ -81,10 +81,9 @@ class SequenceFiller(BatchFiller):
         position = self._position
         has_none = not (position.start or position.num_yielded or self._groups or self._source.resolved.deals)
         if has_none and position.num_steps:
-            msg = f"the {position.num_steps:,} documents of rank {position.rank} in epoch {position.epoch} fill no sequence"
-            raise UsageError(
-                msg, hint="they have no tokens, or more than a sequence (too_long=), or a filter drops them"
-            )
+            msg = f"the {position.num_steps:,} documents of rank {position.rank} in epoch {position.epoch} "
+            msg += "fill no sequence: they have no tokens, or too many, or a filter drops them"
+            raise UsageError(msg, hint="try the stages on ds[0]")
         super().end()
         position.num_sequences = 0
 
