@@ -99,7 +99,7 @@ def count_pieces(
     stops: NDArray[np.int64],
     lengths: NDArray[np.integer[Any]],
 ) -> None:
-    """Count the tokens of pieces in a number of places, and the documents, of these lengths, whose first piece is cut."""
+    """Count the tokens of pieces in a number of places, and documents (of these lengths) whose first piece is cut."""
     num_tokens = int((stops - starts).sum())
     counters.num_tokens += num_tokens
     counters.num_padding_tokens += num_places - num_tokens
