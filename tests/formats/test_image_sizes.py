@@ -134,6 +134,9 @@ def test_what_cannot_be_resized(tmp_path: Path) -> None:
         data.decode(size=3)
     with pytest.raises(UsageError, match="no decoder of images is named"):
         data.decode({"png": bytes}, size=3)
+    with pytest.raises(UsageError, match="no decoder of images is named") as misspelt:
+        data.decode("rbg8", size=3)
+    assert "did you mean 'rgb8'?" in misspelt.value.hint
     with pytest.raises(UsageError, match="as they are stored"):
         data.decode("pilraw", size=3)
 

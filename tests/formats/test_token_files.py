@@ -169,8 +169,9 @@ def test_another_length_is_another_dataset(tmp_path: Path) -> None:
     one, other = (shoal.open(tmp_path / "a.bin", format=Tokens(length)) for length in (100, 99))
     assert one.stream.opened.index.fingerprint != other.stream.opened.index.fingerprint
     state = one.shuffle(seed=0).batch(4).state_dict()
-    with pytest.raises(StateError):
+    with pytest.raises(StateError) as found:
         other.shuffle(seed=0).batch(4).load_state_dict(state)
+    assert "the length of windows" in found.value.hint
 
 
 def test_a_copied_file_is_compared_with_the_index_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,12 +171,15 @@ def test_what_cannot_be_batched_is_refused(documents: Dataset, tars: Dataset) ->
     with pytest.raises(UsageError, match="the index has no column 'num_tokens'") as missing:
         next(iter(tars.batch_by_length(8)))
     assert "pack_sequences" not in missing.value.hint
-    with pytest.raises(UsageError, match=r"batch_by_length\(\) .* was called after filter"):
+    with pytest.raises(UsageError, match=r"batch_by_length\(\) .* was called after filter") as filtered:
         documents.filter(bool).batch_by_length(8)
-    with pytest.raises(UsageError, match="was called after batch"):
-        documents.batch(3).batch_by_length(8)
-    with pytest.raises(UsageError, match=r"batch\(\) .* was called after batch_by_length\(\)"):
-        documents.batch_by_length(8).batch(3)
+    assert filtered.value.hint == "select() by columns of the index instead of filter()"
+    for twice in (lambda: documents.batch(3).batch_by_length(8), lambda: documents.batch_by_length(8).batch(3)):
+        with pytest.raises(UsageError, match="was called after batch") as batched_twice:
+            twice()
+        assert "makes the batches itself" in batched_twice.value.hint
+    with pytest.raises(UsageError, match="must be an integer below"):
+        documents.batch_by_length(8, padding=1 << 70)
     with pytest.raises(UsageError, match="packed already"):
         documents.pack_sequences(8).batch_by_length(8)
     with pytest.raises(UsageError, match="has no such field"):
@@ -204,8 +207,9 @@ def test_documents_that_are_too_long_are_cut_or_dropped(documents: Dataset) -> N
 def test_states_of_other_batches_are_refused(documents: Dataset) -> None:
     state = batched(documents).state_dict()
     for other in (batched(documents, max_tokens=200), batched(documents, alike=4), batched(documents, buckets=[80])):
-        with pytest.raises(StateError, match="packed"):
+        with pytest.raises(StateError, match=r"this stream has batch_by_length\(\w+=") as found:
             other.load_state_dict(state)
+        assert "give batch_by_length() what it was given then" in found.value.hint
     with pytest.raises(StateError, match=r"before batch_by_length\(\)"):
         batched(documents).load_state_dict(documents.shuffle(seed=1, window="8KiB", chunk="1KiB").state_dict())
 

@@ -221,8 +221,10 @@ def test_weights_of_a_mixture_may_change_behind_the_documents_in_work(documents:
 def test_what_cannot_be_packed_is_refused(documents: Dataset, tars: Dataset) -> None:
     with pytest.raises(UsageError, match="the index has no column 'num_tokens'"):
         next(iter(tars.pack_sequences(8)))
-    with pytest.raises(UsageError, match="was called after filter"):
+    with pytest.raises(UsageError, match="was called after filter") as found:
         documents.filter(bool).pack_sequences(8)
+    assert "select()" in found.value.hint
+    assert "lengths=None" in found.value.hint
     with pytest.raises(UsageError, match="was called after batch"):
         documents.batch(3).pack_sequences(8)
     with pytest.raises(UsageError, match="packed already"):
@@ -274,13 +276,16 @@ def test_documents_that_are_too_long(documents: Dataset) -> None:
 def test_states_of_other_packings_are_refused(documents: Dataset) -> None:
     state = packed(documents).state_dict()
     for other, says in (
-        (packed(documents, "concat"), "packed"),
-        (packed(documents, block=32), "packed"),
-        (packed(documents, separator=1), "packed"),
-        (documents.shuffle(seed=1, window="8KiB", chunk="1KiB"), "packed"),
+        (packed(documents, "concat"), r"pack_sequences\(strategy=.*pack_sequences\(strategy='concat'\)"),
+        (packed(documents, block=32), r"this stream has pack_sequences\(block=32\)\n"),
+        (packed(documents, separator=1), "another lengths= or separator="),
+        (documents.shuffle(seed=1, window="8KiB", chunk="1KiB"), "documents that were not grouped"),
+        (documents.shuffle(seed=1, window="8KiB", chunk="1KiB").batch_by_length(8), r"has batch_by_length\(\)"),
     ):
-        with pytest.raises(StateError, match=says):
+        with pytest.raises(StateError, match=says) as found:
             other.load_state_dict(state)
+        assert "give pack_sequences() what it was given then" in found.value.hint
+        assert "shuffle()" not in found.value.hint
     with pytest.raises(StateError, match="one of documents"):
         packed(documents).load_state_dict(documents.shuffle(seed=1, window="8KiB", chunk="1KiB").state_dict())
 

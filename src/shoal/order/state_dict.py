@@ -96,7 +96,10 @@ class State:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
         if self.index != index:
             msg = f"the state belongs to dataset {self.index}; this dataset is {index}"
-            hint = "the shards, their order or their contents changed since the state was saved"
+            hint = (
+                "the shards, their order or contents changed since the state was saved, or what a sample is in them: "
+            )
+            hint += "the length of windows, as in format=Tokens(length), is part of the dataset"
             raise StateError(msg, hint=hint)
         if self.seed != seed:
             msg = f"the state was saved with seed={self.seed}; this stream has seed={seed}"
@@ -109,6 +112,8 @@ class State:
                 sides = ["all of them" if side is None else f"those named {side!r}" for side in (theirs, ours)]
                 msg = f"{_CHOICES[name]} differ: the state was saved with {sides[0]}; this stream has {sides[1]}"
                 raise StateError(msg, hint=f"give {_VERBS} what they were given then")
+            if theirs != ours and name == PACKED:
+                raise _other_packing(theirs, ours)
             if theirs != ours:
                 msg = f"the state was saved with order {_told(name, theirs)}; this stream has {_told(name, ours)}"
                 verbs = "mix(), shuffle()" if order.get("name") == "mix" else "shuffle()"
@@ -202,6 +207,28 @@ def _deals(given: Mapping[str, Any]) -> tuple[Deal, ...]:
         raise StateError(msg, hint=_CHANGED) from None
 
 
+def _other_packing(saved: Any, ours: Any) -> StateError:
+    """Return the error for documents that were grouped otherwise, given the groupings of both sides or None."""
+    sides = [each if isinstance(each, Mapping) else None for each in (saved, ours)]
+    verbs = [None if each is None else "batch_by_length" if "alike" in each else "pack_sequences" for each in sides]
+    names: list[str] = []
+    if verbs[0] == verbs[1] and sides[0] is not None and sides[1] is not None:
+        names = [name for name in {**sides[0], **sides[1]} if sides[0].get(name) != sides[1].get(name)]
+    if names == [LENGTHS]:
+        what = "lengths= or separator=" if verbs[1] == "pack_sequences" else "lengths="
+        msg = f"the state was saved with other lengths of documents: another {what} of {verbs[1]}(), or another index"
+        return StateError(msg, hint=f"give {verbs[1]}() what it was given then, of the index of then")
+    told = []
+    for verb, side in zip(verbs, sides, strict=True):
+        given = ", ".join(f"{name}={(side or {}).get(name)!r}" for name in names if name != LENGTHS)
+        told.append("documents that were not grouped" if verb is None else f"{verb}({given})")
+    msg = f"the state was saved with {told[0]}; this stream has {told[1]}"
+    hint = f"give {verbs[0]}() what it was given then" if verbs[0] else f"leave {verbs[1]}() out, or begin anew"
+    return StateError(msg, hint=hint)
+
+
+PACKED, LENGTHS = "packed", "lengths"
+"""Parts of an order in a state: how documents are grouped, and in that the digest of their lengths."""
 _VERBS = "select(), sample(), take() and skip()"
 _CHOICES = {
     "stored": "the samples chosen before shuffle()",

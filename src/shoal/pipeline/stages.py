@@ -370,7 +370,10 @@ class Decode:
         self._size = None if size is None else exact_size(size)
         if size is not None and not any(isinstance(spec, str) and spec in IMAGE_SPECS for spec in specs):
             msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
-            raise UsageError(msg, hint='decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images')
+            meant = "".join(did_you_mean(spec, IMAGE_SPECS) for spec in specs)
+            raise UsageError(
+                msg, hint=meant + 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
+            )
         self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
         self._given: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}

@@ -17,12 +17,10 @@ from shoal.index.table import Index
 from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sequences.packed_order import Grouping, PackedOrder
-from shoal.order.state_dict import State
+from shoal.order.state_dict import LENGTHS, PACKED, State
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import ResolvedOrder
-
-_PACKED = "packed"
 
 
 @dataclass(frozen=True)
@@ -103,21 +101,21 @@ class ResolvedSequences(ResolvedEpochs):
     def state_order(self) -> Mapping[str, Any]:
         """Description of the order for a state: that of the documents, their lengths, and the packing."""
         digest = hashlib.blake2b(self.lengths.astype("<i8").tobytes(), digest_size=8).hexdigest()
-        return {**self.documents.state_order, _PACKED: {**self.packing.to_dict(), "lengths": digest}}
+        return {**self.documents.state_order, PACKED: {**self.packing.to_dict(), LENGTHS: digest}}
 
     def resumed(self, saved: State, gaps: Gaps) -> ResolvedSequences:
         """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
-        order = {name: value for name, value in saved.order.items() if name != _PACKED}
-        if _PACKED not in saved.order:
+        order = {name: value for name, value in saved.order.items() if name != PACKED}
+        if PACKED not in saved.order:
             msg = "the state is one of documents, and this stream yields sequences"
             raise StateError(msg, hint=f"a state of the dataset before {self.packing.verb}() resumes that dataset")
         begun = self.untouched(saved.epoch).documents_before(saved.position)
         documents = self.documents.resumed(replace(saved, position=begun, order=order, gaps=NO_GAPS), NO_GAPS)
         resumed = replace(self, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
         # The documents have compared their order: of a mixture, up to this position.
-        replace(saved, order={_PACKED: saved.order[_PACKED]}).check(
+        replace(saved, order={PACKED: saved.order[PACKED]}).check(
             seed=resumed.seed,
-            order={_PACKED: resumed.state_order[_PACKED]},
+            order={PACKED: resumed.state_order[PACKED]},
             index=resumed.fingerprint,
             num_samples=resumed.num_positions(saved.epoch),
         )

@@ -202,13 +202,13 @@ class Dataset(LengthVerbs):
     # ---- processing of samples
 
     def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
-        """Apply a function to every sample (after `batch`: to every batch).
+        """Apply a function to every sample (after `batch`: to every batch, but with ``seed`` only to samples).
 
         With ``seed=True`` the function is called as ``function(sample, rng)`` with a `numpy.random.Generator` (with
         ``generator="torch"`` a `torch.Generator`) that follows from the seed of the order, the epoch and the sample id:
         the same augmentation at any world size and number of workers and after a resume, another one in each epoch. A
         number is a seed of its own; with True, each `map` draws others. A sample that comes twice in an epoch is
-        augmented alike. Some 10 us a sample.
+        augmented alike. Some 10 us a sample. Batches have no such seed: such a `map` comes before `batch`.
         """
         if seed is False:
             return self._then(Map(function))

@@ -191,6 +191,10 @@ class DatasetSpec:
         verb = f"{sequences.packing.verb}()"
         if sequences.lengths is None:
             self._refuse_after_batch(verb)
+        elif any(isinstance(stage, Filter) for stage in self.stages):
+            msg = f"{verb} counts documents by the index, and was called after filter(), which counts as it reads"
+            as_read = "" if sequences.packing.alike else ", or pack_sequences(lengths=None) packs what a filter keeps"
+            raise UsageError(msg, hint=f"select() by columns of the index instead of filter(){as_read}")
         else:
             self.refuse_selection(verb)
         if self.sequences is not None:
@@ -247,6 +251,8 @@ class DatasetSpec:
             by_length = self.sequences is not None and self.sequences.packing.alike
             before = "batch_by_length()" if by_length else "batch()"
             msg = f"{verb} works on samples, and was called after {before}"
+            if {verb, before} == {"batch()", "batch_by_length()"}:
+                raise UsageError(msg, hint="batch_by_length() makes the batches itself: leave batch() out")
             raise UsageError(msg, hint=f"put {verb} before {before}; only map() works on batches")
 
     # ---- derived properties

@@ -55,7 +55,8 @@ class LengthVerbs(DatasetRun):
         lengths
             The column of the index with the number of tokens of each document; None if they are not known before.
         separator
-            A token to be put behind each document; None for none.
+            A token to be put behind each document; None for none. One that the type of the tokens cannot hold makes
+            batches of a larger type: 99_999 behind uint16 gives uint32; so does ``padding``.
         padding
             The token that fills up what no document fills.
         extras

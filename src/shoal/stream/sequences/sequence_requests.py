@@ -78,6 +78,7 @@ class SequenceRequest:
         if lengths is None:
             msg = f"batch_by_length(lengths={lengths}) takes the name of a column of the index"
             raise UsageError(msg, hint="without lengths, pack_sequences(lengths=None) packs documents as they come")
+        padding = padding if isinstance(padding, float) else as_whole("padding", padding)
         batches = LengthBatches(size, max_tokens, tuple(buckets), too_long, alike, block)
         return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
 
