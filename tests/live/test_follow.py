@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.samples import write_tar
 
 import shoal
-from shoal.errors import SourceError, StateError, UsageError
+from shoal.errors import ShardError, SourceError, StateError, UsageError
 from shoal.live.followed_files import records_of
 from shoal.live.live_dataset import LiveDataset
 
@@ -307,3 +307,85 @@ def test_a_file_with_a_time_to_come_is_not_late_after_a_resume(tmp_path: Path) -
     again = shoal.follow(str(tmp_path), idle_seconds=0)
     again.load_state_dict(ds.state_dict())
     assert ids_of(again) == []
+
+
+class FollowedInTorch:
+    """Iterates over a followed directory, as the ``__iter__`` of torch's IterableDataset does in each worker."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def __iter__(self) -> Any:
+        for batch in shoal.follow(self.directory, idle_seconds=0).shuffle(seed=0, buffer=8).batch(5):
+            yield batch["id"].tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_workers_of_torch_share_the_files_like_ranks(tmp_path: Path, num_workers: int) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    write_many(tmp_path / "d", [20, 0, 13])
+    kind = type("Live", (FollowedInTorch, data.IterableDataset), {})
+    loader = data.DataLoader(kind(str(tmp_path / "d")), batch_size=None, num_workers=num_workers)
+    assert sorted(itertools.chain(*loader)) == list(range(33))
+
+
+def test_a_state_is_of_plain_types_and_goes_through_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    write_many(tmp_path / "d", [10, 10])
+    ds = shoal.follow(str(tmp_path / "d"), idle_seconds=0).shuffle(seed=0, buffer=6)
+    got = ids_of(ds, 9)
+    state = ds.state_dict()
+    assert types_of(state) <= {dict, list, int, str, type(None)}
+    torch.save({"data": state}, tmp_path / "state.pt")
+    again = shoal.follow(str(tmp_path / "d"), idle_seconds=0).shuffle(seed=0, buffer=6)
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True)["data"])
+    assert sorted(got + ids_of(again)) == list(range(20))
+    assert types_of(again.state_dict()) <= {dict, list, int, str, type(None)}
+
+
+def types_of(value: Any) -> set[type]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return {type(value)}.union(*map(types_of, inner))
+
+
+@pytest.mark.parametrize("half", ['{"id": 5', '{"id": 5}\n{"id"'])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_file_that_was_read_half_written_is_read_on_when_it_is_whole(tmp_path: Path, half: str, anew: bool) -> None:
+    path = tmp_path / "0.jsonl"
+    path.write_text("".join(f'{{"id": {number}}}\n' for number in range(5)) + half)
+    ds = shoal.follow(str(tmp_path), idle_seconds=0).shuffle(seed=0, buffer=3)
+    got: list[int] = []
+    with pytest.raises(ShardError, match=r"0\.jsonl(?s:.)*settle_seconds=(?s:.)*marker="):
+        got.extend(sample["id"] for sample in ds)
+    whole = [f'{{"id": {number}}}\n' for number in range(9)]
+    path.write_text("".join(whole))
+    if anew:
+        state = ds.state_dict()
+        ds = shoal.follow(str(tmp_path), idle_seconds=0).shuffle(seed=0, buffer=3)
+        ds.load_state_dict(state)
+    got += ids_of(ds)
+    assert sorted(got) == list(range(9))
+
+
+def test_a_file_that_shrank_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "0.jsonl"
+    path.write_text("".join(f'{{"id": {number}}}\n' for number in range(5)) + "{")
+    for buffer in (1, 3):
+        ds = shoal.follow(str(tmp_path), idle_seconds=0).shuffle(seed=0, buffer=buffer)
+        with pytest.raises(ShardError):
+            ids_of(ds)
+        state, text = ds.state_dict(), path.read_text()
+        path.write_text('{"id": 0}\n')
+        again = shoal.follow(str(tmp_path), idle_seconds=0).shuffle(seed=0, buffer=buffer)
+        with pytest.raises(StateError, match=r"0\.jsonl has 1 sample now(?s:.)*names of their own"):
+            again.load_state_dict(state)
+            ids_of(again)
+        path.write_text(text)
+
+
+def test_an_error_of_a_function_names_the_file_and_the_sample(tmp_path: Path) -> None:
+    write(tmp_path / "0.jsonl", range(3))
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(shoal.follow(str(tmp_path), idle_seconds=0).map(lambda sample: 1 // (sample["id"] - 2)))
+    assert "of sample 2 of 0.jsonl" in caught.value.__notes__[0]
+    assert "with id" not in caught.value.__notes__[0]

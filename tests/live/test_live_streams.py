@@ -350,3 +350,35 @@ def put_numbers(q: Any, count: int) -> None:
     for number in range(count):
         q.put(number)
     q.put(None)
+
+
+def test_what_only_a_dataset_has_is_refused_in_one_sentence() -> None:
+    ds = shoal.from_iterable(range(5))
+    only = {name for name in dir(shoal.Dataset) if not name.startswith("_")} - set(dir(LiveDataset))
+    assert {"take", "select", "tokenize", "pack_sequences", "with_ids"} <= only
+    for name in only:
+        with pytest.raises(AttributeError, match=rf"a live stream has no {name}, which"):
+            getattr(ds, name)
+    with pytest.raises(AttributeError, match=r"islice"):
+        ds.take(3)
+    with pytest.raises(AttributeError, match=r"no attribute 'maap'"):
+        _ = ds.maap
+    assert not hasattr(ds, "__len__")
+
+
+@pytest.mark.parametrize("arguments", [{"seed": 0}, {"seed": 0, "window": "4MiB"}])
+def test_a_shuffle_without_a_buffer_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"through a buffer(?s:.)*buffer=10_000"):
+        shoal.from_iterable(range(5)).shuffle(**arguments)
+
+
+def test_live_states_are_loaded_as_a_list_and_not_merged() -> None:
+    state = shoal.from_iterable(range(5)).state_dict()
+    with pytest.raises(UsageError, match=r"live stream(?s:.)*load_state_dict\(\) the list"):
+        shoal.merge_states([state, state])
+
+
+def test_an_error_of_a_function_names_the_number_of_the_sample() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(shoal.from_iterable(range(3)).map(lambda sample: 1 // (sample - 2)))
+    assert "of sample 2 of the source" in caught.value.__notes__[0]

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from shoal.errors import SourceError, StateError
+from shoal.errors import ShardError, SourceError, StateError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.indexing.open_source import known_suffixes, open_source
@@ -26,10 +26,12 @@ from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.iterating.iterator import Iteration
 
 ORDERS = ("name", "mtime")
 
 _log = logging.getLogger("shoal")
+_KEEP_FILES = "give new files names of their own, and keep those that a state names as they are"
 
 
 class Place(NamedTuple):
@@ -158,7 +160,11 @@ class FollowedFiles:
             if self._reading is None:
                 self._begin_file()
             name = self._current.name
-            found = next(self._reading or iter(()), None)
+            try:
+                found = next(self._reading or iter(()), None)
+            except ShardError as error:
+                self._leave_damaged(name, error)
+                raise
             if found is not None:
                 record, sample = found
                 self._set_record(record + 1)
@@ -177,6 +183,14 @@ class FollowedFiles:
             self._late = self._late[0], record
         else:
             self._record = record
+
+    def _leave_damaged(self, name: str, error: ShardError) -> None:
+        """Forget a file, so that it is opened anew at the same record; add the usual cause to the error."""
+        self._reading = None
+        self._datasets.pop(name, None)
+        self._fingerprints.pop(name, None)  # once its writer has finished it is another file
+        cause = f"if {name} is still being written, read it later: follow(settle_seconds=60) or follow(marker='.done')"
+        error.hint = f"{cause}; once it is whole, go on with this stream or its state. Else {error.hint}"
 
     def _end_file(self) -> None:
         self._reading = None
@@ -204,7 +218,12 @@ class FollowedFiles:
         self._read(self._current, 0)
 
     def _read(self, file: FileKey, first: int) -> None:
-        dataset = self._dataset(file.name)
+        try:
+            dataset = self._dataset(file.name)
+        except ShardError as error:
+            self._leave_damaged(file.name, error)
+            raise
+        self._check_holds(file.name, first)
         mine = self._records(file.name, first, dataset.num_samples)
         self._reading = zip(mine, samples_at(dataset, mine), strict=True)
 
@@ -225,9 +244,16 @@ class FollowedFiles:
             fingerprint = opened.index.fingerprint
             if fingerprint != self._fingerprints.setdefault(name, fingerprint):
                 msg = f"the file {name} is another one than when the state was saved: its samples changed"
-                raise StateError(msg, hint="give new files names of their own, and keep those that a state names")
+                raise StateError(msg, hint=_KEEP_FILES)
             self._datasets[name] = Dataset(DatasetSpec.of(opened))
         return self._datasets[name]
+
+    def _check_holds(self, name: str, num_records: int) -> None:
+        """Raise `StateError` if a file has fewer records than were taken of it."""
+        found = self._dataset(name).num_samples
+        if found < num_records:
+            msg = f"the file {name} has {counted(found, 'sample')} now, and {num_records:,} when it was read"
+            raise StateError(msg, hint=_KEEP_FILES)
 
     # ---- finding
 
@@ -302,6 +328,7 @@ class FollowedFiles:
         found: dict[Place, Any] = {}
         for name, numbers in sorted(wanted.items()):
             records = sorted(numbers)
+            self._check_holds(name, records[-1] + 1)
             samples = samples_at(self._dataset(name), records)
             found |= {Place(name, record): sample for record, sample in zip(records, samples, strict=True)}
         self._datasets.clear()
@@ -313,6 +340,11 @@ class FollowedFiles:
         if self._name_key[0] != name:
             self._name_key = name, int(text_keys(0, [name])[0])
         return key(self._name_key[1], 0, "followed", record) >> 1
+
+    def told(self, place: Any) -> str:
+        """Return the file and the record in words."""
+        name, record = place
+        return f"sample {record} of {name}"
 
     def deal(self, states: Sequence[Any], places: Sequence[Sequence[Any]], sharing: Sharing) -> tuple[Any, list[Any]]:
         """Return the position of the rank that is furthest, and this rank's share of what all have left before it."""
@@ -370,7 +402,8 @@ def samples_at(dataset: Dataset, records: Sequence[int]) -> Iterator[Any]:
     if not len(records):
         return iter(())
     chosen = dataset if len(records) == dataset.num_samples else dataset.select(np.asarray(records))
-    return iter(chosen.partition(rank=0, world_size=1))
+    # Not iter(), which is refused in a worker of torch's DataLoader: here its share is chosen already.
+    return Iteration(chosen.partition(rank=0, world_size=1).stream.iterator_spec())
 
 
 def _reached(state: Any) -> tuple[FileKey, float]:

@@ -115,6 +115,10 @@ class IterableSource:
         """Return the place, which is a number."""
         return place
 
+    def told(self, place: int) -> str:
+        """Return the place in words."""
+        return f"sample {place} of the source"
+
     def deal(
         self,
         states: Sequence[Any],
@@ -194,6 +198,10 @@ class CallableSource:
     def number_of(self, place: int) -> int:
         """Return the place, which is a number."""
         return place
+
+    def told(self, place: int) -> str:
+        """Return the place in words."""
+        return f"sample {place} of the source"
 
     def deal(
         self,

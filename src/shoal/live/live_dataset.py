@@ -14,9 +14,17 @@ from shoal.live.shuffle_buffer import BufferSize
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import SeededMap
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple
+from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.ranks import Ranks
 
+_INSTEAD = {
+    "take": "take samples with itertools.islice(ds, n)",
+    "skip": "step over samples with itertools.islice(ds, n, None)",
+    "select": "choose samples with filter(function)",
+    "tokenize": "tokenize samples with map(function)",
+    "with_ids": "number samples where they are written, or in the source",
+}
 _REMAINDERS = ("keep", "drop")
 
 
@@ -53,13 +61,22 @@ class LiveDataset:
         parts += [f"batches of {spec.batch_size:,}"] if spec.batch_size else []
         return f"<shoal.LiveDataset: {', '.join(parts)}>"
 
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what only a `Dataset` has, and say what to do instead."""
+        if name.startswith("_") or not hasattr(Dataset, name):
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(msg, name=name, obj=self)
+        hint = _INSTEAD.get(name, "where the samples are in files that no longer change, shoal.open() has it")
+        msg = f"a live stream has no {name}, which needs to know all samples: {hint}"
+        raise AttributeError(msg, name=name, obj=self)
+
     def __reduce__(self) -> tuple[object, ...]:
         """Return the description: a copy in another process begins at the start of the source there."""
         return type(self), (self._spec, self._name)
 
     # ---- order and processing
 
-    def shuffle(self, *, seed: int = 0, buffer: int | str) -> Self:
+    def shuffle(self, *, seed: int = 0, buffer: int | str | None = None, **unknown: Any) -> Self:
         """Shuffle through a buffer: each step delivers a random sample of it, and the next one takes its place.
 
         The order is that of `shoal.orders.Buffer` over the samples as they arrive. A sample leaves at most ``buffer``
@@ -77,8 +94,12 @@ class LiveDataset:
         Raises
         ------
         UsageError
-            The size is neither, or the stream is shuffled or in batches already.
+            The size is neither, or missing, or the stream is shuffled or in batches already.
         """
+        if unknown or buffer is None:
+            found = ", ".join(f"{name}=" for name in unknown) or "no size"
+            msg = f"a live stream is shuffled through a buffer of a size that you choose; got {found}"
+            raise UsageError(msg, hint='shuffle(seed=0, buffer=10_000) or buffer="1GiB"; windows need shoal.open()')
         self._refuse_after_batch("shuffle()")
         if self._spec.size is not None:
             msg = f"the stream is shuffled already, in {self._spec.size}"
@@ -153,8 +174,8 @@ class LiveDataset:
 
     def __iter__(self) -> LiveRun:
         """Go on at the position of this dataset; if its source had ended, look whether there is more."""
-        self._run.begin()
-        return self._run
+        self._run().begin()
+        return self._run()
 
     def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
         """Return the position in the source, and what the buffer holds; JSON types, with a checksum.
@@ -175,7 +196,7 @@ class LiveDataset:
         UsageError
             With ``contents=True``: a sample in the buffer has a value of a type that cannot be kept.
         """
-        return self._run.state_dict(contents=contents)
+        return self._run().state_dict(contents=contents)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from the state of this rank, or from a list with those of all ranks.
@@ -188,13 +209,12 @@ class LiveDataset:
         StateError
             The state is of another kind of source, shuffle or rank, or was changed; or the source cannot go on there.
         """
-        self._run.load_state_dict(state)
+        self._run().load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of this rank since this dataset object was made."""
-        return self._run.stats()
+        return self._run().stats()
 
-    @property
     def _run(self) -> LiveRun:
         if self._started is None:
             self._started = LiveRun(self._spec)

@@ -150,7 +150,7 @@ def follow(
     settle_seconds, marker
         How a complete file is recognised. By default it appears whole: written under another name and renamed, or
         uploaded to an object store. Else it is complete after so many seconds without a change, or when a file of its
-        name plus ``marker`` (``".done"``) lies beside it.
+        name plus ``marker`` (``".done"``) lies beside it; with both arguments, when both are true.
     poll_seconds, idle_seconds, stop
         How often to look for new files; the stream ends after so many seconds without any (default: never), or if
         ``stop()`` is true when there is nothing left to read.

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shoal.errors import StateError
@@ -106,7 +107,8 @@ class LiveRun:
         made = DROPPED
         try:
             number = self._source.number_of(entry.place) if self._stages else 0
-            made = run_stages(self._stages, entry.sample, number, index=None)
+            name = partial(self._source.told, entry.place)
+            made = run_stages(self._stages, entry.sample, number, index=None, name=name)
         except StopIteration as error:
             self.counters.num_failed += 1
             msg = "a function of the stream raised StopIteration, which would look like its end"
@@ -164,7 +166,7 @@ class LiveRun:
                 "pending": len(self._pending),
                 "again": len(self._again),
                 "source": self._source.state(places),
-                "places": places,
+                "places": [[*place] if isinstance(place, tuple) else place for place in places],  # JSON types
             }
             | ({"contents": kept([entry.sample for entry in held])} if contents else {})
         )

@@ -55,6 +55,9 @@ class LiveSource(Protocol):
     def number_of(self, place: Any) -> int:
         """Return a number that belongs to the sample at a place, and to no other of the stream."""
 
+    def told(self, place: Any) -> str:
+        """Return a place in words, for a message."""
+
     def deal(self, states: Sequence[Any], places: Sequence[Sequence[Any]], sharing: Sharing) -> tuple[Any, list[Any]]:
         """Return the share of what all ranks of a run have left: a position, and places before it.
 

@@ -34,7 +34,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     StateError
         The state of a rank is missing, or the states are not those of one run.
     UsageError
-        There are none.
+        There are none, or they are of a live stream.
 
     Examples
     --------
@@ -55,7 +55,11 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     ...     sorted(before + after) == [number for number in range(100) if number % 3]
     True
     """
-    given = [State.from_dict(each) for each in states]
+    listed: list[Any] = list(states)
+    if any(isinstance(each, Mapping) and "live" in each for each in listed):
+        msg = "these are states of a live stream, which are not merged"
+        raise UsageError(msg, hint="give LiveDataset.load_state_dict() the list of them")
+    given = [State.from_dict(each) for each in listed]
     if not given:
         msg = "there are no states to merge"
         raise UsageError(msg, hint="give those of all ranks")

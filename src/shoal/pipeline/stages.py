@@ -71,12 +71,18 @@ class FieldError(Exception):
 
 
 def run_stages(
-    stages: Sequence[Stage], sample: Any, sample_id: int, *, index: SampleIndex | None, forgiving: bool = False
+    stages: Sequence[Stage],
+    sample: Any,
+    sample_id: int,
+    *,
+    index: SampleIndex | None,
+    forgiving: bool = False,
+    name: Callable[[], str] | None = None,
 ) -> Any:
     """Run a sample through all stages; return it or `DROPPED`. Errors of a stage name the sample and its location.
 
-    ``index`` is that of the dataset, if the sample belongs to one. With ``forgiving``, a sample that `Decode` cannot
-    decode becomes `Damaged`; no other error is taken for damage.
+    ``index`` is that of the dataset, if the sample belongs to one; else ``name`` says what errors call it. With
+    ``forgiving``, a sample that `Decode` cannot decode becomes `Damaged`; no other error is taken for damage.
 
     Raises
     ------
@@ -91,27 +97,30 @@ def run_stages(
             if sample is DROPPED:
                 break
     except FieldError as bad:
-        undecodable = _undecodable(bad, sample_id, index)
+        undecodable = _undecodable(bad, sample_id, index, name)
         if forgiving:
             return Damaged(undecodable)
         raise undecodable from bad.__cause__
     except _DecodeError as failed:
         error = failed.error
-        error.add_note(f"shoal: in the sample with id {sample_id}{_in_words(_place(sample_id, index))}")
+        error.add_note(f"shoal: in {_named(sample_id, index, name)}")
         if forgiving:
             return Damaged(error)
         raise error from error.__cause__
     except Exception as error:
-        error.add_note(f"shoal: in {stage!r} of the sample with id {sample_id}{_in_words(_place(sample_id, index))}")
+        error.add_note(f"shoal: in {stage!r} of {_named(sample_id, index, name)}")
         if forgiving and isinstance(stage, Decode) and not isinstance(error, _NO_DAMAGE):
             return Damaged(error)
         raise
     return sample
 
 
-def _undecodable(bad: FieldError, sample_id: int, index: SampleIndex | None) -> ShardError:
+def _undecodable(
+    bad: FieldError, sample_id: int, index: SampleIndex | None, name: Callable[[], str] | None
+) -> ShardError:
     cause = bad.__cause__
-    msg = f"{bad} of the sample with id {sample_id} cannot be decoded: {type(cause).__name__}: {cause}"
+    called = f"the sample with id {sample_id}" if name is None else name()
+    msg = f"{bad} of {called} cannot be decoded: {type(cause).__name__}: {cause}"
     hint = f'reading(on_error="skip"), on the command line --on-error skip, leaves out such samples; {bad.otherwise}'
     shard, byte = _place(sample_id, index) or ("a sample of no dataset", None)
     return ShardError(msg, shard=shard, byte=byte, hint=hint)
@@ -122,8 +131,13 @@ def _place(sample_id: int, index: SampleIndex | None) -> tuple[str, int] | None:
     return None if index is None else index.place(sample_id)[:2]
 
 
-def _in_words(place: tuple[str, int] | None) -> str:
-    return "" if place is None else f", which begins at byte {place[1]} of {place[0]}"
+def _named(sample_id: int, index: SampleIndex | None, name: Callable[[], str] | None) -> str:
+    """Return a sample in words."""
+    if name is not None:
+        return name()
+    place = _place(sample_id, index)
+    where = "" if place is None else f", which begins at byte {place[1]} of {place[0]}"
+    return f"the sample with id {sample_id}{where}"
 
 
 def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
