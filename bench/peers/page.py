@@ -40,7 +40,7 @@ def write_page(found: dict[str, Any], figures: Figures) -> None:
         verdict = "met" if goal.is_met else "**short**"
         cells = (goal.title, f"{bound}{shown(goal.wanted)} {goal.unit}", shown(goal.measured), goal.beside, verdict)
         parts.append(f"| {' | '.join(cells)} |")
-    parts += ["\n## Where a peer is ahead\n", "Of the best that shoal does in any format:\n"]
+    parts += ["\n## Where a peer is ahead\n", "Of the best that shoal does where it mixes well, in any format:\n"]
     parts += [f"- {line}" for line in peer_wins(figures)] or ["Nowhere."]
     parts.append("\n## All figures\n")
     for workload, made in WORKLOADS.items():
@@ -55,7 +55,7 @@ def write_page(found: dict[str, Any], figures: Figures) -> None:
     versions = {name: number for name, number in found["versions"].items() if name != "shoal"}
     parts.append(", ".join(f"{name} {number}" for name, number in sorted(versions.items())) + ".")
     for name, why in found["failed"].items():
-        parts.append(f"\n`{name}` failed: {why}")
+        parts.append(f"\n`{name}` has no figures, since it failed: {why}")
     PAGE.write_text("\n".join(parts) + "\n")
     draw(figures)
 
@@ -137,22 +137,35 @@ def draw(figures: Figures) -> None:
 
 HEAD = """# Benchmarks: beside other loaders
 
-`make bench-peers` made this page on {date} at {commit} ({machine}; load {loads}; scale {scale}; medians
-of rounds in turn: {rounds}). Everything is in the page cache but for "far", a server on the same machine that answers
-after 20 ms and sends 60 MB/s over each connection. All loaders have 16 MiB of samples to mix, as far as they can be
-told so, shards of 16 MiB that their own writers made, and one process, but for images. shoal reads the shards of the
-others, with the index that it made before. Samples lie in a hundred contiguous classes.
+`make bench-peers` made this page on {date} at {commit} ({machine}; load {loads}; scale {scale}, the part of each
+workload's samples that is streamed; medians of {rounds} rounds in which all loaders take turns). What counts is
+your machine: run it there, or a part of it with `python bench/peers/compare.py --only W1 shoal litdata`.
 
-- *classes in 64*: distinct classes in 64 samples; a perfect shuffle has 47.4.
+**The work.** Samples lie in a hundred contiguous classes, as data that was sorted by how it was collected. All loaders
+have 16 MiB of samples to mix, as far as they can be told so, shards of 16 MiB that their own writers made, and one
+process, but for images. shoal reads the shards of the others, with the index that it made before.
+
+- **W1**: rows of 4 KiB of tokens. **W2**: blobs of 100 KB. **W3**: documents of 2 KB with JSON metadata. **W4**: JPEGs,
+  decoded. All are in the page cache. **far**: the blobs on a server on the same machine, which answers after 20 ms and
+  sends 60 MB/s over each connection. **first**: from the start to the first batch.
+- *one by one*: a loop over samples; *batches*: over collated batches of 64.
+- *LitData* is its default on local files, which shuffles parts of a chunk; in *LitData, all keys* all of a chunk is
+  permuted. *plain torch* is a map-style dataset of files, read by a random sampler. *mds 1MiB* is shoal with chunks of
+  that size.
+
+**The figures.**
+
+- *classes in 64*: distinct classes in 64 samples; a perfect shuffle has 47.4. A loader that mixes less also reads less
+  from all over, so compare speeds of equal mixing.
 - *peak MiB*: anonymous and shared memory of all processes, interpreter and libraries included.
-- *spread*: between the fastest and the slowest round, by the median.
-- *Italics* are limits: all bytes by `readv`, in order; samples of permuted chunks of 4 MiB in plain Python; row groups
-  by pyarrow; decoders alone, in threads that each fill batches of 64 with them; GETs alone, 64 at a time.
+- *spread*: between the fastest and the slowest round, by the median. Differences below it say nothing.
+- *Italics* are floors of the same work, in a plain loop: all bytes by `readv`, in order; samples of permuted chunks of
+  4 MiB in plain Python; row groups by pyarrow; decoders alone, in threads that each fill batches of 64 with them; GETs
+  alone, 64 at a time. They run in one thread where nothing else is said, so loaders that read ahead in threads may pass
+  them.
 
 SPDL decodes by FFmpeg. torchvision and torchcodec of PyPI do not load beside torch for processors, and FFCV has no
 wheel and a format of its own, so they are not here.
-
-Figures of your machine are what counts: run it. `--only W1 shoal litdata` measures a part.
 """
 FIRST = """\
 Seconds from the construction of a dataset of 100 KB blobs to the first 64 of them, in a new process that has imported

@@ -216,17 +216,22 @@ def _far(figures: Figures, found: list[Wanted], against: Callable[..., None]) ->
 
 
 def peer_wins(figures: Figures) -> list[str]:
-    """Every case in which a peer is ahead of shoal's best row: in speed, processor time, memory or mixing."""
+    """Every case in which a peer is ahead of shoal: in speed, processor time, memory or mixing.
+
+    What counts of shoal is the best row of those that mix well; a peer counts however it mixes, which is said.
+    """
     told = []
     for workload, way in sorted({(each.row.workload, each.row.way) for each in figures.values()}):
         rows = of_workload(figures, workload, way)
         ours = [each for each in rows if each.row.library == "shoal"]
+        ours = [each for each in ours if (each.classes or 0.0) >= 0.9 * max(e.classes or 0.0 for e in ours)]
         for each in rows:
             if each.row.library == "shoal" or not ours:
                 continue
             title = f"{workload}, {'one by one' if way == 'one' else 'batches'}: {each.row.title}"
             for what, ahead, own, unit in _compared(each, ours):
-                told.append(f"{title} {what}: {shown(ahead)} {unit}, shoal {shown(own)}")
+                mixed = "" if each.classes is None else f"; it has {each.classes:.1f} classes in 64"
+                told.append(f"{title} {what}: {shown(ahead)} {unit}, shoal {shown(own)}{mixed}")
     return told
 
 
