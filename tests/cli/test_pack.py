@@ -51,10 +51,11 @@ def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys:
     assert said["classes"][2] == {"class": "zebra", "num_inputs": 5, "num_samples": 60}
     assert "of the time goes into waiting" in said["shard_bytes_because"]
     assert said["peak_memory_bytes"] > 1 << 20
-    code, again, _ = run(capsys, *words)
+    code, again, noted = run(capsys, *words)
     assert code == 0
     assert said["digest"] in again
     assert "shards of earlier runs" in again
+    assert "was finished before, so there was nothing to do" in noted
     code, again, _ = run(capsys, *words, "--json")
     assert (code, again["num_samples"], again["samples_per_second"]) == (0, 180, 0)  # nothing was made
     assert main(["verify", str(tmp_path / "out")]) == 0

@@ -114,3 +114,19 @@ def test_a_file_that_is_not_utf_8_is_an_error_that_names_it_and_may_be_skipped(
     skipping = ds.reading(on_error="skip")
     assert len(list(skipping)) == len(DOCUMENTS)
     assert skipping.stats()["num_skipped"] == 1
+
+
+def test_what_is_left_out_or_done_already_is_said(calls: Calls, tmp_path: Path, tokenizer: Path) -> None:
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    write(raw, "file")
+    for number in range(3):
+        (raw / f"empty{number}.txt").write_bytes(b"")
+    words = ("pack", raw, out, "--tokenize", tokenizer)
+    calls.text(*words)
+    assert "note: left out 3 empty files" in calls.complaints
+    assert "nothing to do" not in calls.complaints
+    again = calls.text(*words)
+    assert "was finished before, so there was nothing to do" in calls.complaints
+    assert "0.0/s" not in again
+    (tmp_path / "a.jsonl").write_text('{"body": "the quick"}\n')
+    assert "--text-field" in calls.refused("pack", tmp_path / "a.jsonl", tmp_path / "c", "--tokenize", tokenizer)

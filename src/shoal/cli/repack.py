@@ -35,7 +35,7 @@ from shoal.figures import counted
 from shoal.indexing.open_source import Opened
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.from_shards.mixing_gain import mixedness
+from shoal.pack.from_shards.mixing_gain import FEWEST_CHUNKS, mixedness
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import repack_opened
 from shoal.pack.records.output_names import check_apart
@@ -153,6 +153,8 @@ def repack_and_report(
         elapsed_seconds=time.monotonic() - began_seconds,
         engine=engine,
     )
+    if num_empty := opened.index.notes.get("empty_files", 0):
+        output.complain(f"note: left out {counted(num_empty, 'empty file')}")
     if summary.num_renamed:
         words = "came right behind another of the same key, which a tar would join: ~2 is added to its key"
         output.complain(f"note: {counted(summary.num_renamed, 'sample')} {words}")
@@ -166,7 +168,7 @@ def repack_and_report(
         record["mixedness"] = [asdict(one) for one in found]
         if None in (found[0].rho_before, found[0].rho_after):
             chunks = f"{counted(found[0].num_chunks_before, 'chunk')} before and {found[0].num_chunks_after} after"
-            output.complain(f"note: rho compares chunks with each other, and says nothing of so few: {chunks}")
+            output.complain(f"note: rho is known from {FEWEST_CHUNKS} chunks up; there are {chunks}")
     emit_packed(record, summary.skipped, as_json=as_json)
     return 0
 

@@ -25,6 +25,9 @@ COUNT_FIELD = "num_tokens"
 """Field with the number of tokens of a sample."""
 
 _DIGEST_BYTES = 16
+_FIELD_HINT = (
+    "name the field of the text: --text-field NAME on the command line, field= of tokenize(), text_field= of repack()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Tokenize:
         if not isinstance(sample, Mapping) or self.field not in sample:
             fields = list(sample) if isinstance(sample, Mapping) else []
             msg = f"{self!r} wants the field {self.field!r}; this sample has {', '.join(map(repr, fields)) or 'none'}"
-            raise UsageError(msg, hint=f"{did_you_mean(self.field, fields)}name the field of the text")
+            raise UsageError(msg, hint=f"{did_you_mean(self.field, fields)}{_FIELD_HINT}")
         tokens = self.tokens(sample[self.field])
         if self.count is not None:
             self.count(len(tokens))
@@ -87,7 +90,7 @@ class Tokenize:
                 raise FieldError(what, "texts are in UTF-8, so convert it (iconv)") from error
         if not isinstance(text, str):
             msg = f"{self!r} wants text in the field {self.field!r}, and found {type(text).__name__}"
-            raise UsageError(msg, hint="name the field of the text")
+            raise UsageError(msg, hint=_FIELD_HINT)
         encoder = _loaded(self.path, self.digest)
         # A batch of one: encode() keeps the interpreter's lock, and takes a third longer for offsets that nobody asks
         # for. Of a batch of many, with one thread each, every text takes as long as alone.

@@ -140,6 +140,9 @@ def _duplicates(summary: PackSummary) -> dict[str, Any]:
 def emit_packed(record: dict[str, Any], skipped: Sequence[tuple[str, str]], *, as_json: bool) -> None:
     """Print the record with the inputs that were skipped; people see only the first of them."""
     if not as_json:
+        if record.get("num_workers") == 0:
+            output.complain(f"note: {record['output']} was finished before, so there was nothing to do")
+            del record["samples_per_second"]
         for name in ("num_workers", "address"):  # nothing was left to do; the engine's own choice
             if name in record and not record[name]:
                 del record[name]
