@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -389,3 +390,38 @@ def test_an_error_of_a_function_names_the_file_and_the_sample(tmp_path: Path) ->
         list(shoal.follow(str(tmp_path), idle_seconds=0).map(lambda sample: 1 // (sample["id"] - 2)))
     assert "of sample 2 of 0.jsonl" in caught.value.__notes__[0]
     assert "with id" not in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("order", ["name", "mtime"])
+def test_a_copy_without_its_times_is_refused_and_one_with_them_goes_on(tmp_path: Path, order: str) -> None:
+    def made(directory: str) -> LiveDataset:
+        return shoal.follow(str(tmp_path / directory), order=order, idle_seconds=0).shuffle(seed=0, buffer=4)
+
+    write_many(tmp_path / "d", [5, 5, 5, 5])
+    for number in range(4):
+        os.utime(tmp_path / "d" / f"{number:04d}.jsonl", (1000 + number,) * 2)
+    ds = made("d")
+    got = ids_of(ds, 9)
+    shutil.copytree(tmp_path / "d", tmp_path / "kept")
+    shutil.copytree(tmp_path / "d", tmp_path / "lost", copy_function=shutil.copyfile)
+    for directory in ("kept", "lost"):
+        again = made(directory)
+        again.load_state_dict(ds.state_dict())
+        if directory == "kept":
+            assert sorted(got + ids_of(again)) == list(range(20))
+        else:
+            with pytest.raises(StateError, match=r"000\d\.jsonl was read before(?s:.)*rsync -t"):
+                ids_of(again)
+
+
+def test_a_state_from_before_the_first_sample_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As the dataset in the parent has it, where only workers iterate."""
+    write_many(tmp_path / "d", [5])
+    state = shoal.follow(str(tmp_path / "d"), idle_seconds=0).state_dict()
+    ds = shoal.follow(str(tmp_path / "d"), idle_seconds=0)
+    ds.load_state_dict(state)
+    assert "begins anew" in caplog.text
+    ids_of(ds, 2)
+    caplog.clear()
+    shoal.follow(str(tmp_path / "d"), idle_seconds=0).load_state_dict(ds.state_dict())
+    assert not caplog.text

@@ -190,7 +190,7 @@ class FollowedFiles:
         self._datasets.pop(name, None)
         self._fingerprints.pop(name, None)  # once its writer has finished it is another file
         cause = f"if {name} is still being written, read it later: follow(settle_seconds=60) or follow(marker='.done')"
-        error.hint = f"{cause}; once it is whole, go on with this stream or its state. Else {error.hint}"
+        error.hint = f"{cause}; once it is whole, go on with this stream, or a state of it from now. Else {error.hint}"
 
     def _end_file(self) -> None:
         self._reading = None
@@ -262,6 +262,8 @@ class FollowedFiles:
         now_ns = time.time_ns()
         files = self._listing.files()
         reached = self._at
+        if self._seen is None and reached is not None:
+            self._check_times(reached, files)
         self._ready = [file for file in files if reached is None or file > reached]
         if reached is not None:
             self._find_late([file for file in files if file < reached])
@@ -270,6 +272,21 @@ class FollowedFiles:
         self._fresh = {name for name in new | self._fresh if self._listing.written_ns(name) > now_ns}
         self._seen, self._listed_ns = names, now_ns
         return bool(self._ready or self._behind)
+
+    def _check_times(self, reached: FileKey, files: Sequence[FileKey]) -> None:
+        """Raise `StateError` after a resume if the file at the position has another time: no time tells what is new."""
+        name = reached.name
+        found = next((file for file in files if file.name == name), reached)
+        if self._spec.order == "name":
+            passed = any(file < reached and self._is_late(file.name) for file in files)
+            if not passed or found not in files or not self._is_late(name):
+                return
+        elif found == reached:
+            return
+        msg = f"the file {name} was read before the state was saved, and has another time now: no time tells which "
+        msg += "files are new"
+        hint = "copy directories with their times (cp -p, rsync -t), and do not change files that were read"
+        raise StateError(msg, hint=hint)
 
     def _find_late(self, passed: list[FileKey]) -> None:
         waiting = {file.name for file in self._behind}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -20,6 +21,9 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
 from shoal.pipeline.stages import DROPPED, Stage, run_stages
 from shoal.stream.ranks import Ranks
+
+_log = logging.getLogger("shoal")
+_IN_WORKERS = "Where workers of torch's DataLoader iterate, their datasets have the states, and not that of the parent"
 
 MakeSource = Callable[[Sharing, LiveCounters], LiveSource]
 
@@ -175,6 +179,8 @@ class LiveRun:
         """Go on from the state of this rank, or from those of all ranks of a run with another number of ranks."""
         states = states_of_run(given)
         check_same_stream(states[0], self._source.kind, self._size)
+        if not any(each["taken"] for each in states):
+            _log.warning("the state was saved before a sample was taken: the stream begins anew. %s", _IN_WORKERS)
         state, self._has_ended = own_state(states, self._sharing), False
         if state is None:
             self._load_dealt(states)
