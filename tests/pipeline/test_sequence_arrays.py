@@ -97,3 +97,14 @@ def test_tokens_of_several_types_stay_whole_numbers(
     assert made.dtype == expected
     filled = [token for each in tokens for token in each.tolist()]
     assert made[0].tolist() == filled + [padding] * (8 - len(filled))
+
+
+@pytest.mark.parametrize("padding", [-1, 1 << 40, -(1 << 40)])
+@pytest.mark.parametrize("documents", [[], [np.arange(3, dtype=np.uint16)]])
+def test_any_padding_fits_even_if_no_document_has_a_type(documents: list[Any], padding: int) -> None:
+    num, sizes = len(documents), np.array([len(each) for each in documents], dtype=np.int64)
+    first = np.array([0, num], dtype=np.int64)
+    found = SequenceFields(8, padding=padding).arrays(documents, first, np.zeros(num, np.int64), sizes)
+    assert found["tokens"][0].tolist() == [number for each in documents for number in each] + [padding] * (
+        8 - int(sizes.sum())
+    )

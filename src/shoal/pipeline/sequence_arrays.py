@@ -92,7 +92,7 @@ class SequenceFields:
         at = ends[:-1] - ends[first[:-1]][sequence] + sequence * self.length  # of each piece, in all sequences
         within = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes)
         places = within + np.repeat(at, sizes)
-        dtype = token_type({piece.dtype for piece in tokens}, self.padding) if num_pieces else np.dtype(np.int32)
+        dtype = token_type({piece.dtype for piece in tokens} or {np.dtype(np.int32)}, self.padding)
         packed = np.full(num_sequences * self.length, self.padding, dtype=dtype)
         segments = np.zeros(num_sequences * self.length, dtype=np.int32)
         positions = np.zeros(num_sequences * self.length, dtype=np.int32)

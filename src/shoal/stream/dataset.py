@@ -276,7 +276,7 @@ class Dataset(LengthVerbs):
             once, and refuses another file there. TOKENIZERS_PARALLELISM is set to false unless you set it, since the
             library's own threads neither help those of a loader nor outlive a fork.
         field
-            The text's field: str, or UTF-8 in bytes.
+            The text's field: str, or UTF-8 in bytes. Other bytes are damage, which `reading` may skip.
         to
             Field of the tokens.
 
