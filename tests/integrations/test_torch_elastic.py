@@ -226,7 +226,7 @@ def test_a_job_over_a_mixture_whose_weights_change_that_is_killed(
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("order", ["py1s", "hf-block"])
+@pytest.mark.parametrize("order", ["hf-block", pytest.param("py1s", marks=pytest.mark.soak)])
 def test_a_job_in_the_order_of_another_library_that_is_killed(
     order: str, data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
@@ -48,6 +48,7 @@ def tokens_in(batch: dict[str, Any]) -> Counter[int]:
     return Counter(batch["tokens"][batch["attention_mask"]].tolist())
 
 
+@settings(max_examples=20)
 @given(
     how=st.sampled_from([{}, {"buckets": [8, 24, 80]}, {"max_tokens": None, "size": 5}, {"size": 3}]),
     legs=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), max_size=3),

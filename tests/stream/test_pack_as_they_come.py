@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
@@ -69,6 +69,7 @@ ALL_TOKENS = Counter(token for document in range(NUM_DOCUMENTS) for token in tok
 STRATEGIES = st.sampled_from(["concat", "first_fit", "best_fit"])
 
 
+@settings(max_examples=20)
 @given(strategy=STRATEGIES, world_size=st.integers(1, 4), size=st.integers(1, 9), stops=st.lists(st.integers(0, 6)))
 def test_every_token_comes_once_through_any_chain_of_resumes(
     documents: Dataset, strategy: str, world_size: int, size: int, stops: list[int]
@@ -90,6 +91,7 @@ def test_every_token_comes_once_through_any_chain_of_resumes(
     assert total == ALL_TOKENS
 
 
+@settings(max_examples=20)
 @given(
     strategy=STRATEGIES,
     legs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(0, 7)), min_size=1, max_size=3),

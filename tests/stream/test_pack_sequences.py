@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shoal
@@ -55,6 +55,7 @@ def tokens_in(batch: dict[str, Any]) -> Counter[int]:
     return Counter(batch["tokens"][kept][batch["segment_ids"][kept] > 0].tolist())
 
 
+@settings(max_examples=20)
 @given(
     strategy=st.sampled_from(["concat", "first_fit", "best_fit"]),
     balance=st.sampled_from([None, "attention"]),
