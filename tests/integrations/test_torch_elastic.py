@@ -209,6 +209,7 @@ def test_a_job_that_is_killed_goes_on_at_another_size(data: tuple[Path, Path], t
     check_history(SHORT, tmp_path / "out", data, seed=0)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_a_job_over_balanced_samples_of_a_split_that_is_killed(
     data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +218,7 @@ def test_a_job_over_balanced_samples_of_a_split_that_is_killed(
     check_history([Leg(2, 1, "rank", "json"), Leg(3, 2, "end", "json")], tmp_path / "out", data, seed=1)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_a_job_over_a_mixture_whose_weights_change_that_is_killed(
     data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,8 +227,9 @@ def test_a_job_over_a_mixture_whose_weights_change_that_is_killed(
     check_history([Leg(2, 1, "rank", "json"), Leg(3, 2, "end", "json")], tmp_path / "out", data, seed=2)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("order", ["hf-block", pytest.param("py1s", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("order", ["py1s", "hf-block"])
 def test_a_job_in_the_order_of_another_library_that_is_killed(
     order: str, data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from tests.integrations import train_lengths
 import shoal
 
 
-@pytest.mark.parametrize("how", ["by length", "best_fit"])
+@pytest.mark.parametrize("how", ["best_fit", pytest.param("by length", marks=pytest.mark.integration)])
 @pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 def test_a_run_that_is_killed_has_every_token_once(how: str, tmp_path: Path) -> None:
     train_lengths.write(tmp_path)
