@@ -160,11 +160,12 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
     For the latter, pyarrow imports pandas where it is installed: 33 MiB and a third of a second for each process.
     """
-    if not isinstance(array, arrow_library("Arrow").Array) or not is_number(array.type) or not len(array):
+    if not isinstance(array, arrow_library("Arrow").Array) or not is_number(array.type):
         others: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return others
     dtype = number_type(array.type)
-    numbers = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+    data = array.buffers()[1] if len(array) else b""  # of none there may be no buffer
+    numbers = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize if len(array) else 0)
     numbers.flags.writeable = False
     return numbers
 
