@@ -94,12 +94,17 @@ def test_a_source_of_a_mixture_keeps_its_draws(tars: Dataset, lines: Dataset) ->
         assert found.items() <= own.items()
 
 
+@pytest.mark.filterwarnings("ignore:the sources")
 def test_maps_before_and_after_mixing_draw_other_numbers(tars: Dataset, lines: Dataset) -> None:
     sources = {"tars": augmented(tars), "lines": lines.map(lambda sample: {"id": -1, "draw": -1})}
     mixed = shoal.mix(sources, repeat=dict.fromkeys(sources, 1)).map(
         lambda sample, rng: {**sample, "more": rng.integers(1 << 62)}, seed=True
     )
     assert not [sample for sample in mixed if sample["draw"] == sample["more"]]
+    outer = shoal.mix({"mixed": mixed, "lines": lines}, repeat={"mixed": 1, "lines": 1}).map(
+        lambda sample, rng: {**sample, "most": rng.integers(1 << 62)}, seed=True
+    )
+    assert not [sample for sample in outer if sample.get("more") == sample["most"]]
 
 
 def test_a_mixture_has_a_seed_of_its_own(tars: Dataset, lines: Dataset) -> None:

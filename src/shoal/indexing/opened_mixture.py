@@ -21,6 +21,11 @@ class OpenedMixture:
         """Their indexes as one."""
         return JoinedIndex(self.names, tuple(part.index for part in self.parts))
 
+    @property
+    def depth(self) -> int:
+        """Mixtures in one another: 1 if none is nested."""
+        return 1 + max(name.count("/") for name in self.names)
+
     def with_parts(self, parts: tuple[Opened, ...]) -> OpenedMixture:
         """Return the mixture with its datasets replaced."""
         return OpenedMixture(self.names, parts)

@@ -31,7 +31,9 @@ from shoal.stream.ranks import Ranks
 from shoal.stream.sampling.sampling_requests import sampling_of
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 
-_OF_MIXTURES = 1 << 32  # number of the first seeded stage of a mixture
+_OF_MIXTURES = (
+    1 << 32
+)  # number of the first seeded stage of a mixture of datasets; one of mixtures begins at twice as much
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,7 @@ class DatasetSpec:
     def seeded_stages(self) -> tuple[Stage, ...]:
         """The stages of samples, with the seed of the order for those that have none of their own."""
         # Those of a mixture have other numbers than those of its sources, of which the first has the same ids.
-        first_number = _OF_MIXTURES if isinstance(self.opened, OpenedMixture) else 0
+        first_number = _OF_MIXTURES * self.opened.depth if isinstance(self.opened, OpenedMixture) else 0
         return seeded(self.stages, 0 if self.request is None else self.request.seed, first_number=first_number)
 
     @property
