@@ -52,10 +52,12 @@ def _watch(starter: int) -> None:
     parent = multiprocessing.parent_process()
     watched = [] if parent is None else [parent.sentinel]
     # The sentinel is the end of a pipe, which stays open if the parent forked a child that lives on.
+    process: list[Any] = []
     with suppress(AttributeError, OSError):
-        watched.append(os.pidfd_open(starter if parent is None or parent.pid is None else parent.pid))
-    while os.getppid() == starter and not connection.wait(watched, timeout=_LOOK_SECONDS):
+        process.append(os.pidfd_open(starter if parent is None or parent.pid is None else parent.pid))
+    while os.getppid() == starter and not connection.wait([*watched, *process], timeout=_LOOK_SECONDS):
         pass
+    connection.wait(process, timeout=_LOOK_SECONDS)  # its locks go after its end of the pipe: one file after the other
     try:
         tidying = threading.Thread(target=close_all_as_orphan, name="shoal-heir", daemon=True)
         tidying.start()
