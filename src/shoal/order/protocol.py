@@ -166,6 +166,16 @@ def lanes_of(order: BoundOrder, chunks: NDArray[np.int64]) -> NDArray[np.uint64]
     return draws(_DEAL_KEY, chunks) >> np.uint64(64 - LANE_BITS)
 
 
+def node_and_lane(
+    order: BoundOrder, positions: NDArray[np.int64], chunks: NDArray[np.int64], *, bits: int
+) -> NDArray[np.uint64]:
+    """Return the canonical node of each position and the lane of its chunk, as one fraction of ``2**bits``."""
+    num_nodes = order.num_canonical_nodes
+    nodes = (positions % num_nodes).astype(np.uint64)
+    lines = nodes << np.uint64(LANE_BITS) | lanes_of(order, chunks)
+    return (lines << np.uint64(bits - LANE_BITS)) // np.uint64(num_nodes)
+
+
 class Order(Protocol):
     """A way of ordering the samples of an epoch, not yet bound to a dataset."""
 

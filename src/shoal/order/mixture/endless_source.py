@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import LANE_BITS, BoundOrder, Narrowing, first_between, innermost, lanes_of
+from shoal.order.protocol import BoundOrder, Narrowing, first_between, innermost, node_and_lane
 
 
 class EndlessSource(Protocol):
@@ -120,10 +120,7 @@ class RepeatedDataset:
         found = np.empty(len(numbers), dtype=np.uint64)
         for number in distinct(rounds).tolist():
             mine, order = rounds == number, self.round(number)
-            num_nodes = order.num_canonical_nodes
-            nodes = (offsets[mine] % num_nodes).astype(np.uint64)
-            found[mine] = ((nodes << np.uint64(LANE_BITS) | lanes_of(order, chunks[mine])) << np.uint64(32 - LANE_BITS)
-                           ) // np.uint64(num_nodes)  # fmt: skip
+            found[mine] = node_and_lane(order, offsets[mine], chunks[mine], bits=32)
         return found
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
