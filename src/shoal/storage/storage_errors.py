@@ -43,6 +43,8 @@ _STATUS_HINTS = {
 _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
 _MAX_QUOTED = 200
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a write for which there is no space."""
 CHANGED_HINT = (
     "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
     "contents are new"

@@ -1,6 +1,6 @@
-"""Directories for chunk caches: of this user alone, on a file system whose locks work.
+"""Directories that processes share, such as those of chunk caches: of this user alone, where locks between them work.
 
-Nothing outside the folder `FOLDER` of the given directory is made, changed or deleted.
+Nothing outside the one folder in the given directory is made, changed or deleted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import stat as stat_bits
 import tempfile
+from collections.abc import Sequence
 
 from shoal.errors import UsageError
 from shoal.storage.cache_directory import expand_home
@@ -28,18 +29,24 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a folder of this user, checked befo
 _TRIES_TO_MAKE = 20
 
 
-def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tuple[int, str]:
-    """Return a descriptor and the path of the cache's folder in ``directory``, made if missing.
+def open_folder(
+    directory: str | os.PathLike[str],
+    *,
+    make: bool = True,
+    folder: str = FOLDER,
+    subfolders: Sequence[str] = SUBFOLDERS,
+) -> tuple[int, str]:
+    """Return a descriptor and the path of ``folder`` in ``directory``, made with its subfolders if missing.
 
     Raises `UsageError` if it belongs to somebody else, is open to others, or lies on a file system whose locks cannot
     be trusted; `StorageError` if it cannot be made or opened.
     """
-    path = os.path.join(os.path.abspath(expand_home(os.fspath(directory))), FOLDER)
+    path = os.path.join(os.path.abspath(expand_home(os.fspath(directory))), folder)
     num_tries = _TRIES_TO_MAKE if make else 1
     while True:
         num_tries -= 1
         try:
-            return _opened(path, make=make), path
+            return _opened(path, subfolders if make else None), path
         except OSError as error:
             # A folder that existed a moment ago may be gone: its last user removed it.
             if error.errno in (errno.ENOENT, errno.EEXIST) and num_tries:
@@ -50,9 +57,9 @@ def open_folder(directory: str | os.PathLike[str], *, make: bool = True) -> tupl
             raise failure from error
 
 
-def _opened(path: str, *, make: bool) -> int:
+def _opened(path: str, subfolders: Sequence[str] | None) -> int:
     above, user = os.path.dirname(path), os.geteuid()
-    if make:
+    if subfolders is not None:
         os.makedirs(above, exist_ok=True)
     # The owner of the directory asked for can put another folder there: it must be this user, or the system.
     owner = os.stat(above).st_uid
@@ -60,13 +67,13 @@ def _opened(path: str, *, make: bool) -> int:
         msg = f"{above}: this directory belongs to user number {owner}, and this process is {user}"
         hint = f"give cache= a directory of your own, {os.path.join(above, f'shoal-{user}')} for instance"
         raise UsageError(msg, hint=hint)
-    if make:
+    if subfolders is not None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check_folder(path, os.fstat(descriptor))
-        for name in SUBFOLDERS if make else ():
+        for name in subfolders or ():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=descriptor)
     except BaseException:
@@ -79,10 +86,10 @@ def _check_folder(path: str, found: os.stat_result) -> None:
     """Check that only this user can write to the folder, and that locks work there."""
     mode = stat_bits.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid():
-        msg = f"{path}: this chunk cache belongs to user number {found.st_uid}, and this process is {os.geteuid()}"
+        msg = f"{path}: this folder belongs to user number {found.st_uid}, and this process is {os.geteuid()}"
         raise UsageError(msg, hint="give cache= a directory of your own: what others can write cannot be trusted")
     if mode & 0o077:
-        msg = f"{path}: this chunk cache is open to other users (mode {mode:04o})"
+        msg = f"{path}: this folder is open to other users (mode {mode:04o})"
         raise UsageError(msg, hint="what others can write cannot be trusted: delete it, or chmod 700 if you trust it")
     kind = _file_system_of(path, found)
     if _NETWORK_FILE_SYSTEMS.fullmatch(kind):

@@ -21,13 +21,13 @@ from shoal.storage.chunk_cache.chunk_files import FOOTER_BYTES
 from shoal.storage.chunk_cache.eviction import USED_MODE, Evictions, count, guard_bytes_of, is_admitted
 from shoal.storage.chunk_cache.file_locks import lock_now, open_for_lock, release
 from shoal.storage.chunk_cache.ledger import Book, Ledger, charge_bytes
+from shoal.storage.storage_errors import DISK_FULL
 
 _log = logging.getLogger("shoal")
 
 _FIRST_PAUSE_SECONDS = 0.0005
 _LONGEST_PAUSE_SECONDS = 0.01
 _LOOKUPS = 20
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -181,7 +181,7 @@ class Claims:
                         os.posix_fallocate(descriptor, 0, size)
                 except OSError as error:
                     os.ftruncate(descriptor, min(had, size))
-                    if error.errno not in _FULL:
+                    if error.errno not in DISK_FULL:
                         raise
                     # The disk is full before the budget is used up: make do with the space that we have.
                     wanted = book.used_bytes - charge_bytes(size)

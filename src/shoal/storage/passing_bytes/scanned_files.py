@@ -1,0 +1,259 @@
+"""Files of scanned bytes in one folder that the processes of a machine share, within one budget.
+
+Each file holds one range of a shard, and appears under its name, which says which range, when it is whole: it never
+changes after that, so that reading needs no lock and no checksum. Files are made, named and removed while the ledger is
+held, which counts their space before it is taken. Each process holds a shared lock on ``users``; who joins alone
+removes what killed processes have left, and who leaves as the last one removes everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import partial
+
+from shoal.storage.chunk_cache.chunk_files import write_all
+from shoal.storage.chunk_cache.directory import is_shared_directory, open_folder
+from shoal.storage.chunk_cache.file_locks import lock_now, open_for_lock, release
+from shoal.storage.chunk_cache.ledger import BASE_BYTES, LEDGER, Book, Ledger, charge_bytes
+from shoal.storage.files.local_store import read_fully
+from shoal.storage.storage_errors import os_failure
+from shoal.storage.store_protocol import Buffer
+
+FOLDER = "shoal-scanned"
+_FILLING, _SHARDS, _USERS = "filling", "shards", "users"
+_TRIES_TO_JOIN = 20
+_LOCK_SECONDS = 1.0  # then a scan goes on without leaving its bytes
+_NUM_REMOVED_AT_ONCE = 64  # while the ledger is held
+_DIRECTORY_BYTES = 4 << 10  # share of a file in the directory of its shard
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class ScannedFiles:
+    """The files in the folder `FOLDER` of ``directory``, opened by this process; all its processes count as users.
+
+    Raises `UsageError` if the folder cannot be trusted, `StorageError` if it cannot be made or locked.
+    """
+
+    def __init__(self, directory: str, *, budget_bytes: int) -> None:
+        self.pid = os.getpid()
+        self._budget_bytes = budget_bytes
+        for is_last_try in (*[False] * _TRIES_TO_JOIN, True):
+            self._folder, self.path = open_folder(directory, folder=FOLDER, subfolders=(_FILLING, _SHARDS))
+            self._ledger = Ledger(self._folder, partial(_count, self._folder))
+            self._users = -1
+            try:
+                self._join()
+            except OSError as error:
+                self._close()
+                # The last process to leave may have removed the folder since it was opened.
+                if is_last_try or not isinstance(error, FileNotFoundError):
+                    raise os_failure(error, self.path, verb="use") from error
+                continue
+            break
+
+    def _join(self) -> None:
+        with self._ledger.held() as book:
+            self._users = open_for_lock(_USERS, os.O_RDWR | os.O_CREAT, directory=self._folder)
+            if lock_now(self._users):
+                _remove_all(self._folder)
+                book.used_bytes = BASE_BYTES
+            book.budget_bytes = max(book.budget_bytes, self._budget_bytes, 1)  # of 0 would be a ledger without contents
+            lock_now(self._users, shared=True)
+
+    def leave(self) -> None:
+        """Close the files, and remove all of them if no other process has them open."""
+        try:
+            with self._ledger.held() as book:
+                self._release_users()
+                lock = open_for_lock(_USERS, os.O_RDWR, directory=self._folder)
+                try:
+                    if lock_now(lock):
+                        _remove_all(self._folder)
+                        book.used_bytes = BASE_BYTES
+                        self._remove_folder()
+                finally:
+                    release(lock)
+        except OSError:
+            pass  # the next process that joins alone removes them
+        finally:
+            self._close()
+
+    def forget(self) -> None:
+        """Close what a forked child has inherited; its locks were closed when it was forked."""
+        os.close(self._folder)
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Return True if a file of this size is likely to be taken; takes no lock."""
+        book = self._ledger.peek()
+        return book is None or self._fits(book, num_bytes)
+
+    def add(self, shard: str, name: str, data: Buffer) -> bool:
+        """Add a file with these bytes to those of a shard; return False if there is no room. Raises `OSError`."""
+        target, temporary = f"{_SHARDS}/{shard}/{name}", f"{_FILLING}/{os.urandom(16).hex()}"
+        charge = _charge_bytes(len(data))
+        with self._ledger.held(_LOCK_SECONDS) as book:
+            if not self._fits(book, len(data)):
+                return False
+            descriptor = self._begun(temporary, len(data))
+            book.used_bytes += charge
+        try:
+            write_all(descriptor, memoryview(data), 0)
+            with self._ledger.held(_LOCK_SECONDS) as book:
+                if self._exists(target):
+                    os.unlink(temporary, dir_fd=self._folder)
+                    book.used_bytes -= charge
+                else:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(f"{_SHARDS}/{shard}", 0o700, dir_fd=self._folder)
+                    os.rename(temporary, target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except BaseException:
+            with contextlib.suppress(OSError), self._ledger.held(_LOCK_SECONDS) as book:
+                os.unlink(temporary, dir_fd=self._folder)
+                book.used_bytes -= charge
+            raise
+        finally:
+            release(descriptor)
+        return True
+
+    def _begun(self, path: str, num_bytes: int) -> int:
+        """Return the descriptor of a new file, with the ledger held.
+
+        Its lock says that its maker lives, its size how much to count if the ledger must be counted anew.
+        """
+        descriptor = open_for_lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, directory=self._folder)
+        try:
+            lock_now(descriptor)
+            os.ftruncate(descriptor, num_bytes)
+        except BaseException:
+            os.unlink(path, dir_fd=self._folder)
+            release(descriptor)
+            raise
+        return descriptor
+
+    def has(self, shard: str, name: str) -> bool:
+        """Return True if a shard has a file of this name."""
+        return self._exists(f"{_SHARDS}/{shard}/{name}")
+
+    def names(self, shard: str) -> list[str]:
+        """Return the names of all files of a shard."""
+        try:
+            return _listed(self._folder, f"{_SHARDS}/{shard}")
+        except OSError:
+            return []
+
+    def read(self, shard: str, name: str, first_byte: int, end_byte: int) -> bytes | None:
+        """Return bytes of a file; None if it is gone."""
+        try:
+            descriptor = os.open(f"{_SHARDS}/{shard}/{name}", _READ_FLAGS, dir_fd=self._folder)
+        except OSError:
+            return None
+        try:
+            data = read_fully(descriptor, first_byte, end_byte)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return data if len(data) == end_byte - first_byte else None
+
+    def drop(self, shard: str) -> None:
+        """Remove the files of a shard, and files that killed processes have left half-written. Raises `OSError`."""
+        path = f"{_SHARDS}/{shard}"
+        while True:
+            with self._ledger.held() as book:
+                names = self.names(shard)
+                for name in names[:_NUM_REMOVED_AT_ONCE]:
+                    book.used_bytes -= _removed_bytes(self._folder, f"{path}/{name}")
+                if len(names) <= _NUM_REMOVED_AT_ONCE:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.rmdir(path, dir_fd=self._folder)
+                    self._sweep(book)
+                    return
+
+    def _fits(self, book: Book, num_bytes: int) -> bool:
+        """Return True if this much more is within the budget, and leaves at least as much free as all files take."""
+        charge, found = _charge_bytes(num_bytes), os.fstatvfs(self._folder)
+        free_bytes = found.f_bavail * found.f_frsize - charge
+        return book.used_bytes + charge <= min(self._budget_bytes, free_bytes)
+
+    def _sweep(self, book: Book) -> None:
+        """Remove half-written files whose maker is gone, with the ledger held."""
+        for name in _listed(self._folder, _FILLING):
+            path = f"{_FILLING}/{name}"
+            descriptor = open_for_lock(path, os.O_RDWR, directory=self._folder)
+            try:
+                if lock_now(descriptor):
+                    book.used_bytes -= _removed_bytes(self._folder, path)
+            finally:
+                release(descriptor)
+
+    def _exists(self, path: str) -> bool:
+        try:
+            os.stat(path, dir_fd=self._folder, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def _remove_folder(self) -> None:
+        # The ledger last: until then, newcomers wait for it, and then find that it has no name.
+        for name in (_FILLING, _SHARDS):
+            os.rmdir(name, dir_fd=self._folder)
+        for name in (_USERS, LEDGER):
+            os.unlink(name, dir_fd=self._folder)
+        os.rmdir(self.path)
+        if is_shared_directory(os.path.dirname(self.path)):
+            os.rmdir(os.path.dirname(self.path))
+
+    def _release_users(self) -> None:
+        release(self._users)
+        self._users = -1  # the next file to be opened may get this number
+
+    def _close(self) -> None:
+        self._release_users()
+        os.close(self._folder)
+
+
+def _charge_bytes(num_bytes: int) -> int:
+    """Return the most that a file takes, with its part of the directory that it is in."""
+    return charge_bytes(num_bytes) + _DIRECTORY_BYTES
+
+
+def _listed(folder: int, path: str) -> list[str]:
+    """Return the names in a directory below the open ``folder``."""
+    descriptor = os.open(path, _DIRECTORY_FLAGS, dir_fd=folder)
+    try:
+        return os.listdir(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _files(folder: int) -> Iterator[str]:
+    """Yield the path of each file, whole or not, below the open ``folder``; the ledger is held."""
+    for name in _listed(folder, _FILLING):
+        yield f"{_FILLING}/{name}"
+    for shard in _listed(folder, _SHARDS):
+        for name in _listed(folder, f"{_SHARDS}/{shard}"):
+            yield f"{_SHARDS}/{shard}/{name}"
+
+
+def _count(folder: int, book: Book) -> None:
+    """Count all files into the book, with the ledger held."""
+    sizes = (os.stat(path, dir_fd=folder, follow_symlinks=False).st_size for path in _files(folder))
+    book.used_bytes = BASE_BYTES + sum(map(_charge_bytes, sizes))
+
+
+def _removed_bytes(folder: int, path: str) -> int:
+    """Remove a file, and return what it was charged."""
+    num_bytes = os.stat(path, dir_fd=folder, follow_symlinks=False).st_size
+    os.unlink(path, dir_fd=folder)
+    return _charge_bytes(num_bytes)
+
+
+def _remove_all(folder: int) -> None:
+    """Remove all files, with the ledger held and no other user."""
+    for path in list(_files(folder)):
+        os.unlink(path, dir_fd=folder)
+    for shard in _listed(folder, _SHARDS):
+        os.rmdir(f"{_SHARDS}/{shard}", dir_fd=folder)
