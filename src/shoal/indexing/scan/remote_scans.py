@@ -31,7 +31,8 @@ from shoal.storage.urls import without_secrets
 # Size of a request of a stream: large enough that latency costs little, and 32 of them stay below 100 MB.
 BLOCK_BYTES = 2 << 20
 
-_NUM_REQUESTS = 32  # in flight at a time, and so the most shards that are scanned in parallel
+NUM_REQUESTS = 32
+"""Requests in flight at a time, and so the most shards that are scanned in parallel."""
 _NUM_REQUESTS_ALONE = 4  # in flight for a shard that is scanned on its own
 
 _Answer = tuple[ScanTask, ShardScan | Exception | int]
@@ -180,7 +181,7 @@ def scan_in_threads(
     reads: ScanReads,
     *,
     on_progress: Callable[[ScanTask, int], None],
-    num_requests: int = _NUM_REQUESTS,
+    num_requests: int = NUM_REQUESTS,
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard through ``reads``, and yield the scans in the order in which they finish.
 

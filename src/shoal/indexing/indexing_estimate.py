@@ -1,0 +1,280 @@
+"""Estimate of what indexing takes, from the listing, and from the first requests of at most three scans.
+
+The listing alone gives bounds: one request a shard at the least, all bytes at the most. Which of the two is nearer
+only the shards tell: a tar of large members takes a request for each, one of small members all its bytes, a Parquet
+file its footer. Shards of a dataset are alike, so three of them stand for the others of their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+
+from shoal.figures import counted, format_bytes, format_seconds
+from shoal.formats.compressed.reader import Compressed
+from shoal.formats.folder.reader import Folder
+from shoal.formats.shard_format import BesideFormat, Format
+from shoal.indexing.scan.costs import REACH_BYTES
+from shoal.indexing.scan.first_requests import FirstRequests, first_requests
+from shoal.indexing.scan.remote_scans import BLOCK_BYTES, NUM_REQUESTS
+from shoal.indexing.scan.scan_task import ScanTask
+from shoal.processes.interpreters import usable_processors
+from shoal.storage.store_protocol import Advise, ReadRange
+
+LONG_SECONDS = 5.0
+"""Waiting longer than this for an index is worth avoiding (`IndexingEstimate.takes_long`)."""
+
+_NUM_LOOKS = 3
+_INDEXED_REQUESTS = 12  # that compare a shard with the index of another tool: at both ends, and in between
+_LEAST, _MOST = 0.6, 1.6  # times what the first headers of a scan suggest
+_NEARLY_ALL = 0.9
+_USUAL_PROCESSORS = 4
+# Bytes that one processor scans in a second, as stored: of shards as they are, of compressed ones, and of some codecs.
+_SCANNED_PER_SECOND, _DECOMPRESSED_PER_SECOND = 1e9, 140e6
+_SLOW_CODECS = {"bz2": 15e6, "xz": 30e6}
+
+
+class _Speeds(NamedTuple):
+    """Seconds of a request to a store, or of a read of a file, and the bytes that arrive in a second."""
+
+    request_seconds: float
+    bytes_per_second: float
+
+
+# Fast, usual and slow. Remote: from a store next door behind 10 Gbit/s to a distant one.
+_REMOTE = (_Speeds(0.005, 1.25e9), _Speeds(0.03, 200e6), _Speeds(0.1, 50e6))
+# Local: from files in memory to a disk that must move its head for each read.
+_LOCAL = (_Speeds(5e-6, 8e9), _Speeds(20e-6, 2e9), _Speeds(5e-3, 150e6))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexingCost:
+    """Requests, bytes read, and seconds; files of this machine are read without requests."""
+
+    num_requests: int
+    read_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexingEstimate:
+    """Cost of indexing ``num_shards`` shards of ``num_bytes`` bytes: at least ``least``, at most ``most``.
+
+    ``num_indexed`` of them have an index of another tool beside them; ``num_looked`` were looked at. ``usual_seconds``
+    follows from the listing and from what the looks requested, at the speeds of a usual store: so all machines that
+    list the same shards agree on it.
+    """
+
+    num_shards: int
+    num_bytes: int
+    num_indexed: int
+    num_looked: int
+    least: IndexingCost
+    most: IndexingCost
+    usual_seconds: float
+
+    @property
+    def takes_long(self) -> bool:
+        """True if indexing usually takes more than 5 seconds: the same on all machines."""
+        return self.usual_seconds > LONG_SECONDS
+
+    def __str__(self) -> str:
+        low, high = self.least, self.most
+        shards = f"{counted(self.num_shards, 'shard')} of {format_bytes(self.num_bytes)}"
+        read = _span(format_bytes(low.read_bytes), format_bytes(high.read_bytes))
+        requests = _span(f"{low.num_requests:,}", f"{high.num_requests:,}")
+        asked = f" in {requests} requests" if high.num_requests else ""
+        seconds = _span(format_seconds(low.seconds), format_seconds(high.seconds))
+        return f"indexing {shards} reads {read}{asked}, and takes {seconds}"
+
+
+class _Store(ReadRange, Advise, Protocol):
+    """Store methods needed for a look."""
+
+
+def estimate_indexing(
+    tasks: Sequence[ScanTask],
+    *,
+    store: _Store,
+    format: Format,  # noqa: A002 - the word of the public interface
+    looks: bool | None = None,
+    request_seconds: float | None = None,
+    bytes_per_second: float | None = None,
+    processors: int | None = None,
+) -> IndexingEstimate:
+    """Estimate what it takes to index some shards, as `shoal.indexing.build.scan_tasks` lists them.
+
+    With ``looks`` the scans of up to three shards are begun: at most 8 requests and 4 MiB for each, side by side, so 8
+    times the latency of the store. With None that is done only if the listing leaves open whether indexing takes long.
+    ``request_seconds`` and ``bytes_per_second`` are those of the store, if they are known; else a look measures the
+    former, and the latter is taken to be between 50 MB/s and 10 Gbit/s. ``processors`` (default: those that this
+    process may use) scan local files.
+
+    Raises `StorageError`: a shard that was looked at could not be read.
+
+    >>> from shoal.formats.format_registry import format_named
+    >>> from shoal.storage.memory_store import MemoryStore
+    >>> shards = [ScanTask(number, f"{number}.jsonl.gz", "", 10**9, "") for number in range(100)]
+    >>> found = estimate_indexing(shards, store=MemoryStore(), format=format_named("jsonl.gz"), processors=4)
+    >>> found.takes_long
+    True
+    >>> print(found)
+    indexing 100 shards of 93.1 GiB reads 93.1 GiB in 47,700 requests, and takes 2:59 min to 33:20 min
+    """
+    is_local = store.reads_ahead
+    settled, others = _settled(tasks, format)
+    clock = _Clock(is_local, format.codec if isinstance(format, Compressed) else None, len(tasks))
+    least, most = settled.plus(_one_request_each(others)), settled.plus(_all_bytes(others))
+    usual_least, usual_most = clock.usual_seconds(least), clock.usual_seconds(most)
+    seen: list[FirstRequests] = []
+    if others and (looks or (looks is None and usual_least <= LONG_SECONDS < usual_most)):
+        groups = _groups_of_like_size(others)
+        num_at_once = NUM_REQUESTS // min(NUM_REQUESTS, len(tasks))
+        seen = first_requests([task for task, _ in groups], format, store, num_at_once=num_at_once)
+        works = [_of_group(look, group, is_local) for look, (_, group) in zip(seen, groups, strict=True)]
+        likely = settled.plus(*works)
+        least, most = (settled.plus(*(work.times(factor) for work in works)) for factor in (_LEAST, _MOST))
+        most = most.limited(sum(task.num_bytes for task in tasks))
+        usual_least = usual_most = clock.usual_seconds(likely)
+    if request_seconds is None and seen and not is_local:
+        request_seconds = median(look.request_seconds for look in seen)
+    fast, slow = (
+        _Speeds(
+            pace.request_seconds if request_seconds is None else request_seconds,
+            pace.bytes_per_second if bytes_per_second is None else bytes_per_second,
+        )
+        for pace in clock.paces[::2]
+    )
+    processors = usable_processors() if processors is None else max(1, processors)
+    return IndexingEstimate(
+        num_shards=len(tasks),
+        num_bytes=sum(task.num_bytes for task in tasks),
+        num_indexed=sum(task.index is not None for task in tasks),
+        num_looked=len(seen),
+        least=clock.cost(least, fast, processors),
+        most=clock.cost(most, slow, processors),
+        usual_seconds=usual_least if usual_least > LONG_SECONDS else usual_most,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Requests and bytes of some scans, and the requests of the longest one, which wait for each other.
+
+    ``is_exact`` is False if they follow from the first headers of a shard, of which the others may differ.
+    """
+
+    num_requests: float = 0.0
+    read_bytes: float = 0.0
+    num_in_turn: float = 0.0
+    is_exact: bool = True
+
+    def plus(self, *others: Self) -> _Work:
+        """Return all of this and of ``others``."""
+        works = (self, *others)
+        return _Work(
+            sum(work.num_requests for work in works),
+            sum(work.read_bytes for work in works),
+            max(work.num_in_turn for work in works),
+        )
+
+    def times(self, factor: float) -> _Work:
+        """Return so many times this work; itself if it is known exactly."""
+        if self.is_exact:
+            return self
+        return _Work(self.num_requests * factor, self.read_bytes * factor, self.num_in_turn * factor)
+
+    def limited(self, most_bytes: int) -> _Work:
+        """Return this work with at most so many bytes."""
+        return replace(self, read_bytes=min(self.read_bytes, most_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Time of work: requests wait side by side, while bytes arrive and are scanned."""
+
+    is_local: bool
+    codec: str | None
+    num_shards: int
+
+    @property
+    def paces(self) -> tuple[_Speeds, _Speeds, _Speeds]:
+        """Fast, usual and slow stores of this kind."""
+        return _LOCAL if self.is_local else _REMOTE
+
+    def usual_seconds(self, work: _Work) -> float:
+        """Return the seconds of work on a usual machine and store, whatever those at hand are."""
+        return self.cost(work, self.paces[1], _USUAL_PROCESSORS).seconds
+
+    def cost(self, work: _Work, speeds: _Speeds, processors: int) -> IndexingCost:
+        """Return what work costs. Threads, which scan remote shards, take turns at all but decompressing."""
+        scanned_per_second = _SCANNED_PER_SECOND
+        if self.codec is not None:
+            scanned_per_second = _SLOW_CODECS.get(self.codec, _DECOMPRESSED_PER_SECOND)
+        if self.is_local or self.codec is not None:
+            scanned_per_second *= min(processors, max(1, self.num_shards))
+        at_once = processors if self.is_local else NUM_REQUESTS
+        requests = max(work.num_requests / min(at_once, max(1, self.num_shards)), work.num_in_turn)
+        seconds = max(
+            requests * speeds.request_seconds,
+            work.read_bytes / min(speeds.bytes_per_second, scanned_per_second),
+        )
+        num_requests = 0 if self.is_local else round(work.num_requests)
+        return IndexingCost(num_requests, round(work.read_bytes), seconds)
+
+
+def _settled(tasks: Sequence[ScanTask], format: Format) -> tuple[_Work, list[ScanTask]]:  # noqa: A002
+    """Return the work that the listing tells exactly, and the shards that it leaves open."""
+    if isinstance(format, Folder):
+        return _Work(), []
+    if isinstance(format, Compressed):
+        return _all_bytes(tasks), []
+    each = 1 if isinstance(format, BesideFormat) else _INDEXED_REQUESTS
+    sizes = [task.index[1] for task in tasks if task.index is not None]
+    read_bytes = sum(sizes) + (each - 1) * REACH_BYTES * len(sizes)
+    work = _Work(each * len(sizes), read_bytes, each if sizes else 0)
+    return work, [task for task in tasks if task.index is None]
+
+
+def _one_request_each(tasks: Sequence[ScanTask]) -> _Work:
+    return _Work(len(tasks), sum(min(REACH_BYTES, task.num_bytes) for task in tasks), 1 if tasks else 0)
+
+
+def _all_bytes(tasks: Sequence[ScanTask]) -> _Work:
+    return _Work(sum(-(-task.num_bytes // BLOCK_BYTES) for task in tasks), sum(task.num_bytes for task in tasks))
+
+
+def _groups_of_like_size(tasks: Sequence[ScanTask]) -> list[tuple[ScanTask, list[ScanTask]]]:
+    """Return groups of shards of like size, of about equal bytes, and the shard in the middle of each group's bytes."""
+    by_size = sorted(tasks, key=lambda task: (task.num_bytes, task.number))
+    ends = np.cumsum([task.num_bytes for task in by_size])
+    cuts = [0, *(np.searchsorted(ends, ends[-1] * np.arange(1, _NUM_LOOKS) / _NUM_LOOKS) + 1), len(by_size)]
+    groups = []
+    for first, end in pairwise(cuts):
+        if first < end:
+            before = ends[first] - by_size[first].num_bytes
+            middle = int(np.searchsorted(ends, (before + ends[end - 1]) / 2))
+            groups.append((by_size[middle], by_size[first:end]))
+    return groups
+
+
+def _of_group(look: FirstRequests, tasks: Sequence[ScanTask], is_local: bool) -> _Work:  # noqa: FBT001
+    """Return the work of shards that are like the one that was looked at."""
+    if look.streams and not is_local:
+        return _all_bytes(tasks)
+    if look.is_whole:
+        return _Work(look.num_requests * len(tasks), look.read_bytes * len(tasks), look.num_requests)
+    num_bytes, largest_bytes = sum(task.num_bytes for task in tasks), max(task.num_bytes for task in tasks)
+    reached_bytes = max(1, look.reached_bytes)
+    each, share = look.num_requests / reached_bytes, min(1.0, look.read_bytes / reached_bytes)
+    num_requests = max(len(tasks), each * num_bytes)
+    return _Work(num_requests, share * num_bytes, each * largest_bytes, is_exact=share > _NEARLY_ALL)
+
+
+def _span(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"

@@ -1,0 +1,133 @@
+"""The first requests of a scan, which tell how it goes on: from header to header, through all bytes, or by a footer.
+
+The scan of the format itself is begun and given up after a few ranges, so this works for every format, known or not.
+Counted is what a scan from a remote store would request at the usual costs of one, not at measured ones: so two
+machines that look at the same shard find the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shoal.errors import ShardError
+from shoal.formats.shard_format import Format
+from shoal.index.shard_scan import Buffer
+from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
+from shoal.indexing.scan.scan_task import ScanTask, scan_shard
+from shoal.storage.store_protocol import Advise, ReadRange
+
+MOST_REQUESTS = 8
+"""Requests that are made for one shard, one after another; of a file, 64 reads."""
+_MOST_READS = 64
+_MOST_BYTES = 4 << 20
+
+
+class _LookStore(ReadRange, Advise, Protocol):
+    """Store methods needed to begin a scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRequests:
+    """The beginning of a scan: the requests and bytes by which it came to ``reached_bytes`` of its shard.
+
+    ``is_whole`` is True if it came to its end. ``streams`` is True if the shard is read in large requests from the
+    beginning, or if that is cheaper than going on like this. ``request_seconds`` is the median time of a request; 0 if
+    there was none.
+    """
+
+    num_requests: int
+    read_bytes: int
+    reached_bytes: int
+    is_whole: bool
+    streams: bool
+    request_seconds: float
+
+
+def first_requests(
+    tasks: Sequence[ScanTask],
+    format: Format,  # noqa: A002
+    store: _LookStore,
+    *,
+    num_at_once: int,
+) -> list[FirstRequests]:
+    """Begin the scans of some shards, all at the same time, and return what each requested.
+
+    At most 8 requests and 4 MiB are read of each. ``num_at_once`` is the number of requests that a stream of one of
+    these shards may have in flight. A shard that cannot be scanned is taken for one that is read whole. Raises
+    `StorageError`: bytes could not be read.
+    """
+
+    def begin(task: ScanTask) -> FirstRequests:
+        return _Beginning(task, store, num_at_once).of(format)
+
+    if store.reads_ahead or len(tasks) < 2:
+        return [begin(task) for task in tasks]
+    with ThreadPoolExecutor(len(tasks), thread_name_prefix="shoal-look") as pool:
+        return list(pool.map(begin, tasks))
+
+
+class _EnoughError(Exception):
+    """The end of a look."""
+
+
+@dataclass(slots=True)
+class _Beginning:
+    """Reader of one shard that gives up after some requests."""
+
+    task: ScanTask
+    store: _LookStore
+    num_at_once: int
+    seconds: list[float] = field(default_factory=list)  # of each request
+    read_bytes: int = 0
+    reached_bytes: int = 0
+    gave_up: bool = False
+    comparison: CostComparison = field(init=False)
+    held: tuple[int, Buffer] = (0, b"")  # the latest bytes, and where they begin
+
+    def __post_init__(self) -> None:
+        self.comparison = CostComparison(ReadCosts(), self.task.num_bytes, num_at_once=self.num_at_once)
+
+    def of(self, format: Format) -> FirstRequests:  # noqa: A002
+        is_whole, is_small = True, self.comparison.streams
+        try:
+            scan_shard(self.task, format, self, read_range=self.store.read_range, on_progress=lambda _: None)
+        except (ShardError, _EnoughError):
+            is_whole = False
+        except Exception:
+            if not self.gave_up:
+                raise
+            is_whole = False
+        num_requests, read_bytes, reached_bytes = len(self.seconds), self.read_bytes, self.reached_bytes
+        # What a scan prefers at its end says nothing if it has been shorter than a look.
+        streams = is_small or (not is_whole and (self.comparison.streams or not reached_bytes))
+        request_seconds = statistics.median(self.seconds) if self.seconds else 0.0
+        return FirstRequests(num_requests, read_bytes, reached_bytes, is_whole, streams, request_seconds)
+
+    def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """Return the bytes ``[first_byte, end_byte)`` of the shard, or give up."""
+        if first_byte == end_byte:
+            return b""
+        self.comparison.asked(first_byte, end_byte)
+        self.reached_bytes = first_byte  # and not the farthest: some formats read their end first
+        at, data = self.held
+        if not at <= first_byte <= end_byte <= at + len(data):
+            at, data = self.held = first_byte, self._fetched(first_byte, end_byte)
+        return memoryview(data)[first_byte - at : end_byte - at]
+
+    def _fetched(self, first_byte: int, end_byte: int) -> Buffer:
+        if not self.store.reads_ahead:
+            end_byte = min(self.task.num_bytes, max(end_byte, first_byte + REACH_BYTES))
+        most_requests = _MOST_READS if self.store.reads_ahead else MOST_REQUESTS
+        if len(self.seconds) == most_requests or self.read_bytes + end_byte - first_byte > _MOST_BYTES:
+            self.gave_up = True
+            raise _EnoughError
+        began_seconds = time.perf_counter()
+        data = self.store.read_range(self.task.path, first_byte, end_byte)
+        self.seconds.append(time.perf_counter() - began_seconds)
+        self.read_bytes += len(data)
+        return data
