@@ -95,6 +95,7 @@ def test_footers_are_read_whatever_lies_before_them() -> None:
     found, real = estimate_of(shards, "parquet", looks=True), traffic_of(shards, "parquet")
     assert found.least.num_requests == found.most.num_requests == real.num_requests
     assert found.most.read_bytes == real.read_bytes < found.num_bytes / 10
+    assert found.ways == {"footers": 4}
 
 
 def test_batches_behind_a_footer_are_counted() -> None:
@@ -126,7 +127,7 @@ def test_nothing_is_read_if_the_listing_decides() -> None:
     assert not small.takes_long
     large = estimate_indexing(many(100_000, 10 * MIB), store=store, format=tar)
     assert large.takes_long
-    assert large.least.num_requests == 100_000
+    assert (large.least.num_requests, large.ways) == (100_000, {"unknown": 100_000})
     packed = estimate_indexing(many(1000, 1 << 30, ".tar.gz"), store=store, format=format_named("tar.gz"), looks=True)
     assert packed.takes_long
     assert packed.least.read_bytes == packed.most.read_bytes == 1000 << 30
@@ -138,10 +139,10 @@ def test_the_listing_leaves_open_what_a_look_decides() -> None:
     large = {f"{number}.tar": LargeTar([200_000_000] * 10) for number in range(20)}
     assert estimate_of(large, looks=False).takes_long
     found = estimate_of(large)
-    assert (found.num_looked, found.takes_long) == (3, False)
+    assert (found.num_looked, found.takes_long, found.ways) == (3, False, {"headers": 20})
     small = {f"{number}.tar": LargeTar([100_000] * 2000) for number in range(20)}
     found = estimate_of(small)
-    assert (found.num_looked, found.takes_long) == (3, True)
+    assert (found.num_looked, found.takes_long, found.ways) == (3, True, {"all bytes": 20})
     assert found.most.read_bytes == found.num_bytes
 
 
@@ -186,7 +187,7 @@ def test_indexes_of_other_tools_spare_the_scan() -> None:
         for number in range(100)
     ]
     found = estimate_indexing(tasks, store=store, format=tar, looks=True)
-    assert (found.num_indexed, found.num_looked, found.takes_long) == (100, 0, False)
+    assert (found.ways, found.num_looked, found.takes_long) == ({"index of another tool": 100}, 0, False)
     assert found.most.read_bytes < 100 * 300_000
     assert not store.requests
 

@@ -11,6 +11,7 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
+from shoal.cli.index_plan import add_plan_arguments, check_plan_arguments, run_plan
 from shoal.cli.options.column_options import add_column_arguments, columns_added, missing_of
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
 from shoal.cli.options.index_output import IndexOutput, index_file, index_output
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, metavar="N", help=text)
     add_column_arguments(parser)
     add_format_argument(parser)
+    add_plan_arguments(parser)
     add_engine_arguments(parser, planned="shards are listed, and the index is written, by this one")
     add_json_argument(parser)
 
@@ -88,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     suffixes = wanted_suffixes(arguments.format)
     columns = as_columns(arguments.columns)
     engine = engine_of(arguments, label="indexing", unit="units")
+    check_plan_arguments(arguments, engine)
     if engine is not None and columns:
         msg = f"--columns reads samples on this machine, and --engine {engine.name} makes an index elsewhere"
         raise UsageError(msg, hint="one after the other: `shoal index FILE --columns` adds columns to the index")
@@ -102,6 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     found = what.source
     refuse_unfinished(found, store)
     shard_format = choose_format(found, what.format or arguments.format)
+    if arguments.plan:
+        return run_plan(arguments, what, shard_format, store)
     target = index_output(arguments, found, shard_format, store)
     before = target.existing()
     began_seconds = time.monotonic()

@@ -7,11 +7,12 @@ file its footer. Shards of a dataset are alike, so three of them stand for the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.store_protocol import Advise, ReadRange
 
+Way = Literal["names", "index of another tool", "footers", "headers", "all bytes", "unknown"]
+"""Way in which the samples of a shard are found; a short front counts as a footer, and "unknown" was not looked at."""
+
 LONG_SECONDS = 5.0
 """Waiting longer than this for an index is worth avoiding (`IndexingEstimate.takes_long`)."""
 
@@ -33,6 +37,7 @@ _NUM_LOOKS = 3
 _INDEXED_REQUESTS = 12  # that compare a shard with the index of another tool: at both ends, and in between
 _LEAST, _MOST = 0.6, 1.6  # times what the first headers of a scan suggest
 _NEARLY_ALL = 0.9
+_FOOTER_REQUESTS = 3  # at most, to read a footer or a table of samples
 _USUAL_PROCESSORS = 4
 # Bytes that one processor scans in a second, as stored: of shards as they are, of compressed ones, and of some codecs.
 _SCANNED_PER_SECOND, _DECOMPRESSED_PER_SECOND = 1e9, 140e6
@@ -65,14 +70,14 @@ class IndexingCost:
 class IndexingEstimate:
     """Cost of indexing ``num_shards`` shards of ``num_bytes`` bytes: at least ``least``, at most ``most``.
 
-    ``num_indexed`` of them have an index of another tool beside them; ``num_looked`` were looked at. ``usual_seconds``
-    follows from the listing and from what the looks requested, at the speeds of a usual store: so all machines that
-    list the same shards agree on it.
+    ``ways`` tells how the samples of how many shards are found (`Way`); ``num_looked`` shards were looked at.
+    ``usual_seconds`` follows from the listing and from what the looks requested, at the speeds of a usual store: so all
+    machines that list the same shards agree on it.
     """
 
     num_shards: int
     num_bytes: int
-    num_indexed: int
+    ways: Mapping[Way, int]
     num_looked: int
     least: IndexingCost
     most: IndexingCost
@@ -128,8 +133,10 @@ def estimate_indexing(
     """
     is_local = store.reads_ahead
     settled, others = _settled(tasks, format)
-    clock = _Clock(is_local, format.codec if isinstance(format, Compressed) else None, len(tasks))
+    num_bytes = sum(task.num_bytes for task in tasks)
+    clock = _Clock(is_local, format.codec if isinstance(format, Compressed) else None, len(tasks), num_bytes)
     least, most = settled.plus(_one_request_each(others)), settled.plus(_all_bytes(others))
+    likely = least
     usual_least, usual_most = clock.usual_seconds(least), clock.usual_seconds(most)
     seen: list[FirstRequests] = []
     if others and (looks or (looks is None and usual_least <= LONG_SECONDS < usual_most)):
@@ -139,7 +146,6 @@ def estimate_indexing(
         works = [_of_group(look, group, is_local) for look, (_, group) in zip(seen, groups, strict=True)]
         likely = settled.plus(*works)
         least, most = (settled.plus(*(work.times(factor) for work in works)) for factor in (_LEAST, _MOST))
-        most = most.limited(sum(task.num_bytes for task in tasks))
         usual_least = usual_most = clock.usual_seconds(likely)
     if request_seconds is None and seen and not is_local:
         request_seconds = median(look.request_seconds for look in seen)
@@ -153,8 +159,8 @@ def estimate_indexing(
     processors = usable_processors() if processors is None else max(1, processors)
     return IndexingEstimate(
         num_shards=len(tasks),
-        num_bytes=sum(task.num_bytes for task in tasks),
-        num_indexed=sum(task.index is not None for task in tasks),
+        num_bytes=num_bytes,
+        ways=dict(likely.ways),
         num_looked=len(seen),
         least=clock.cost(least, fast, processors),
         most=clock.cost(most, slow, processors),
@@ -172,6 +178,7 @@ class _Work:
     num_requests: float = 0.0
     read_bytes: float = 0.0
     num_in_turn: float = 0.0
+    ways: Counter[Way] = field(default_factory=Counter)
     is_exact: bool = True
 
     def plus(self, *others: Self) -> _Work:
@@ -181,26 +188,24 @@ class _Work:
             sum(work.num_requests for work in works),
             sum(work.read_bytes for work in works),
             max(work.num_in_turn for work in works),
+            sum((work.ways for work in works), Counter()),
         )
 
     def times(self, factor: float) -> _Work:
         """Return so many times this work; itself if it is known exactly."""
         if self.is_exact:
             return self
-        return _Work(self.num_requests * factor, self.read_bytes * factor, self.num_in_turn * factor)
-
-    def limited(self, most_bytes: int) -> _Work:
-        """Return this work with at most so many bytes."""
-        return replace(self, read_bytes=min(self.read_bytes, most_bytes))
+        return _Work(self.num_requests * factor, self.read_bytes * factor, self.num_in_turn * factor, self.ways)
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Time of work: requests wait side by side, while bytes arrive and are scanned."""
+    """Time of work on some shards: requests wait side by side, while bytes arrive and are scanned."""
 
     is_local: bool
     codec: str | None
     num_shards: int
+    num_bytes: int
 
     @property
     def paces(self) -> tuple[_Speeds, _Speeds, _Speeds]:
@@ -220,33 +225,39 @@ class _Clock:
             scanned_per_second *= min(processors, max(1, self.num_shards))
         at_once = processors if self.is_local else NUM_REQUESTS
         requests = max(work.num_requests / min(at_once, max(1, self.num_shards)), work.num_in_turn)
-        seconds = max(
-            requests * speeds.request_seconds,
-            work.read_bytes / min(speeds.bytes_per_second, scanned_per_second),
-        )
-        num_requests = 0 if self.is_local else round(work.num_requests)
-        return IndexingCost(num_requests, round(work.read_bytes), seconds)
+        read_bytes = min(self.num_bytes, round(work.read_bytes))
+        bytes_per_second = min(speeds.bytes_per_second, scanned_per_second)
+        seconds = max(requests * speeds.request_seconds, read_bytes / bytes_per_second)
+        return IndexingCost(0 if self.is_local else round(work.num_requests), read_bytes, seconds)
 
 
 def _settled(tasks: Sequence[ScanTask], format: Format) -> tuple[_Work, list[ScanTask]]:  # noqa: A002
     """Return the work that the listing tells exactly, and the shards that it leaves open."""
     if isinstance(format, Folder):
-        return _Work(), []
+        return _Work(ways=_counter("names", tasks)), []
     if isinstance(format, Compressed):
         return _all_bytes(tasks), []
+    indexed = [task for task in tasks if task.index is not None]
     each = 1 if isinstance(format, BesideFormat) else _INDEXED_REQUESTS
-    sizes = [task.index[1] for task in tasks if task.index is not None]
-    read_bytes = sum(sizes) + (each - 1) * REACH_BYTES * len(sizes)
-    work = _Work(each * len(sizes), read_bytes, each if sizes else 0)
+    index_bytes = sum(task.index[1] for task in indexed if task.index is not None)
+    read_bytes = index_bytes + (each - 1) * REACH_BYTES * len(indexed)
+    ways = _counter("index of another tool", indexed)
+    work = _Work(each * len(indexed), read_bytes, each if indexed else 0, ways)
     return work, [task for task in tasks if task.index is None]
 
 
 def _one_request_each(tasks: Sequence[ScanTask]) -> _Work:
-    return _Work(len(tasks), sum(min(REACH_BYTES, task.num_bytes) for task in tasks), 1 if tasks else 0)
+    read_bytes = sum(min(REACH_BYTES, task.num_bytes) for task in tasks)
+    return _Work(len(tasks), read_bytes, 1 if tasks else 0, _counter("unknown", tasks))
 
 
 def _all_bytes(tasks: Sequence[ScanTask]) -> _Work:
-    return _Work(sum(-(-task.num_bytes // BLOCK_BYTES) for task in tasks), sum(task.num_bytes for task in tasks))
+    num_requests = sum(-(-task.num_bytes // BLOCK_BYTES) for task in tasks)
+    return _Work(num_requests, sum(task.num_bytes for task in tasks), ways=_counter("all bytes", tasks))
+
+
+def _counter(way: Way, tasks: Sequence[ScanTask]) -> Counter[Way]:
+    return Counter({way: len(tasks)} if tasks else {})
 
 
 def _groups_of_like_size(tasks: Sequence[ScanTask]) -> list[tuple[ScanTask, list[ScanTask]]]:
@@ -268,12 +279,15 @@ def _of_group(look: FirstRequests, tasks: Sequence[ScanTask], is_local: bool) ->
     if look.streams and not is_local:
         return _all_bytes(tasks)
     if look.is_whole:
-        return _Work(look.num_requests * len(tasks), look.read_bytes * len(tasks), look.num_requests)
+        ways = _counter("footers" if look.num_requests <= _FOOTER_REQUESTS else "headers", tasks)
+        return _Work(look.num_requests * len(tasks), look.read_bytes * len(tasks), look.num_requests, ways)
     num_bytes, largest_bytes = sum(task.num_bytes for task in tasks), max(task.num_bytes for task in tasks)
     reached_bytes = max(1, look.reached_bytes)
     each, share = look.num_requests / reached_bytes, min(1.0, look.read_bytes / reached_bytes)
     num_requests = max(len(tasks), each * num_bytes)
-    return _Work(num_requests, share * num_bytes, each * largest_bytes, is_exact=share > _NEARLY_ALL)
+    is_exact = share > _NEARLY_ALL
+    ways = _counter("all bytes" if is_exact else "headers", tasks)
+    return _Work(num_requests, share * num_bytes, each * largest_bytes, ways, is_exact)
 
 
 def _span(least: str, most: str) -> str:
