@@ -20,11 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import StorageError
+from shoal.storage.chunk_cache.chunk_files import write_all
+from shoal.storage.chunk_cache.ledger import LEDGER
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
-from shoal.storage.passing_bytes import passing_bytes
+from shoal.storage.passing_bytes import passing_bytes, scanned_files
 from shoal.storage.passing_bytes.passing_bytes import SMALLEST_BYTES, PassingBytes
-from shoal.storage.passing_bytes.scanned_files import FOLDER
+from shoal.storage.passing_bytes.scanned_files import FOLDER, ScannedFiles
 from shoal.storage.retry import RetryingStore, RetryRule, unwrap_retries
 from shoal.storage.store_protocol import ObjectInfo, PutIf, StatAgain
 from shoal.testing.faults import Fault
@@ -93,7 +95,8 @@ def test_what_was_noted_is_counted_and_served_to_others(tmp_path: Path, any_size
     noting = one.noting(store)
     assert noting.map(PATH) == DATA
     noting.read_range(PATH, 0, 300)
-    assert (one.counters.noted_bytes, one.counters.refused_bytes) == (300, 0)  # twice the same range is once a file
+    assert (one.counters.noted_bytes, one.counters.refused_bytes) == (600, 0)
+    assert len(list(tmp_path.rglob("*-0-300"))) == 1
     reader = other.serving(store).reader(PATH)
     assert reader(10, 20) == DATA[10:20]
     reader.confirm()
@@ -199,6 +202,33 @@ def test_the_budget_is_kept_by_all_together(tmp_path: Path) -> None:
     before = ways[2].counters.noted_bytes
     ways[2].noting(large).read_range("memory://budget/large", 0, MIB)
     assert ways[2].counters.noted_bytes == before + MIB
+
+
+def test_what_is_scanned_twice_is_charged_once(tmp_path: Path) -> None:
+    files = ScannedFiles(str(tmp_path), budget_bytes=MIB)
+    assert all(files.add("shard", "name", bytes([number]) * 400 * KIB) for number in range(10))
+    assert files.read("shard", "name", 5, 7) == b"\x09\x09"  # the latest
+    assert files.add("shard", "other", bytes(400 * KIB))
+    assert not files.add("shard", "third", bytes(400 * KIB))
+    files.leave()
+
+
+def test_files_being_written_count_when_files_are_counted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (ScannedFiles(str(tmp_path), budget_bytes=MIB) for _ in range(2))
+    taken = []
+
+    def write(descriptor: int, data: Any, position: int) -> None:
+        monkeypatch.undo()
+        os.truncate(tmp_path / FOLDER / LEDGER, 0)  # damaged, as by a kill
+        taken.append([other.add("shard", "small", bytes(300 * KIB)), other.add("shard", "large", bytes(500 * KIB))])
+        write_all(descriptor, data, position)
+
+    monkeypatch.setattr(scanned_files, "write_all", write)
+    assert one.add("shard", "name", bytes(600 * KIB))
+    assert taken == [[True, False]]
+    assert used_bytes(tmp_path) <= MIB
+    other.leave()
+    one.leave()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")

@@ -214,7 +214,7 @@ def test_over_a_fork(tmp_path: Path) -> None:
 
 def test_opening_while_the_last_one_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ScannedFiles(str(tmp_path), budget_bytes=MIB)
-    joined = []
+    joined: list[str] = []
     join = ScannedFiles._join
 
     def leaving(self: ScannedFiles) -> None:

@@ -70,13 +70,15 @@ class RetryControl:
 
     ``pause`` waits for some seconds and returns True if everything is to stop; ``retried`` is called with each failure
     that is followed by another attempt. ``deadline_seconds`` replaces that of the rule. ``is_lively`` returns True if
-    the store answers other requests meanwhile.
+    the store answers other requests meanwhile. ``served`` is called with the number of bytes of a read that came from
+    files of this machine, and for which the store was not asked.
     """
 
     pause: Callable[[float], bool]
     retried: Callable[[StorageError], None]
     deadline_seconds: float | None = None
     is_lively: Callable[[], bool] = bool
+    served: Callable[[int], object] = int
 
 
 class StoppedError(StorageError):

@@ -24,6 +24,7 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.read_requests import Request
 from shoal.reading.schedule.units import UnitRead, starts_in
 from shoal.stats.counters import Counters
+from shoal.storage.passing_bytes.passing_store import distrust
 from shoal.storage.retry import describe_read, retried, unwrap_retries
 
 # Bytes that are wrong in the same way every time are corrupt in the store, and retrying would only hide it. Those that
@@ -108,6 +109,8 @@ def read_request(
     shard, first_byte, end_byte = place = request[:3]
     path, cache = opened.paths[shard], opened.cache if request.is_cached else None
     store, rule = unwrap_retries(opened.store)
+    if again:
+        distrust(store, path, first_byte, end_byte)
     view = buffer.claim(request) if buffer is not None and can_fill(opened) else None
     num_mismatches: Counter[int] = Counter()
 
@@ -122,6 +125,7 @@ def read_request(
             stats.ended(end_byte - first_byte)
         read = data if view is None else view
         if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
+            distrust(store, path, first_byte, end_byte)
             stats.corrupt()
             num_mismatches[digest := crc32(read)] += 1
             if stats.corrupt_in_store.get(place) == digest:  # known from another sample of these bytes

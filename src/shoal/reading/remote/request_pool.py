@@ -241,7 +241,8 @@ class _Queue:
 
     def run(self) -> None:
         """Run requests until the pool stops; the main function of a thread."""
-        control = RetryControl(self._pause, self._failed, self._deadline_seconds, self._is_lively)
+        served: list[int] = []  # of the request that this thread runs
+        control = RetryControl(self._pause, self._failed, self._deadline_seconds, self._is_lively, served.append)
         try:
             with retry_control(control):
                 while True:
@@ -254,12 +255,13 @@ class _Queue:
                         if not self._begins(pending, is_hedge=is_hedge):
                             del pending
                             continue
+                    served.clear()
                     result: bytes | Exception
                     try:
                         result = pending.read(pending.request, pending.buffer)
                     except Exception as error:  # noqa: BLE001  # raised by the consumer
                         result = error
-                    self._answered(pending, result, is_hedge=is_hedge)
+                    self._answered(pending, result, is_hedge=is_hedge, is_served=self._is_served(pending, served))
                     del pending, result  # an idle thread must not keep bytes alive
         except BaseException:
             self.stop()  # no consumer may wait for a thread that is gone
@@ -277,7 +279,14 @@ class _Queue:
             pending.began_seconds = pending.asked_seconds = time.monotonic()
         return True
 
-    def _answered(self, pending: PendingRequest, result: bytes | Exception, *, is_hedge: bool) -> None:
+    def _is_served(self, pending: PendingRequest, served: Sequence[int]) -> bool:
+        """Return True if all bytes came from files of this machine; take back what was not requested."""
+        is_all = sum(served) >= pending.request.num_bytes
+        if served:
+            self._stats.served(sum(served), is_all=is_all)
+        return is_all
+
+    def _answered(self, pending: PendingRequest, result: bytes | Exception, *, is_hedge: bool, is_served: bool) -> None:
         with self.lock:
             now = time.monotonic()
             self._num_busy -= 1
@@ -296,7 +305,8 @@ class _Queue:
                 if is_hedge and not isinstance(result, Exception):
                     self._stats.hedge_won()
             self.num_in_flight += pending.num_slots
-            if not isinstance(result, Exception):
+            # Bytes from files say nothing about the store: beside them, each of its responses would be late.
+            if not isinstance(result, Exception) and not is_served:
                 self._answered_seconds = now
                 self._recent_seconds.append(now - pending.began_seconds)
                 self.concurrency.answered(pending.request.num_bytes, now_seconds=now, held_back=self._held_back)

@@ -48,6 +48,12 @@ class RequestStats:
         with _lock:
             self._counters.in_flight_bytes -= num_bytes
 
+    def served(self, num_bytes: int, *, is_all: bool) -> None:
+        """Take back bytes of a request for which the store was not asked; with ``is_all`` there was no request."""
+        with _lock:
+            self._counters.num_requests -= is_all
+            self._counters.requested_bytes -= num_bytes
+
     def retried(self, error: StorageError) -> None:
         """Count a request that failed and is retried."""
         with _lock:

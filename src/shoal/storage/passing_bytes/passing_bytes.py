@@ -23,10 +23,11 @@ from shoal.storage.passing_bytes.scanned_ranges import (
     ScannedRanges,
     file_name,
     folder_of,
+    names_with,
     ranges_named,
     version_digest,
 )
-from shoal.storage.retry import RetryingStore
+from shoal.storage.retry import RetryingStore, current_retry_control
 from shoal.storage.storage_errors import DISK_FULL
 from shoal.storage.store_protocol import Buffer, ObjectInfo, Stat, Store
 
@@ -119,8 +120,6 @@ class PassingBytes:
         if files is None or not (data and info.version and is_large):
             return
         folder, name = folder_of(info.path), file_name(version_digest(info), Range(first_byte, end_byte))
-        if files.has(folder, name):
-            return
         is_noted = False
         if self._takes_more and files.has_room(len(data)):
             try:
@@ -133,6 +132,20 @@ class PassingBytes:
             self.counters.noted_bytes += len(data)
         else:
             self.counters.refused_bytes += len(data)
+
+    def distrust(self, path: str, doubted: Range) -> None:
+        """Remove the files with any of these bytes of a shard, in all versions: they are not those that were wanted.
+
+        They may have been damaged on their way to the scan.
+        """
+        self._known.pop(path, None)
+        if (files := self._files()) is not None:
+            folder = folder_of(path)
+            try:
+                files.remove(folder, names_with(files.names(folder), doubted))
+            except OSError as error:
+                self._is_usable = False  # rather all bytes from the store than these from here
+                _log.warning("scanned bytes are not kept for the stream (%s)", error)
 
     def found(self, info: ObjectInfo, wanted: Range) -> Found | None:
         """Return what files hold of the ``wanted`` bytes of the shard ``info``; None for nothing."""
@@ -155,13 +168,13 @@ class PassingBytes:
 
     def _files(self) -> ScannedFiles | None:
         """Return the files as this process has opened them; a forked child opens them anew."""
+        if not self._is_usable:
+            return None
         pid = os.getpid()
-        files = self._by_process.get(pid)
-        if files is not None or not self._is_usable:
+        if (files := self._by_process.get(pid)) is not None:
             return files
         for other in [other for other in list(self._by_process) if other != pid]:
-            if (inherited := self._by_process.pop(other, None)) is not None:
-                inherited.forget()
+            self._by_process.pop(other, None)  # inherited; its locks were closed when this process was forked
         try:
             made = ScannedFiles(self._directory, budget_bytes=self._budget_bytes)
         except (StorageError, UsageError) as error:
@@ -235,6 +248,10 @@ class NotedReads(NamedTuple):
         store.fill(path, first_byte, buffer)
         self._note(store, info, first_byte, buffer)
 
+    def distrust(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Remove files with any of these bytes."""
+        self.passing.distrust(path, Range(first_byte, end_byte))
+
     def _note(self, store: Stat, info: ObjectInfo, first_byte: int, data: Buffer) -> None:
         # Known before and after, since another thread may have looked again meanwhile, and found another version.
         if store.stat(info.path) == info:
@@ -270,13 +287,19 @@ class ServedReads(NamedTuple):
         store.fill(path, first_byte, buffer)
         self.passing.counters.fetched_bytes += len(buffer)
 
+    def distrust(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Remove files with any of these bytes."""
+        self.passing.distrust(path, Range(first_byte, end_byte))
+
     def _is_one_version(self, store: Stat, info: ObjectInfo, found: Found) -> bool:
         """Return True if what was fetched is of the version that files hold, and count both."""
         counters = self.passing.counters
         counters.fetched_bytes += found.num_missing
         if found.num_missing and store.stat(info.path) != info:
             return False
-        counters.served_bytes += len(found.head) + len(found.tail)
+        num_served = len(found.head) + len(found.tail)
+        counters.served_bytes += num_served
+        current_retry_control().served(num_served)
         return True
 
 

@@ -35,6 +35,9 @@ class Reads(Protocol):
     def fill(self, store: FillAndStat, path: str, first_byte: int, buffer: memoryview) -> None:
         """Fill a buffer with the bytes from ``first_byte`` on."""
 
+    def distrust(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Remove files with any of these bytes: they are not those that were wanted."""
+
 
 class PassingStore:
     """A remote store read by way of ``reads``.
@@ -65,6 +68,10 @@ class PassingStore:
         """Return exactly the bytes ``[first_byte, end_byte)``."""
         return self._reads.read_range(self._store, path, first_byte, end_byte)
 
+    def distrust(self, path: str, first_byte: int, end_byte: int) -> None:
+        """Read these bytes from the store the next time, not from files."""
+        self._reads.distrust(path, first_byte, end_byte)
+
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version, as the store gives them."""
         return self._store.stat(path)
@@ -88,3 +95,9 @@ class PassingStore:
     def close(self) -> None:
         """Close connections, and forget sizes and versions of objects."""
         self._store.close()
+
+
+def distrust(store: object, path: str, first_byte: int, end_byte: int) -> None:
+    """Make ``store`` read these bytes anew the next time, if it is one that reads by way of files."""
+    if isinstance(store, PassingStore):
+        store.distrust(path, first_byte, end_byte)

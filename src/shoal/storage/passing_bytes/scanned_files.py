@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from shoal.storage.chunk_cache.chunk_files import write_all
@@ -38,7 +39,6 @@ class ScannedFiles:
     """
 
     def __init__(self, directory: str, *, budget_bytes: int) -> None:
-        self.pid = os.getpid()
         self._budget_bytes = budget_bytes
         for is_last_try in (*[False] * _TRIES_TO_JOIN, True):
             self._folder, self.path = open_folder(directory, folder=FOLDER, subfolders=(_FILLING, _SHARDS))
@@ -47,12 +47,15 @@ class ScannedFiles:
             try:
                 self._join()
             except OSError as error:
-                self._close()
+                self._release_users()
+                os.close(self._folder)
                 # The last process to leave may have removed the folder since it was opened.
                 if is_last_try or not isinstance(error, FileNotFoundError):
                     raise os_failure(error, self.path, verb="use") from error
                 continue
             break
+        # Not when it is left: threads of a closed stream may still be reading.
+        weakref.finalize(self, os.close, self._folder).atexit = False
 
     def _join(self) -> None:
         with self._ledger.held() as book:
@@ -64,7 +67,7 @@ class ScannedFiles:
             lock_now(self._users, shared=True)
 
     def leave(self) -> None:
-        """Close the files, and remove all of them if no other process has them open."""
+        """Use the files no longer, and remove all of them if no other process does."""
         try:
             with self._ledger.held() as book:
                 self._release_users()
@@ -79,11 +82,7 @@ class ScannedFiles:
         except OSError:
             pass  # the next process that joins alone removes them
         finally:
-            self._close()
-
-    def forget(self) -> None:
-        """Close what a forked child has inherited; its locks were closed when it was forked."""
-        os.close(self._folder)
+            self._release_users()
 
     def has_room(self, num_bytes: int) -> bool:
         """Return True if a file of this size is likely to be taken; takes no lock."""
@@ -102,13 +101,12 @@ class ScannedFiles:
         try:
             write_all(descriptor, memoryview(data), 0)
             with self._ledger.held(_LOCK_SECONDS) as book:
-                if self._exists(target):
-                    os.unlink(temporary, dir_fd=self._folder)
-                    book.used_bytes -= charge
-                else:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(f"{_SHARDS}/{shard}", 0o700, dir_fd=self._folder)
-                    os.rename(temporary, target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(f"{_SHARDS}/{shard}", 0o700, dir_fd=self._folder)
+                # Scanned twice: by two processes, or again because there was something wrong with the first time.
+                is_there = self._exists(target)
+                os.rename(temporary, target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+                book.used_bytes -= charge * is_there  # of the same name, and so of the same size
         except BaseException:
             with contextlib.suppress(OSError), self._ledger.held(_LOCK_SECONDS) as book:
                 os.unlink(temporary, dir_fd=self._folder)
@@ -133,10 +131,6 @@ class ScannedFiles:
             raise
         return descriptor
 
-    def has(self, shard: str, name: str) -> bool:
-        """Return True if a shard has a file of this name."""
-        return self._exists(f"{_SHARDS}/{shard}/{name}")
-
     def names(self, shard: str) -> list[str]:
         """Return the names of all files of a shard."""
         try:
@@ -157,6 +151,13 @@ class ScannedFiles:
         finally:
             os.close(descriptor)
         return data if len(data) == end_byte - first_byte else None
+
+    def remove(self, shard: str, names: Iterable[str]) -> None:
+        """Remove files of a shard. Raises `OSError`."""
+        with self._ledger.held() as book:
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    book.used_bytes -= _removed_bytes(self._folder, f"{_SHARDS}/{shard}/{name}")
 
     def drop(self, shard: str) -> None:
         """Remove the files of a shard, and files that killed processes have left half-written. Raises `OSError`."""
@@ -209,10 +210,6 @@ class ScannedFiles:
     def _release_users(self) -> None:
         release(self._users)
         self._users = -1  # the next file to be opened may get this number
-
-    def _close(self) -> None:
-        self._release_users()
-        os.close(self._folder)
 
 
 def _charge_bytes(num_bytes: int) -> int:

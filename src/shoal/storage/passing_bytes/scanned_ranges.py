@@ -44,6 +44,14 @@ def ranges_named(names: Iterable[str], version: str) -> Iterator[Range]:
             yield Range(int(match[2]), int(match[3]))
 
 
+def names_with(names: Iterable[str], wanted: Range) -> Iterator[str]:
+    """Yield the names of files that hold any of the ``wanted`` bytes, of the shard in any version."""
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is not None and int(match[2]) < wanted.end_byte and wanted.first_byte < int(match[3]):
+            yield name
+
+
 class ScannedRanges:
     """The ranges of one shard that are in files; they may overlap.
 
