@@ -1,0 +1,322 @@
+"""Predicted shuffle quality over the first epoch of the growing order, from the sizes of a listing alone.
+
+A segment mixes only its own shards, and the early ones have few. So a batch varies more than in a perfect shuffle of
+the dataset for two reasons: samples of one chunk meet in it, as in any window, and its other samples are of the shards
+of one segment. With the mean number of companions that a sample has in its batch of its own chunk, ``s_c``, and of
+other chunks of its shard, ``s_s``,
+
+    VR(b) = (1 + rho_c s_c + rho_s s_s + rho' (b - 1 - s_c - s_s)) / (1 - (b - 1) / (N - 1))
+
+is exact on average over seeds, where ``rho_c`` is the correlation of two samples of one chunk, ``rho_s`` that of
+samples of two chunks of one shard, and ``rho'`` what remains between shards. In a window over the whole dataset, as in
+`shoal.quality.prediction`, chunks of one shard meet no more often than others, so that ``rho_s`` makes no difference.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.figures import counted
+from shoal.order.growing.shard_segments import cut_segments, permuted_shards
+from shoal.order.protocol import Order
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.quality.metrics import check_batch, check_correlation, chunk_correlation
+from shoal.quality.prediction import ChunkLayout, companions, predicted_variance_ratio
+
+_ALL_PREDICTED = 32  # segments at the beginning, and as many spread over an epoch: those of its middle are alike
+_MOST_CHUNKS = 1 << 20  # more would change nothing but the time
+_MOST_VARIANCE_RATIO = 2.0
+_LEAST_SHARDS = 1.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentSizes:
+    """The order of a segment, and the samples of its chunks and of its shards."""
+
+    order: Order
+    chunk_samples: NDArray[np.int64]
+    shard_samples: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentQuality:
+    """Expected mixing of the batches of a segment.
+
+    Attributes
+    ----------
+    share
+        Its part of the epoch, from 0 to 1.
+    num_shards, num_chunks
+        Number of shards and of chunks that it has.
+    window_chunks
+        Chunks of it that mix at a time.
+    vr
+        Variance of batches around the mean of the dataset; 1 is a perfect shuffle of the dataset.
+    """
+
+    share: float
+    num_shards: int
+    num_chunks: int
+    window_chunks: int
+    vr: float
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingQuality:
+    """Expected mixing of batches over the first epoch of the growing order.
+
+    Attributes
+    ----------
+    batch
+        Samples of a global batch.
+    rho, shard_rho
+        Correlation of two samples of one chunk, and of two chunks of one shard: 1 if they are all alike.
+    segments
+        The segments in turn.
+    later_vr
+        Variance ratio of later epochs, in which the window is over the whole dataset.
+    """
+
+    batch: int
+    rho: float
+    shard_rho: float
+    segments: tuple[SegmentQuality, ...]
+    later_vr: float
+
+    @property
+    def vr(self) -> float:
+        """The mean variance ratio of the epoch."""
+        return sum(each.share * each.vr for each in self.segments)
+
+    def share_above(self, ratio: float) -> float:
+        """Return the part of the epoch whose batches vary more than this many times as in a perfect shuffle."""
+        return sum(each.share for each in self.segments if each.vr > ratio)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the quality as JSON types."""
+        return asdict(self)
+
+    def warning(self) -> str:
+        """Return a warning if the first batches vary far more than those of later epochs; empty if all is well."""
+        first, last = self.segments[0], self.segments[-1]
+        most = max(_MOST_VARIANCE_RATIO, 1.5 * self.later_vr)
+        if first.vr <= most:
+            return ""
+        alike = f"samples of a shard are alike (rho = {self.shard_rho:.2g} between its chunks)"
+        shards = f"{counted(first.num_shards, 'shard')} at first, {last.num_shards:,} at last"
+        ratios = f"{first.vr:,.1f} times as much as in a perfect shuffle, {last.vr:,.1f} times at the end of the epoch"
+        return (
+            f"{alike}, and the growing order mixes {shards}: batches of {self.batch:,} vary {ratios}, and more than "
+            f"{most:,.1f} times in {self.share_above(most):.2%} of it. With the whole index it would be "
+            f"{self.later_vr:,.1f} times, as in later epochs"
+        )
+
+
+def growing_quality(
+    shard_bytes: ArrayLike,
+    batch: int,
+    *,
+    sample_bytes: float,
+    seed: int = 0,
+    window: Any = None,
+    chunk: Any = None,
+    num_canonical_nodes: int | None = None,
+    rho: float = 1.0,
+    shard_rho: float | None = None,
+    extent_bytes: int = 65536,
+) -> GrowingQuality:
+    """Predict how well each segment of the first epoch is mixed, for shards of which nothing but the sizes is known.
+
+    Parameters
+    ----------
+    shard_bytes
+        Bytes of each shard, in the order of the listing; shape (num_shards,).
+    batch
+        Samples of a global batch.
+    sample_bytes
+        Mean bytes of a sample: of the shards that are indexed, or an estimate.
+    seed, window, chunk, num_canonical_nodes
+        As of `shoal.Dataset.shuffle`.
+    rho, shard_rho
+        See `segments_quality`.
+    extent_bytes
+        Bytes of an extent of the index.
+
+    Examples
+    --------
+    >>> found = growing_quality([2**24] * 1000, 256, sample_bytes=2**16)
+    >>> for each in found.segments[:4]:
+    ...     print(each.num_shards, each.window_chunks, round(each.vr, 1))
+    4 64 64.4
+    8 128 32.6
+    16 256 16.7
+    32 512 8.7
+    >>> growing_quality([2**24] * 1000, 256, sample_bytes=2**16, rho=0.02, shard_rho=0.0).segments[0].vr < 1.1
+    True
+    """
+    sizes = np.asarray(shard_bytes, dtype=np.int64)
+    sizes = sizes[permuted_shards(len(sizes), seed=seed)]
+    window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
+    shard_samples = np.maximum(np.rint(sizes / sample_bytes).astype(np.int64), sizes > 0)
+    extents = -(-shard_samples // max(1, round(extent_bytes / sample_bytes)))
+
+    def part(first: int, stop: int) -> SegmentSizes:
+        here, resolved = (
+            extents[first:stop],
+            resolve_window(
+                extents[first:stop],
+                int(sizes[first:stop].sum()),
+                window=window_bytes,
+                chunk=chunk,
+                num_canonical_nodes=num_canonical_nodes,
+                at_least_two=True,
+            ),
+        )
+        num_chunks = int((-(-here // resolved.extents_per_chunk)).sum())
+        num_samples = int(shard_samples[first:stop].sum())
+        even = np.diff(np.arange(num_chunks + 1) * num_samples // max(1, num_chunks))
+        return SegmentSizes(resolved.order, even, shard_samples[first:stop])
+
+    cuts = cut_segments(sizes, window_bytes=window_bytes)
+    segments = [part(first, stop) for first, stop in itertools.pairwise(cuts)]
+    return segments_quality(segments, part(0, len(sizes)).order, batch, rho=rho, shard_rho=shard_rho)
+
+
+def segments_quality(
+    segments: Sequence[SegmentSizes], later: Order, batch: int, *, rho: float = 1.0, shard_rho: float | None = None
+) -> GrowingQuality:
+    """Predict how well each segment is mixed; those of a long epoch between its ends are interpolated.
+
+    Parameters
+    ----------
+    segments
+        The segments in turn.
+    later
+        The order of later epochs, over all chunks.
+    batch
+        Samples of a global batch; less than all.
+    rho
+        Correlation of two samples of one chunk (`first_correlations`); 1 if they are all alike, the worst case.
+    shard_rho
+        Correlation of samples of two chunks of one shard; 0 if similar samples are not in the same shard. Default: as
+        in one chunk, the worst case.
+
+    Raises
+    ------
+    UsageError
+        The batch does not fit, or a correlation is none.
+    """
+    shard_rho = rho if shard_rho is None else shard_rho
+    for each in (rho, shard_rho):
+        check_correlation(each)
+    filled = [each for each in segments if each.shard_samples.any()]
+    layouts = [ChunkLayout.of(each.chunk_samples) for each in filled]
+    total = sum(layout.num_samples for layout in layouts)
+    check_batch(batch, int(total))
+    in_chunks = sum(layout.num_pairs for layout in layouts)
+    beside = [max(0.0, _pairs(each.shard_samples) - of.num_pairs) for each, of in zip(filled, layouts, strict=True)]
+    correlations = _correlations(total, in_chunks, sum(beside), rho, shard_rho)
+    numbers = np.arange(len(filled))
+    spread = np.linspace(0, max(0, len(filled) - 2), _ALL_PREDICTED).astype(np.int64)  # the last one may be larger
+    chosen = np.unique(np.concatenate([numbers[:_ALL_PREDICTED], spread, numbers[-1:]]))
+    ratios = [
+        _ratio(filled[number].order, layouts[number], beside[number], batch, total, correlations)
+        for number in chosen.tolist()
+    ]
+    chunk_samples = np.concatenate([layout.samples for layout in layouts])
+    some = chunk_samples[:: -(-len(chunk_samples) // _MOST_CHUNKS)]
+    later_vr = predicted_variance_ratio(later, some, batch, rho=rho)
+    rows = zip(filled, layouts, np.interp(numbers, chosen, ratios).tolist(), strict=True)
+    return GrowingQuality(
+        batch,
+        rho,
+        shard_rho,
+        tuple(
+            SegmentQuality(
+                layout.num_samples / total,
+                int(np.count_nonzero(each.shard_samples)),
+                len(layout.samples),
+                min(each.order.parameters.get("chunks", len(layout.samples)), len(layout.samples)),
+                ratio,
+            )
+            for each, layout, ratio in rows
+        ),
+        later_vr,
+    )
+
+
+def first_correlations(keys: ArrayLike, chunk_samples: ArrayLike, shard_samples: ArrayLike) -> tuple[float, float]:
+    """Estimate ``rho`` and ``shard_rho`` of a dataset from a key of the samples of its first segments.
+
+    Keys are compared with their own mean, which itself varies if there are few shards; that is made up for. (1, 1), the
+    worst case, if nothing can be told: of one shard, or if all keys are equal.
+
+    Parameters
+    ----------
+    keys
+        The key of every sample of these segments, by id; numbers if they are floats, else labels.
+    chunk_samples, shard_samples
+        Samples of each of their chunks and shards.
+
+    Examples
+    --------
+    >>> first_correlations(["a"] * 4 + ["b"] * 4 + ["c"] * 4, [2] * 6, [4] * 3)
+    (1.0, 1.0)
+    """
+    samples = np.asarray(shard_samples, dtype=np.float64)
+    num_shards = float(samples.sum()) ** 2 / max(1.0, float(samples @ samples))  # as many as even ones would be
+    array = np.asarray(keys)
+    if num_shards < _LEAST_SHARDS or (array == array[0]).all():
+        return 1.0, 1.0
+    of_shards = chunk_correlation(array, shard_samples)
+    of_chunks = chunk_correlation(array, chunk_samples) if int(np.max(chunk_samples)) > 1 else of_shards
+    mean_varies = max(0.0, of_shards) / (num_shards - 1.0)
+    of_chunks, of_shards = ((each + mean_varies) / (1.0 + mean_varies) for each in (of_chunks, of_shards))
+    in_chunks, in_shards = _pairs(np.asarray(chunk_samples)), _pairs(np.asarray(shard_samples))
+    beside = in_shards - in_chunks
+    between = (of_shards * in_shards - of_chunks * in_chunks) / beside if beside > 0.0 else of_chunks
+    return min(1.0, round(of_chunks, 12)), min(1.0, max(-1.0, round(between, 12)))
+
+
+def _correlations(
+    total: float, in_chunks: float, beside: float, rho: float, shard_rho: float
+) -> tuple[float, float, float]:
+    """Return the correlation of two samples of one chunk, of two chunks of one shard, and of two shards.
+
+    The last makes the sum over all pairs zero, those of a sample with itself included. ``in_chunks`` and ``beside`` are
+    the ordered pairs of the first two kinds.
+    """
+    apart = total * (total - 1.0) - in_chunks - beside
+    if apart > 0.0:
+        return rho, shard_rho, -(total + rho * in_chunks + shard_rho * beside) / apart
+    return rho, -(total + rho * in_chunks) / beside if beside else 0.0, 0.0  # of one shard, all the rest is beside
+
+
+def _ratio(
+    order: Order,
+    layout: ChunkLayout,
+    beside: float,
+    batch: int,
+    total: float,
+    correlations: tuple[float, float, float],
+) -> float:
+    samples, pairs = layout.num_samples, layout.num_pairs
+    inside = min(float(batch), samples)  # of a larger batch, the rest is of other segments
+    of_chunk = companions(order, layout, batch) if batch < samples else pairs / samples
+    others = samples * (samples - 1.0) - pairs
+    of_shard = (inside - 1.0 - of_chunk) * beside / others if others > 0.0 else 0.0
+    met = (of_chunk, of_shard, batch - 1.0 - of_chunk - of_shard)
+    varies = 1.0 + sum(each * number for each, number in zip(correlations, met, strict=True))
+    return max(0.0, round(varies / (1.0 - (batch - 1.0) / (total - 1.0)), 12))
+
+
+def _pairs(samples: NDArray[np.int64]) -> float:
+    """Count the ordered pairs of different samples in one of these."""
+    each = samples.astype(np.float64)
+    return float(each @ (each - 1.0))
