@@ -25,7 +25,7 @@ from shoal.storage.store_protocol import Buffer
 FOLDER = "shoal-scanned"
 _FILLING, _SHARDS, _USERS = "filling", "shards", "users"
 _TRIES_TO_JOIN = 20
-_LOCK_SECONDS = 1.0  # then a scan goes on without leaving its bytes
+_LOCK_SECONDS = 1.0  # then a scan or a stream goes on without
 _NUM_REMOVED_AT_ONCE = 64  # while the ledger is held
 _DIRECTORY_BYTES = 4 << 10  # share of a file in the directory of its shard
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -58,7 +58,7 @@ class ScannedFiles:
         weakref.finalize(self, os.close, self._folder).atexit = False
 
     def _join(self) -> None:
-        with self._ledger.held() as book:
+        with self._ledger.held(_LOCK_SECONDS) as book:
             self._users = open_for_lock(_USERS, os.O_RDWR | os.O_CREAT, directory=self._folder)
             if lock_now(self._users):
                 _remove_all(self._folder)
@@ -69,7 +69,7 @@ class ScannedFiles:
     def leave(self) -> None:
         """Use the files no longer, and remove all of them if no other process does."""
         try:
-            with self._ledger.held() as book:
+            with self._ledger.held(_LOCK_SECONDS) as book:
                 self._release_users()
                 lock = open_for_lock(_USERS, os.O_RDWR, directory=self._folder)
                 try:
@@ -154,7 +154,7 @@ class ScannedFiles:
 
     def remove(self, shard: str, names: Iterable[str]) -> None:
         """Remove files of a shard. Raises `OSError`."""
-        with self._ledger.held() as book:
+        with self._ledger.held(_LOCK_SECONDS) as book:
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     book.used_bytes -= _removed_bytes(self._folder, f"{_SHARDS}/{shard}/{name}")
@@ -163,7 +163,7 @@ class ScannedFiles:
         """Remove the files of a shard, and files that killed processes have left half-written. Raises `OSError`."""
         path = f"{_SHARDS}/{shard}"
         while True:
-            with self._ledger.held() as book:
+            with self._ledger.held(_LOCK_SECONDS) as book:
                 names = self.names(shard)
                 for name in names[:_NUM_REMOVED_AT_ONCE]:
                     book.used_bytes -= _removed_bytes(self._folder, f"{path}/{name}")
