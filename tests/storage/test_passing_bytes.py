@@ -23,6 +23,7 @@ from shoal.errors import StorageError
 from shoal.storage.chunk_cache.chunk_files import write_all
 from shoal.storage.chunk_cache.ledger import LEDGER
 from shoal.storage.files.local_store import LocalStore
+from shoal.storage.http.http_store import HttpStore
 from shoal.storage.memory_store import MemoryStore
 from shoal.storage.passing_bytes import passing_bytes, scanned_files
 from shoal.storage.passing_bytes.passing_bytes import SMALLEST_BYTES, PassingBytes
@@ -341,6 +342,10 @@ def test_wrapped_stores_keep_their_verbs(tmp_path: Path, any_size: None) -> None
         assert way.find(f"{PATH}-put") is None
         way.advise(PATH, 0, 1)
         way.close()
+    http = passing.serving(HttpStore())
+    assert isinstance(http, StatAgain)
+    assert hasattr(http, "fill")
+    assert not isinstance(http, PutIf)
     rule = RetryRule(first_pause_seconds=0.001)
     failing = FaultyStore(MemoryStore(), [Fault("status", requests=[0, 1])])
     stored()

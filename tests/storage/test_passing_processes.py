@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ SOURCE = str(Path(__file__).parents[2] / "src")
 
 # Threads note ranges of the same shards until they are killed; bytes follow from their position.
 NOTER = """
-import random, sys, threading
+import random, sys, threading, time
 sys.path[:0] = [{source!r}]
 from shoal.storage.memory_store import MemoryStore
 from shoal.storage.passing_bytes import passing_bytes
@@ -57,6 +59,8 @@ def note(seed):
 
 for number in range(8):
     threading.Thread(target=note, args=({seed!r} + number,), daemon=True).start()
+while not passing.counters.noted_bytes + passing.counters.refused_bytes:
+    time.sleep(0.001)
 print("noting", flush=True)
 threading.Event().wait()
 """
@@ -81,10 +85,10 @@ def test_a_process_killed_while_it_notes_leaves_no_wrong_byte(tmp_path: Path) ->
     paths = [f"memory://passing/{number}.tar" for number in range(4)]
     for path in paths:
         MemoryStore().put(path, data)
-    rng, served = random.Random(7), 0
+    rng = random.Random(7)
     passing = PassingBytes(str(tmp_path), budget_bytes=budget)
     for attempt in range(8):
-        killed_while_noting(tmp_path, seed=attempt * 100, budget=budget, seconds=0.02 + 0.05 * rng.random())
+        killed_while_noting(tmp_path, seed=attempt * 100, budget=budget, seconds=0.05 * rng.random())
         assert used_bytes(tmp_path) <= budget
         serving = passing.serving(MemoryStore())
         for path in paths:
@@ -93,9 +97,7 @@ def test_a_process_killed_while_it_notes_leaves_no_wrong_byte(tmp_path: Path) ->
                 end = min(len(data), first + rng.choice([500, 30_000, 400_000]))
                 assert serving.read_range(path, first, end) == data[first:end]
                 first = end
-        served = passing.counters.served_bytes - served
-        assert served > 0
-        served = passing.counters.served_bytes
+        assert passing.counters.served_bytes > 0
         for path in rng.sample(paths, 2):
             passing.drop(path)
         assert used_bytes(tmp_path) <= budget
@@ -183,10 +185,22 @@ def test_over_a_fork(tmp_path: Path) -> None:
         store.reads.clear()
         return serving.read_range(PATH, 100, MIB - 100) == data[100 : MIB - 100] and store.reads == []
 
+    def in_threads_of_a_child() -> bool:
+        """All of them find at the same time that the files are to be opened anew."""
+        barrier = threading.Barrier(8)
+
+        def read(_: int) -> bytes:
+            barrier.wait()
+            return serving.read_range(PATH, 0, MIB)
+
+        with ThreadPoolExecutor(8) as threads:
+            return list(threads.map(read, range(8))) == [data] * 8 and store.reads == []
+
     assert in_a_fork(in_child)
     store.reads.clear()
     assert serving.read_range(PATH, 0, MIB) == data
     assert store.reads == []
+    assert in_a_fork(in_threads_of_a_child)
 
     def outlives_its_parent() -> bool:
         reading, writing = os.pipe()
