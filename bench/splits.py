@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.formats.tar.reader import Tar
 from shoal.index.table import Index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.seeds import key, text_keys
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec

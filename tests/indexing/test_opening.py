@@ -15,7 +15,8 @@ from shoal.formats.format_registry import format_named
 from shoal.indexing import open_source as opening
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import load_index, save_index
-from shoal.indexing.open_source import Opened, choose_format, known_suffixes, open_source
+from shoal.indexing.open_source import choose_format, known_suffixes, open_source
+from shoal.indexing.opened_dataset import Opened
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import expand
 

@@ -21,7 +21,8 @@ from shoal.errors import ShardError, UsageError
 from shoal.formats.column_paths import as_columns, length_of, plain_value
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.table import Index
-from shoal.indexing.open_source import Opened, open_source
+from shoal.indexing.open_source import open_source
+from shoal.indexing.opened_dataset import Opened
 from shoal.pack import Writer
 from shoal.pipeline.sample_columns import added_columns, column_scan, kept_parts
 from shoal.pipeline.sample_columns.added_columns import add_columns

@@ -22,7 +22,7 @@ from shoal.errors import ShardError, UsageError
 from shoal.formats.tar.reader import Tar
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.seeds import key
 from shoal.pack import Writer
 from shoal.storage.memory_store import MemoryStore

@@ -236,7 +236,7 @@ def test_worker_processes_map_the_columns(plain_lines: Path, monkeypatch: pytest
     monkeypatch.setattr(pickling, "_SMALL_ROWS", 0)
     stream = shoal.open(plain_lines, index_columns=["lang"]).select(lang="de").shuffle(seed=0).stream
     pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, ())
-    work = WorkerSpec(stream.opened, stream.resolved, pipeline, ReadingOptions())
+    work = WorkerSpec(stream.opened, stream.spec.resolve(), pipeline, ReadingOptions())
     packed = pickling.pack(work)
     [opened] = pickling.unpack(packed).opened.parts
     assert len(packed) < 8000

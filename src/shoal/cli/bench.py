@@ -13,7 +13,7 @@ from shoal.cli.options.argument_types import at_least_one, at_least_zero
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments
 from shoal.cli.options.stream_options import add_decode_argument, add_order_arguments, decoded, requested_dataset
 from shoal.figures import format_bytes, format_count
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.partition import Partition
 from shoal.reading.raw_speed import plain_bytes_per_second
 from shoal.stream.dataset import Dataset

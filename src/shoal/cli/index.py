@@ -38,7 +38,6 @@ from shoal.indexing.index_files import load_index, made_on_purpose
 from shoal.indexing.jobs.index_job import index_job
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.open_source import (
-    Opened,
     choose_format,
     described_shards,
     format_of_index,
@@ -46,6 +45,7 @@ from shoal.indexing.open_source import (
     refuse_unfinished,
     wanted_suffixes,
 )
+from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.split_selection import select_split
 from shoal.order.window.sizing_by_bytes import parse_bytes

@@ -19,7 +19,7 @@ from shoal.cli.options.stream_options import add_order_arguments, requested_orde
 from shoal.figures import format_bytes, format_count
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.changed_shards import looks_indexed
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.window.order import Window
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES

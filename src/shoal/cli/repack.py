@@ -32,7 +32,7 @@ from shoal.cli.options.source_options import (
 )
 from shoal.errors import ShardError, UsageError
 from shoal.figures import counted
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.mixing_gain import FEWEST_CHUNKS, mixedness

@@ -7,55 +7,46 @@ of an object store. Whichever index is used, a shard that it lacks is never left
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import IndexFileError, ShoalError, SourceError, StorageError
+from shoal.errors import IndexFileError, SourceError, StorageError
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import METADATA_NAMES, Folder
 from shoal.formats.format_registry import format_given, format_named, format_of, options_of, suffixes_in_directories
 from shoal.formats.shard_format import Format
 from shoal.formats.tokens.token_files import options_in_name
 from shoal.index.assembly import subset
-from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.indexing.build import OPTIONS, Progress, build_index, scan_rules, small_bytes
+from shoal.indexing.build import OPTIONS, Progress
 from shoal.indexing.changed_shards import ShardCheck
+from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.index_covers_source import describes, match_all
 from shoal.indexing.index_files import (
-    bound_cache,
     load_index,
     publish_beside,
-    save_index,
     store_of_published,
     was_left_by_opening,
 )
-from shoal.indexing.jobs.index_units import PARTS, index_units
-from shoal.indexing.jobs.shared_indexing import JobRank, index_together
-from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
+from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.indexing.manifests_beside import (
     MANIFEST_SUFFIXES,
     Described,
     described,
     described_files,
     in_named_order,
-    versions_beside,
 )
+from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
-from shoal.order.arrays.index_ranges import Runs
-from shoal.storage.cache_directory import UNITS, cache_directory, expand_home, mark_used
-from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.machine_locks import machine_lock
 from shoal.storage.retry import retried, rule_of, with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING_PLAN
@@ -72,39 +63,6 @@ _log = logging.getLogger("shoal")
 _CODEC_UNSAID = ("tfrecord", "litdata", "litdata_tokens")
 # Formats whose shards follow the order of an index.json beside them, even if the format is given.
 _IN_NAMED_ORDER = ("mds", "litdata", "jsonl", "csv", "tsv")
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A dataset, ready to be read.
-
-    ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
-    came from or was cached in; None if there is none. ``check`` must be called before a shard is first used.
-    ``cache`` is where this machine caches the bytes it reads. ``stored`` are the samples that take part if the
-    dataset's own splits exclude some; None for all.
-    """
-
-    store: Store
-    index: Index
-    paths: tuple[str, ...]
-    format: Format
-    index_path: str | None
-    check: ShardCheck
-    cache: ChunkCache | None = None
-    stored: Runs | None = None
-
-    @property
-    def parts(self) -> tuple[Opened, ...]:
-        """The dataset itself: the only one (see `OpenedMixture`)."""
-        return (self,)
-
-    def with_parts(self, parts: tuple[Opened, ...]) -> Opened:
-        """Return the dataset with its only part replaced."""
-        return parts[0]
-
-    def part_of(self, sample_id: int) -> tuple[Opened, int]:
-        """Return the dataset that holds a sample, and the id of the sample there."""
-        return self, sample_id
 
 
 def open_source(
@@ -135,6 +93,26 @@ def open_source(
     than the directory holds; `StorageError`: a shard is missing, or stat fails; `ShardError`: a shard cannot be
     indexed.
     """
+    found = find_source(
+        source, split=split, index=index, format=format, storage_options=storage_options, publish_index=publish_index,
+        cache_dir=cache_dir, progress=progress, job_rank=job_rank,
+    )  # fmt: skip
+    return found.whole if isinstance(found, Unindexed) else found
+
+
+def find_source(
+    source: SourceLike,
+    *,
+    split: SplitLike = None,
+    index: str | os.PathLike[str] | None = None,
+    format: str | Format | None = None,  # noqa: A002
+    storage_options: Mapping[str, Any] | None = None,
+    publish_index: bool = False,
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    job_rank: JobRank | None = None,
+) -> Opened | Unindexed:
+    """Find the shards that ``source`` names, and their index if there is one; arguments and errors of `open_source`."""
     directory = cache_directory(cache_dir)
     source = in_store(source, storage_options)
     once = open_store(source, storage_options)
@@ -162,8 +140,12 @@ def open_source(
         chosen = choose_format(found, opening.format)
         publish = partial(publish_beside, source=found, store=store, replaces=beside, is_asked=publish_index)
         shared = store_of_published(found, storage_options) if publish_index else None
-        made, made_path = _Making(what, store, chosen, directory, progress, publish, job_rank, shared).cached_or_made()
-        opened = opening.opened(made, found.paths, chosen, made_path)
+        making = IndexMaking(what, store, chosen, directory, progress, publish, job_rank, shared)
+        unindexed = Unindexed(making, opening.opened)
+        known = making.cached()
+        if known is None and not selected.left_out:
+            return unindexed
+        opened = unindexed.whole if known is None else unindexed.opened(*known)
     left = samples_left(selected, opened.index, opened.paths, store)
     return opened if left is None else replace(opened, stored=left)
 
@@ -339,7 +321,7 @@ def _compare(opened: Opened, infos: Sequence[ObjectInfo], index_path: str, found
         )
         first, repair = infos[suspects[0]].path, _repair_command(found, index_path)
         _log.warning(text, len(suspects), len(infos), index_path, first, cost, repair)
-    _warn_of_unversioned(infos, index_path)
+    warn_of_unversioned(infos, index_path)
 
 
 def _repair_command(found: Source, index_path: str) -> str:
@@ -348,123 +330,3 @@ def _repair_command(found: Source, index_path: str) -> str:
     words = [index_path] if is_beside else ["SHARDS" if found.kind == "list" else found.asked, "--index", index_path]
     output = ["--output", "FILE"] if scheme_of(index_path) in ("http", "https") else []
     return shlex.join(["shoal", "verify", *words, "--repair-index", *output])
-
-
-def _warn_of_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
-    if unversioned := [info.path for info in infos if not info.version]:
-        text = "%d of %d shards have no etag and no date (the first is %s): only by their sizes are they those of %s"
-        _log.warning(text, len(unversioned), len(infos), unversioned[0], index_path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Making:
-    """Shards whose index is not beside them: it is in the cache of this machine, or must be made.
-
-    ``publish`` may write it beside the shards, and returns its path there; ``shared`` is a store of its own for what
-    ranks exchange there.
-    """
-
-    what: Described
-    store: Store
-    format: Format
-    cache_dir: str
-    progress: Progress | None
-    publish: Callable[[Index], str | None]
-    job_rank: JobRank | None
-    shared: Store | None
-
-    def cached_or_made(self) -> tuple[Index, str | None]:
-        """Return the cached index, else build and cache one; and its file, None if it could not be written."""
-        found, format = self.what.source, self.format  # noqa: A001
-        infos = stat_all(found.paths, self.store)
-        shards = [(info.path, info.num_bytes, info.version) for info in infos]
-        words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
-        words += [self.what.rows] if self.what.rows else []
-        words += versions_beside(found.paths, format, self.store)
-        key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
-        path = str(Path(self.cache_dir, "indexes", f"{key}.index"))
-        num_bytes = sum(info.num_bytes for info in infos)
-        if self.job_rank is not None and self.job_rank.world_size > 1 and num_bytes >= small_bytes(self.store):
-            made = self._cached(path, infos) or self._made_together(self.job_rank, path, infos)
-            if made is not None:
-                return made
-        # Processes of one machine open the same dataset at the same time; one of them does the work.
-        with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as signal_waiting:
-
-            def report(done_bytes: int, total_bytes: int, num_samples: int) -> None:
-                signal_waiting()
-                if self.progress is not None:
-                    self.progress(done_bytes, total_bytes, num_samples)
-
-            if (known := self._cached(path, infos)) is not None:
-                return known
-            index = build_index(
-                found,
-                store=self.store,
-                format=format,
-                progress=report,
-                cache_dir=self.cache_dir,
-                expected=self.what.expected,
-                rows=self.what.rows,
-            )
-            return self._kept(index, path)
-
-    def _cached(self, path: str, infos: Sequence[ObjectInfo]) -> tuple[Index, str | None] | None:
-        local = self._local()
-        try:
-            mark_used(path)
-            if local.find(path) is not None:
-                known = load_index(path, store=local, trusted=True)
-                _warn_of_unversioned(infos, path)
-                return known, self.publish(known) or path
-        except ShoalError as error:
-            _log.warning("the cached index cannot be used and is made again: %s", error.message)
-        return None
-
-    def _kept(self, index: Index, path: str) -> tuple[Index, str | None]:
-        beside = self.publish(index)
-        try:
-            save_index(index, path, store=self._local())
-        except StorageError as error:
-            if beside is None:
-                _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
-            return index, beside
-        bound_cache(self.cache_dir)
-        return index, beside or path
-
-    def _made_together(self, me: JobRank, path: str, infos: Sequence[ObjectInfo]) -> tuple[Index, str | None] | None:
-        """Index the shards together with the other ranks of the job; None if that cannot be done."""
-        if isinstance(self.format, Folder):
-            return None  # nothing is read
-        found, beside = self.what.source, join(self.what.source.root, INDEX_NAME)
-        places: list[tuple[str, Store]] = [(str(Path(self.cache_dir, UNITS)), LocalStore())]
-        if self.shared is not None:
-            places.insert(0, (join(found.root, PARTS), self.shared))
-        elif scheme_of(found.root) or me.local_size < me.world_size:
-            text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
-            how = "; publish_index=True shares that, too" if scheme_of(found.root) else ""
-            _log.info(text, found.asked, self.cache_dir, len(infos), sum(info.num_bytes for info in infos) / 1e9, how)
-
-        def there() -> tuple[Index, str | None] | None:
-            if (known := self._cached(path, infos)) is not None or self.shared is None:
-                return known
-            self.shared.close()  # drops what was known of the index
-            with suppress(ShoalError):
-                if self.shared.find(beside) is not None:
-                    index = load_index(beside, store=self.shared, cache_dir=self.cache_dir)
-                    return (index, beside) if describes(index, found, infos) else None
-            return None
-
-        for directory, parts_store in places:
-            units = index_units(
-                self.what, self.store, self.format, extent_bytes=EXTENT_BYTES, checksum=False,
-                parts_in=partial(UnitParts, directory, store=parts_store),
-            )  # fmt: skip
-            keep = partial(self._kept, path=path)
-            made = index_together(units, me, keep=keep, there=there, progress=self.progress)
-            if made is not None:
-                return made
-        return None
-
-    def _local(self) -> LocalStore:
-        return self.store if isinstance(self.store, LocalStore) else LocalStore()

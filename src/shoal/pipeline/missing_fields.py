@@ -15,8 +15,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import FieldNamesFormat
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.hints import did_you_mean
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.pipeline.stages import (
     BySource,
     Decode,

@@ -14,8 +14,7 @@ from shoal.formats.tables.arrow_columns import arrow_array, arrow_table
 from shoal.formats.tables.arrow_types import is_number, is_numpy_time
 from shoal.formats.tables.arrow_values import numpy_cells, plain_cells, python_values, typed_array
 from shoal.hints import did_you_mean
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.pipeline.collate import collate, column_of
 from shoal.pipeline.stages import Stage, stages_of
 from shoal.pipeline.stored_types import StoredTypes, stored_types

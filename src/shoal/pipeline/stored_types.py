@@ -9,7 +9,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import SchemaFormat
 from shoal.formats.tables.arrow_types import plain_type
 from shoal.formats.tables.table_rows import partition_fields
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.stages import Rename, SelectColumns, Stage, ToTuple
 
 

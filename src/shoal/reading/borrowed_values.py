@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, ViewingFormat, reading_alone
 from shoal.index.shard_scan import Buffer, ShardScan
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.stats.counters import Pins
 
 

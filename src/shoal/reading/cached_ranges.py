@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
@@ -145,10 +144,10 @@ def expect_windows(
         raise
 
 
-def cache_counts(opened: Opened | OpenedMixture, of_workers: dict[str, int] | None = None) -> dict[str, int]:
-    """Return the cache's counts for `Dataset.stats`, of this process and its workers; empty if there is no cache."""
-    caches = {id(part.cache): part.cache for part in opened.parts if part.cache is not None}.values()
-    counts = [*map(_own_counts, caches), of_workers or {}]
+def cache_counts(caches: Iterable[ChunkCache | None], of_workers: dict[str, int] | None = None) -> dict[str, int]:
+    """Return the counts of caches for `Dataset.stats`, of this process and its workers; empty if there is no cache."""
+    distinct = {id(cache): cache for cache in caches if cache is not None}.values()
+    counts = [*map(_own_counts, distinct), of_workers or {}]
     return {name: sum(each.get(name, 0) for each in counts) for name in dict.fromkeys(itertools.chain(*counts))}
 
 

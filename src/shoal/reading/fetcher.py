@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.shard_format import Records, Sample
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.reading_options import ReadingOptions

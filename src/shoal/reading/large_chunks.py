@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.figures import format_bytes
 from shoal.formats.shard_format import SpillingFormat
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 

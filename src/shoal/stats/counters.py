@@ -44,6 +44,9 @@ class Counters:
     there, and ``num_dropped_documents`` those that were too long, where lengths are not in the index.
     Without sequences, ``num_tokens`` are those that `Dataset.tokenize` has made, some of them ahead.
 
+    Of an epoch that grows (``index="grow"``): ``num_pieces`` in which it was read, ``num_indexed_segments`` of its
+    shards, and ``index_wait_seconds`` spent waiting for these.
+
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.
 
@@ -89,6 +92,9 @@ class Counters:
     concurrency: int = 0
     wait_seconds: float = 0.0
     make_seconds: float = 0.0
+    num_pieces: int = 0
+    num_indexed_segments: int = 0
+    index_wait_seconds: float = 0.0
     # Counts by worker processes of their cache use; the cache's own counts are of this process.
     of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     throughput: Throughput | None = field(default=None, repr=False, compare=False)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.decoding.decoders import Decoder
+from shoal.indexing.growing.growing_shards import Growth
 from shoal.order.protocol import Order
 from shoal.order.sampling.shares import Repeats
 from shoal.pipeline.output_format import Formatting
@@ -410,8 +411,13 @@ class Dataset(LengthVerbs):
 
     @property
     def num_samples(self) -> int:
-        """Number of samples in an epoch over all ranks, before any filter."""
-        return self.stream.resolved.num_samples
+        """Number of samples in an epoch over all ranks, before any filter; an estimate while `growth` goes on."""
+        return self.stream.num_samples(self.stream.cursor.epoch)
+
+    @property
+    def growth(self) -> Growth | None:
+        """Shards indexed so far and the estimate of samples, in the order of ``index="grow"``; None in another one."""
+        return self.stream.growth
 
     @property
     def resolved(self) -> ResolvedOrder:

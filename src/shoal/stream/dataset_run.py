@@ -19,7 +19,7 @@ class DatasetRun:
     def __iter__(self) -> Iteration:
         """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""
         refuse_in_worker()
-        return Iteration(self.stream.iterator_spec())
+        return Iteration(self.stream.iterator_spec(grows=True))
 
     @property
     def epoch(self) -> int:

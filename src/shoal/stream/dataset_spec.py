@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import NO_GAPS, Gaps
@@ -20,6 +20,7 @@ from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
 from shoal.pipeline.stages import BySource, Filter, Stage, filters_in
+from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_order
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -42,8 +43,8 @@ class DatasetSpec:
 
     Parameters
     ----------
-    opened
-        Shards and their index.
+    source
+        Shards and their index, or shards that have none yet.
     request
         The order that was asked for; None before `shuffle`: that of storage.
     stored
@@ -58,9 +59,11 @@ class DatasetSpec:
         Stages of each sample, the cutting of batches, and stages of each batch.
     sequences
         How documents are packed into sequences; None if samples are not packed.
+    grows
+        True if `shuffle` may give the growing order, which begins before all shards are indexed.
     """
 
-    opened: Opened | OpenedMixture
+    source: Opened | OpenedMixture | Unindexed
     request: OrderRequest | MixRequest | None = None
     stored: Runs | None = None
     sampling: Sampling | None = None
@@ -73,11 +76,26 @@ class DatasetSpec:
     ranks: Ranks = field(default_factory=Ranks)
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     formatting: Formatting = field(default_factory=Formatting)
+    grows: bool = False
 
     @staticmethod
-    def of(opened: Opened, request: OrderRequest | None = None) -> DatasetSpec:
+    def of(opened: Opened | Unindexed, request: OrderRequest | None = None, *, grows: bool = False) -> DatasetSpec:
         """Describe all samples of a dataset that take part in it."""
-        return DatasetSpec(opened, request, stored=opened.stored)
+        stored = opened.stored if isinstance(opened, Opened) else None
+        return DatasetSpec(opened, request, stored=stored, grows=grows)
+
+    @property
+    def opened(self) -> Opened | OpenedMixture:
+        """Shards and their index, which is made first if there is none."""
+        return self.source.whole if isinstance(self.source, Unindexed) else self.source
+
+    @property
+    def is_growing(self) -> bool:
+        """True if the order is the growing one: a window over all samples, without columns or lengths of the index."""
+        asked, packed = self.request, self.sequences
+        in_window = self.grows and isinstance(asked, OrderRequest) and asked.order is None
+        chosen = self.stored is not None or self.sampling is not None
+        return in_window and not chosen and (packed is None or packed.lengths is None)
 
     def summary(self) -> str:
         """Return a one-line description of the stream."""
@@ -88,6 +106,8 @@ class DatasetSpec:
             if request.asked is not None:
                 order = request.asked.order
                 parts.append(f"shuffle({'window' if order is None else order.name!r}, seed={request.asked.seed})")
+        elif self.is_growing:
+            parts = [repr(self.resolve())]
         else:
             index = self.dataset("repr()").index
             parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
@@ -284,16 +304,17 @@ class DatasetSpec:
 
     def dataset(self, verb: str) -> Opened:
         """Return the dataset; raise `UsageError` for a mixture, which is several."""
-        if isinstance(self.opened, OpenedMixture):
-            msg = f"{verb} works on one dataset, and this is a mixture of {', '.join(self.opened.names)}"
+        opened = self.opened
+        if isinstance(opened, OpenedMixture):
+            msg = f"{verb} works on one dataset, and this is a mixture of {', '.join(opened.names)}"
             raise UsageError(msg, hint=f"call {verb} on its sources, before mix()")
-        return self.opened
+        return opened
 
     @property
     def seeded_stages(self) -> tuple[Stage, ...]:
         """The stages of samples, with the seed of the order for those that have none of their own."""
         # Those of a mixture have other numbers than those of its sources, of which the first has the same ids.
-        first_number = _OF_MIXTURES * self.opened.depth if isinstance(self.opened, OpenedMixture) else 0
+        first_number = _OF_MIXTURES * self.source.depth if isinstance(self.source, OpenedMixture) else 0
         return seeded(self.stages, 0 if self.request is None else self.request.seed, first_number=first_number)
 
     @property
@@ -319,8 +340,10 @@ class DatasetSpec:
             return None
         return asked.packing
 
-    def resolve(self) -> Resolved:
+    def resolve(self) -> Resolved | ResolvedGrowing:
         """Return the order resolved to integers."""
+        if self.is_growing and isinstance(self.request, OrderRequest) and not isinstance(self.source, OpenedMixture):
+            return replace(growing_order(self.source, self.request), delivered=self.delivered, gaps=self.gaps)
         if (asked := self.sequences) is not None and asked.lengths is not None:
             documents = self._resolved_samples(NO_GAPS)
             if documents.num_samples > FOREVER // 2:
@@ -330,8 +353,8 @@ class DatasetSpec:
         return self._resolved_samples(self.gaps)
 
     def _resolved_samples(self, gaps: Gaps) -> ResolvedOrder | ResolvedMixture:
-        if isinstance(self.request, MixRequest) and isinstance(self.opened, OpenedMixture):
-            return ResolvedMixture.of(self.request, self.opened, self.delivered, gaps)
+        if isinstance(self.request, MixRequest) and isinstance(self.source, OpenedMixture):
+            return ResolvedMixture.of(self.request, self.source, self.delivered, gaps)
         opened, request = self.dataset("resolve()"), self.request
         asked = request if isinstance(request, OrderRequest) else OrderRequest(Sequential())
         return ResolvedOrder(

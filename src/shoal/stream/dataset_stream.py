@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShuffleWarning, StateError, UsageError
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.growing.growing_shards import Growth
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Start
 from shoal.order.partition import Partition, check_rank
@@ -25,10 +26,12 @@ from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
+from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_as_saved
+from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.certificates.certificate import Certificate, differences
@@ -42,6 +45,8 @@ from shoal.stream.map_view import MapView
 from shoal.stream.mixing.mixture_quality import mixture_quality, warning_about_any
 from shoal.stream.shuffle_quality import quality_of
 
+_log = logging.getLogger("shoal")
+
 
 class Stream:
     """The parts of a dataset, as `Dataset.stream`: for the loaders and commands of shoal, and not public.
@@ -53,6 +58,7 @@ class Stream:
         self.spec = spec
         self.counters = Counters()
         self.cursor = Cursor()
+        self._has_told_estimate = False
 
     @property
     def opened(self) -> Opened:
@@ -60,7 +66,7 @@ class Stream:
         return self.spec.dataset("this method")
 
     @cached_property
-    def resolved(self) -> Resolved:
+    def resolved(self) -> Resolved | ResolvedGrowing:
         """The order resolved to integers."""
         return self.spec.resolve()
 
@@ -74,8 +80,12 @@ class Stream:
         """The partition of epochs at the world size of this process."""
         return self.spec.partition(self.spec.ranks.resolve()[1])
 
-    def iterator_spec(self, collate: Callable[[list[Any]], Any] = usual_collate) -> IteratorSpec:
-        """Describe the next iterator, which begins at the cursor; warn if it will mix badly. Nothing is read.
+    def iterator_spec(
+        self, collate: Callable[[list[Any]], Any] = usual_collate, *, grows: bool = False
+    ) -> IteratorSpec:
+        """Describe the next iterator, which begins at the cursor; warn if it will mix badly. No samples are read.
+
+        Whoever allows that the epoch ``grows`` does not rely on its number of steps.
 
         Raises
         ------
@@ -83,16 +93,22 @@ class Stream:
             A chunk is too large for the memory limit, or sources of a mixture are known to have other fields.
         """
         spec, resolved = self.spec, self.resolved
-        opened, options = spec.opened, spec.reading
+        options = spec.reading
         rank, world_size = spec.ranks.resolve()
         partition = spec.partition(world_size)
         if spec.refills and spec.batching is None:
             msg = f"{spec.filler} fills batches, and this dataset has none"
             raise UsageError(msg, hint="call batch() after it")
-        if spec.batching is not None and collate is usual_collate and isinstance(opened, OpenedMixture):
-            refuse_other_fields(opened, spec.stages)
-        if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
-            warnings.warn(message, ShuffleWarning, stacklevel=3)
+        growing = resolved if isinstance(resolved, ResolvedGrowing) else None
+        opened: Opened | OpenedMixture
+        if isinstance(resolved, ResolvedGrowing):
+            opened, resolved = resolved.first
+        else:
+            opened = spec.opened
+            if spec.batching is not None and collate is usual_collate and isinstance(opened, OpenedMixture):
+                refuse_other_fields(opened, spec.stages)
+            if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
+                warnings.warn(message, ShuffleWarning, stacklevel=3)
         for part, order in zip(opened.parts, resolved.parts, strict=True):
             refuse_too_large(part, order, options.memory_limit_bytes)
             expect_windows(part, order, world_size, options.memory_limit_bytes)
@@ -100,15 +116,32 @@ class Stream:
         fields = None if spec.sequences is None else spec.sequences.fields
         stages = (spec.seeded_stages, spec.batch_stages)
         pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting, sequences=fields)
-        work = WorkerSpec(opened, resolved, pipeline, options)
+        work = WorkerSpec(opened, resolved, pipeline, options, growing)
         cursor = self.cursor
         start, taken, sequences = cursor.start
         begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
-        return IteratorSpec(work, *begin)
+        return IteratorSpec(work, *begin, grows=grows and not spec.refills and work.grows(cursor.epoch))
+
+    @property
+    def growth(self) -> Growth | None:
+        """Shards indexed so far, of a dataset in the growing order; None in another one."""
+        return self.resolved.growing.growth() if isinstance(self.resolved, ResolvedGrowing) else None
+
+    def num_samples(self, epoch: int) -> int:
+        """Return the samples of an epoch over all ranks; an estimate while some of its shards are not indexed."""
+        resolved = self.resolved
+        if isinstance(resolved, ResolvedGrowing) and resolved.grows(epoch):
+            growth = resolved.growing.growth()
+            if not self._has_told_estimate:
+                self._has_told_estimate = True
+                text = "%d of %d shards are indexed: the epoch has about %d samples, give or take %d"
+                _log.info(text, growth.num_indexed_shards, growth.num_shards, growth.num_samples, growth.error)
+            return growth.num_samples
+        return resolved.num_samples_of(epoch)
 
     def length(self) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples."""
-        num_samples = self.resolved.num_samples_of(self.cursor.epoch)
+        num_samples = self.num_samples(self.cursor.epoch)
         if self.spec.batching is not None and not self.spec.refills:
             return self.partition.num_batches(num_samples)
         if self.spec.filters or self.spec.refills:
@@ -132,6 +165,8 @@ class Stream:
         resolved, size = self.resolved, count_of(batch, "quality(batch=)")
         if isinstance(resolved, ResolvedSequences):
             size, resolved = resolved.documents_in(size), resolved.documents
+        if isinstance(resolved, ResolvedGrowing):
+            resolved = resolved.of_epoch(1)
         if isinstance(resolved, ResolvedMixture):
             return mixture_quality(resolved, size, key=key, rho=rho)
         return quality_of(resolved, size, key=key, rho=rho)
@@ -241,6 +276,7 @@ class Stream:
         if hasattr(state, "keys") and "check" not in state and isinstance(self.resolved, ResolvedOrder):
             state = self._adopted(self.resolved, state)
         saved = State.from_dict(state)
+        self._meet(saved)
         resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch
         starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
         if saved.deals:
@@ -250,6 +286,19 @@ class Stream:
         self.cursor.begin(epoch, starts.get(epoch, Start()), starts)
         self.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         self.cursor.deliveries.forget()
+
+    def _meet(self, saved: State) -> None:
+        """Take the growing order if a state is of it, and the ordinary one if not: the same run may have had either."""
+        spec, is_growing = self.spec, saved.order.get("name") == Growing.name
+        if isinstance(spec.source, OpenedMixture) or not isinstance(spec.request, OrderRequest) or spec.request.order:
+            return
+        if is_growing and replace(spec, grows=True).is_growing:
+            asked = growing_as_saved(spec.source, spec.request, saved)
+            known = self.resolved
+            if not (isinstance(known, ResolvedGrowing) and known.state_order == asked.state_order):
+                self.resolved = replace(asked, delivered=spec.delivered, gaps=spec.gaps)
+        elif not is_growing and isinstance(self.resolved, ResolvedGrowing):
+            self.resolved = replace(spec, grows=False).resolve()
 
     def _adopted(self, resolved: ResolvedOrder, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the state of a checkpoint of the library whose order this is; other mappings as they are."""
@@ -265,10 +314,10 @@ class Stream:
 
     def certificate(self) -> dict[str, Any]:
         """Return the certificate of what was delivered in this process."""
-        resolved, index = self.resolved, self.spec.opened.index
+        resolved = self.resolved
         parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in self.cursor.deliveries.parts().items()}
         kind, seed = hashes_of(resolved).kind, resolved.seed
-        return Certificate(index.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
+        return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
     def check_certificate(self, certificate: Mapping[str, Any]) -> None:
         """Verify that what was due was delivered; see `Dataset.check_certificate`."""
@@ -280,7 +329,7 @@ class Stream:
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and those of the chunk cache."""
-        return self.counters.as_dict() | cache_counts(self.spec.opened, self.counters.of_workers)
+        return self.counters.as_dict() | cache_counts(self.spec.source.caches, self.counters.of_workers)
 
 
 def _pairs(positions: Any) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from shoal.formats.tokens.token_files import Tokens, token_itemsize
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.stored_types import class_labels
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 

@@ -11,6 +11,7 @@ from typing import Any
 from shoal.errors import StateError
 from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition
+from shoal.order.state_dict import MAX_POSITION
 from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 
 NONE_AT_HAND: Iterator[Any] = iter(())
@@ -28,6 +29,9 @@ class Position:
     taken. ``later`` has the places in later epochs from which it will go on (`RankPlace`). Where it packs documents,
     ``num_sequences`` have been yielded of the documents behind those.
 
+    While an epoch grows (`shoal.reading.growing`), its end is not known: ``num_samples`` are those up to the last whole
+    global batch that can be made now, and there is no last step.
+
     ``num_made`` are made, and those of them that ``at_hand`` has left are not yielded yet: an iterator over a list,
     which knows how many are left, so that nothing is counted for each.
     """
@@ -44,6 +48,7 @@ class Position:
     rank: int | None = None
     later: Mapping[int, Start] = field(default_factory=dict)
     num_sequences: int = 0
+    grows: bool = False
     at_hand: Iterator[Any] = field(default=NONE_AT_HAND, init=False, repr=False, compare=False)
 
     @property
@@ -59,12 +64,18 @@ class Position:
         """Set ``num_yielded``, ``num_sequences`` and ``received``."""
         self.num_yielded, self.num_sequences, self.received = place
 
+    def end_at(self, num_samples: int) -> None:
+        """Note that the epoch has so many samples: it grows no longer."""
+        self.num_samples, self.grows = num_samples, False
+
     @property
     def num_steps(self) -> int:
         """Number of batches, or of positions without batches, from the start to the end of the epoch.
 
         Where ranks fill their batches, the number of samples in the share of this one.
         """
+        if self.grows:
+            return MAX_POSITION
         if self.rank is not None:
             return self.partition.num_samples_of(self.rank, self.num_samples - self.start)
         return self.partition.num_batches(self.num_samples, self.start)
@@ -85,6 +96,8 @@ class Position:
         """The position after all samples yielded, in this epoch."""
         if not self.num_yielded:
             return self.start
+        if self.grows:  # all batches so far were whole
+            return self.start + self.num_yielded * self.partition.global_batch
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         return self.partition.end_of(-(-self.num_yielded // size) - 1, self.num_samples, self.start)
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import OpenedMixture
 from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages import BySource, Filter, in_epoch, run_stages
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.resolved_sequences import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
@@ -40,8 +41,8 @@ class MapView:
     which gave its id, else the current epoch of the dataset.
     """
 
-    def __init__(self, spec: DatasetSpec, resolved: Resolved, cursor: Cursor) -> None:
-        opened = spec.opened
+    def __init__(self, spec: DatasetSpec, resolved: Resolved | ResolvedGrowing, cursor: Cursor) -> None:
+        opened = resolved.growing.whole if isinstance(resolved, ResolvedGrowing) else spec.opened
         self._opened = opened if isinstance(opened, OpenedMixture) else with_chosen(opened, spec.stages)
         self._resolved, self._cursor = resolved, cursor
         self._stages = tuple(
@@ -82,7 +83,7 @@ class MapView:
 
 def batches_of_ids(spec: IteratorSpec) -> Iterator[list[int]]:
     """Yield the sample ids of each batch of a rank, repeats included, reading no data; one id each without batches."""
-    work, position = spec.work, spec.position()
+    work, position = spec.work.of_epoch(spec.epoch), spec.position()
     for share, _ in shares_of(work.resolved.epoch(spec.epoch), work.pipeline, position):
         ids: list[int] = [_Due.in_epoch(number, spec.epoch) for number in share.ids.tolist()]
         if position.partition.batched:

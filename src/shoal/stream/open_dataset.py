@@ -11,7 +11,8 @@ from typing import Any, cast
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
-from shoal.indexing.open_source import open_source
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.open_source import find_source
 from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
@@ -47,7 +48,10 @@ def open_dataset(
         ``dataset_dict.json`` (Hugging Face) or ``.nv-meta/split.yaml`` (Energon).
     index
         Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; if there is
-        none, an index is built and cached.
+        none, an index is built and cached. ``"grow"`` begins before: `Dataset.shuffle` gives an order of which the
+        first shards are indexed in seconds, and the others while these are read (docs/guides/first-batch.md).
+        ``"wait"`` never does that. With neither, it happens in a process that is the only rank, if building the index
+        would take more than a few seconds; a line in the log says so.
     format
         "tar", "jsonl", "parquet" ..., if suffixes do not tell the format, or an object of `shoal.formats` with options.
     storage_options
@@ -88,9 +92,17 @@ def open_dataset(
 
 
 def _open_shards(
-    source: SourceLike, *, publish_index: bool, index_columns: ColumnsLike, cache: Any, **arguments: Any
+    source: SourceLike, *, index: Any, publish_index: bool, index_columns: ColumnsLike, cache: Any, **arguments: Any
 ) -> Dataset:
-    opened = open_source(source, publish_index=publish_index, job_rank=job_rank(), **arguments)
+    wanted = index if index in ("grow", "wait") else None
+    found = find_source(
+        source, publish_index=publish_index, job_rank=job_rank(), index=None if wanted else index, **arguments
+    )
+    grows = wanted == "grow"
+    if grows and isinstance(found, Unindexed) and not index_columns:
+        kept = chunk_cache_of(cache, dataset=found.identity)
+        return Dataset(DatasetSpec.of(found if kept is None else replace(found, cache=kept), grows=True))
+    opened = found.whole if isinstance(found, Unindexed) else found
     if not opened.index.num_samples:
         met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
         msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"
@@ -99,4 +111,4 @@ def _open_shards(
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
-    return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept)))
+    return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept), grows=grows))

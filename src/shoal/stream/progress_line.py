@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.figures import format_bytes, format_count
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
 from shoal.reading.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.stream.iterating.iterator_specs import WorkerSpec
 from shoal.stream.iterator_position import Position
 
@@ -24,11 +23,11 @@ class ProgressLine:
     """
 
     def __init__(
-        self, position: Position, counters: Counters, opened: Opened | OpenedMixture, *, who: str = ""
+        self, position: Position, counters: Counters, caches: Sequence[ChunkCache | None], *, who: str = ""
     ) -> None:
         self._line = LiveLine(log_every_seconds=_LOG_EVERY_SECONDS)
         self._position, self._who = position, who
-        self._counters, self._opened = counters, opened
+        self._counters, self._caches = counters, caches
 
     def step(self) -> None:
         """Update the line after a batch or sample was received."""
@@ -43,8 +42,8 @@ class ProgressLine:
 
     def _show(self) -> None:
         position = self._position
-        share = position.num_yielded / max(1, position.num_steps)
-        stats = self._counters.as_dict() | cache_counts(self._opened, self._counters.of_workers)
+        share = None if position.grows else position.num_yielded / max(1, position.num_steps)
+        stats = self._counters.as_dict() | cache_counts(self._caches, self._counters.of_workers)
         self._line.draw(f"shoal: {progress_text(stats, epoch=position.epoch, share=share)}{self._who}")
 
 
@@ -54,12 +53,16 @@ def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> P
     if not work.options.progress or pipeline.rank or pipeline.worker:
         return None
     who = f"  (worker 0 of {pipeline.num_workers})" if pipeline.num_workers > 1 else ""
-    return ProgressLine(position, counters, work.opened, who=who)
+    return ProgressLine(position, counters, work.caches, who=who)
 
 
-def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float) -> str:
-    """Format the main numbers of `Dataset.stats`, most important first: a narrow terminal cuts off the rest."""
-    parts = [f"epoch {epoch}  {share:4.0%}", f"{format_count(stats['samples_per_second'])} samples/s"]
+def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float | None) -> str:
+    """Format the main numbers of `Dataset.stats`, most important first: a narrow terminal cuts off the rest.
+
+    ``share`` is the part of the epoch that is done; None while its end is not known.
+    """
+    done = f"{stats['num_samples']:,} samples, still indexing" if share is None else f"{share:4.0%}"
+    parts = [f"epoch {epoch}  {done}", f"{format_count(stats['samples_per_second'])} samples/s"]
     parts.append(f"{format_bytes(stats['read_bytes_per_second'])}/s")
     if stats["wait_share"] is not None:
         parts.append(f"waiting {stats['wait_share']:.0%} (limit: {stats['bottleneck']})")

@@ -15,7 +15,7 @@ from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck, rows_of
 from shoal.indexing.checksums import extent_checksums, record_checksums
 from shoal.indexing.index_files import save_index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.record_checksums import FRAMES, RECORD_CRCS
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_protocol import Store

@@ -21,7 +21,6 @@ from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.index_files import load_index
 from shoal.indexing.open_source import (
-    Opened,
     choose_format,
     described_shards,
     format_of_index,
@@ -29,6 +28,7 @@ from shoal.indexing.open_source import (
     open_source,
     wanted_suffixes,
 )
+from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore

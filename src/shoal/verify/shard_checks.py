@@ -22,7 +22,7 @@ from shoal.index.shard_scan import ShardScan, has_foreign_borders
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.changed_shards import first_difference, looks_indexed, rows_of
 from shoal.indexing.manifests_beside import needed_beside
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
 from shoal.reading.checks.checked_reads import parse_unit

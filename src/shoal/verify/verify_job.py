@@ -22,7 +22,7 @@ from shoal.indexing.build import OPTIONS
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.jobs.shard_units import cut_units, spans
 from shoal.indexing.jobs.unit_parts import UnitParts
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike
 from shoal.reading.checks.record_checksums import FRAMES, RECORD_CRCS
 from shoal.storage.cache_directory import expand_home

@@ -12,7 +12,7 @@ from shoal.cli.options.argument_types import names
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column
 from shoal.index.table import Index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES, add_columns, new_columns
 
 

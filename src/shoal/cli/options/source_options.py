@@ -15,7 +15,8 @@ from shoal.formats.format_registry import FORMATS
 from shoal.formats.shard_format import Format
 from shoal.formats.tokens.token_files import options_in_name
 from shoal.hints import did_you_mean
-from shoal.indexing.open_source import Opened, open_source
+from shoal.indexing.open_source import open_source
+from shoal.indexing.opened_dataset import Opened
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.store_of_url import DEADLINE, deadline_of
 from shoal.stream.mixture_files.mixture_from_file import is_mixture_file

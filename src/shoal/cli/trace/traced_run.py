@@ -26,7 +26,7 @@ from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index, check_ids
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS

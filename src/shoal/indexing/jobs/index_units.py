@@ -179,14 +179,17 @@ class IndexUnits:
                 hint=f"run them, then finish again; parts are looked for in {without_secrets(self.parts.directory)}",
             )
         there = [part for part in parts if part is not None]
-        metadata = {name: value for name, value in there[0].metadata.items() if name != _NUM_HASHED}
-        index = joined(there, metadata=metadata, most_samples_with_sizes=MANY_SAMPLES - 1)
+        index = joined(there, metadata=self.common_metadata(there[0]), most_samples_with_sizes=MANY_SAMPLES - 1)
         planned = [(task.name, task.num_bytes, task.version) for task in self.shards]
         found = list(zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True))
         if found != planned:
             msg = f"{self.request.source.asked}: the parts of this job are not those of the shards that were planned"
             raise UsageError(msg, hint="plan the job again; nothing was written")
         return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in there)
+
+    def common_metadata(self, part: Index) -> dict[str, Any]:
+        """Return the metadata of a part without what is of this part alone."""
+        return {name: value for name, value in part.metadata.items() if name != _NUM_HASHED}
 
     def part(self, number: int) -> Index | None:
         """Return the index of the shards of one unit; None if it has not been left yet."""
@@ -230,14 +233,16 @@ def index_units(
     checksum: bool,
     parts_in: Callable[[str], UnitParts],
     shards: Sequence[ScanTask] | None = None,
+    cuts: Sequence[int] | None = None,
 ) -> IndexUnits:
     """Plan the units of an index; ``parts_in`` gives the place for their parts by the id of the plan.
 
     The id covers all that the index depends on: names, sizes and versions of shards, their format and how they are
-    scanned and cut. ``shards`` are those of `scan_tasks`, if they are known already.
+    scanned and cut. ``shards`` are those of `scan_tasks`, if they are known already, and ``cuts`` says where they are
+    cut into units.
     """
     tasks = scan_tasks(what.source, store=store, format=format, expected=what.expected) if shards is None else shards
-    cuts = cut_units([task.num_bytes for task in tasks])
+    cuts = cut_units([task.num_bytes for task in tasks]) if cuts is None else list(cuts)
     listing = [(task.name, task.num_bytes, task.version, task.index) for task in tasks]
     words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), extent_bytes, checksum, cuts, listing]
     words += [dict(what.rows)] if isinstance(format, Folder) else []

@@ -23,7 +23,8 @@ _log = logging.getLogger("shoal")
 
 _Kept = TypeVar("_Kept")
 
-_KEEP_SECONDS = 7 * 86_400.0
+KEEP_SECONDS = 7 * 86_400.0
+"""Time after which the parts of a job that nobody goes on with are removed."""
 _LEAST_WAIT_SECONDS = 1.0
 _UNKNOWN_WAIT_SECONDS = 5.0  # of a rank that has no share, and does not know how long one takes
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -73,13 +74,13 @@ def _shared(
     progress: Progress | None,
 ) -> _Kept | None:
     parts = units.parts
-    parts.begin(keep_seconds=_KEEP_SECONDS)
+    parts.begin(keep_seconds=KEEP_SECONDS)
     if (found := there()) is not None:
         parts.close()
         return found
     text = "%s: rank %d of %d indexes its share of %d units, and exchanges parts with the others through %s"
     _log.info(text, units.request.source.asked, *me[:2], units.num_units, without_secrets(parts.directory))
-    sharing = _Sharing(units, me, progress)
+    sharing = Sharing(units, me, progress)
     sharing.run_own_share()
     num_failures = 0
     while parts.is_open():
@@ -98,32 +99,41 @@ def _shared(
     return there()
 
 
-class _Sharing:
-    """The part of one rank in the work."""
+class Sharing:
+    """The part of one rank in the work on some units; by default on all, with the processors of this machine."""
 
-    def __init__(self, units: IndexUnits, me: JobRank, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        units: IndexUnits,
+        me: JobRank,
+        progress: Progress | None,
+        numbers: range | None = None,
+        *,
+        num_processors: int | None = None,
+    ) -> None:
+        self._num_processors = usable_processors() if num_processors is None else num_processors
         self._units, self._me, self._progress = units, me, progress
+        self._numbers = range(units.num_units) if numbers is None else numbers
         self._wait_seconds = _LEAST_WAIT_SECONDS
         self._num_run = 0
         self._is_alone = False
         # Each rank takes over units of others in an order of its own, so that few do the same work.
-        self._order = sorted(range(units.num_units), key=self._turn)
+        self._order = sorted(self._numbers, key=self._turn)
 
     def _turn(self, number: int) -> bytes:
         return hashlib.blake2b(f"{self._me.rank} {number}".encode(), digest_size=8).digest()
 
     def run_own_share(self) -> None:
         """Run the units that are due from this rank alone."""
-        share = set(range(self._me.rank, self._units.num_units, self._me.world_size))
-        own = [number for number in self._units.missing() if number in share]
-        longest_seconds = self._run(own, num_processes=max(1, usable_processors() // self._me.local_size))
+        own = [number for number in self._missing() if number % self._me.world_size == self._me.rank]
+        longest_seconds = self._run(own, num_processes=max(1, self._num_processors // self._me.local_size))
         # Shards that are read side by side finish in bursts; those of other ranks come about as often.
         usual_seconds = 2 * longest_seconds if own else _UNKNOWN_WAIT_SECONDS
         self._wait_seconds = max(_LEAST_WAIT_SECONDS, usual_seconds)
 
     def is_complete(self) -> bool:
         """Return True if all parts are there."""
-        return not self._units.missing()
+        return not self._missing()
 
     def is_finished_by_another(self) -> bool:
         """Wait for ranks before this one to finish the job, as one is enough; return True if one does."""
@@ -137,23 +147,26 @@ class _Sharing:
 
     def wait_or_take_over(self) -> None:
         """Wait while parts of other ranks come; once none has come for a while, run some units that are missing."""
-        missing, since_seconds = self._units.missing(), time.monotonic()
+        missing, since_seconds = self._missing(), time.monotonic()
         while missing and time.monotonic() - since_seconds < self._wait_seconds:
             time.sleep(min(_LONGEST_PAUSE_SECONDS, self._wait_seconds / 10))
             if not self._units.parts.is_open():
                 return
-            before, missing = missing, self._units.missing()
+            before, missing = missing, self._missing()
             if len(missing) != len(before):
                 since_seconds = time.monotonic()
         # If nobody else is there at all, all processors of this machine are ours.
-        self._is_alone = len(missing) == self._units.num_units - self._num_run and bool(missing)
+        self._is_alone = len(missing) == len(self._numbers) - self._num_run and bool(missing)
         while missing and self._units.parts.is_open():
             some = self._some(missing)
             text = "%d of %d units are missing since %.1f s: this rank takes over %d of them"
-            _log.info(text, len(missing), self._units.num_units, time.monotonic() - since_seconds, len(some))
+            _log.info(text, len(missing), len(self._numbers), time.monotonic() - since_seconds, len(some))
             share = 1 if self._is_alone else self._me.local_size
-            self._run(some, num_processes=max(1, usable_processors() // share))
-            missing = self._units.missing()
+            self._run(some, num_processes=max(1, self._num_processors // share))
+            missing = self._missing()
+
+    def _missing(self) -> list[int]:
+        return [number for number in self._units.missing() if number in self._numbers]
 
     def _some(self, missing: Sequence[int]) -> list[int]:
         wanted, some, num_shards = set(missing), [], 0

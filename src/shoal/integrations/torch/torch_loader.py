@@ -24,6 +24,7 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec
+from shoal.stream.iterating.piece_maker import PieceMaker, maker_of
 from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
@@ -168,7 +169,7 @@ class DataLoader:
 
     def __iter__(self) -> Iteration:
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
-        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate)
+        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, grows=True)
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
@@ -186,13 +187,13 @@ class DataLoader:
         self._newest = weakref.ref(iteration)
         return iteration
 
-    def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
+    def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | PieceMaker | Prefetcher:
         """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
         spec = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
         if self.pin_memory and can_pin():
             spec = spec.gathered_into(pinned_array)
             finish = self._pinned_after(finish)
-        maker = BatchMaker(spec, partial(map, finish))
+        maker = maker_of(spec, partial(map, finish))
         if not self.prefetch_factor:
             return maker
         return Prefetcher(Iteration(spec, maker), limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)

@@ -207,7 +207,13 @@ class WorkerBatches:
         """Return the next batch, waiting for the worker that makes it."""
         position, filler = self.position, self._filler
         if filler is None:
+            if not position.grows and position.num_yielded >= position.num_steps:
+                raise StopIteration
             made = self._received()
+            if position.grows and made.num_samples is not None:
+                position.end_at(made.num_samples)
+            if made.is_over:
+                raise StopIteration
             position.num_yielded += 1
             position.received = position.received.plus(made.proof)
             return made.batch

@@ -21,7 +21,7 @@ from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.formats.tar.reader import Tar
 from shoal.formats.writing.written_formats import TABLE_FORMATS, options_of_shard
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
 from shoal.pack.destination import Output

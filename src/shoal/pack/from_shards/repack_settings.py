@@ -17,7 +17,7 @@ from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
 from shoal.pack.from_shards.selection import Selection, repeats_of_columns, without_duplicates

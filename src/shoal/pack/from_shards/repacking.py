@@ -27,7 +27,8 @@ from shoal.formats.shard_format import Format
 from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.indexing.open_source import Opened, open_source
+from shoal.indexing.open_source import open_source
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import (

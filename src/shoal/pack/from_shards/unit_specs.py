@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.index.assembly import subset
 from shoal.index.table import Index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.sampling.shares import Repeats
 from shoal.order.sequential_and_full import Sequential

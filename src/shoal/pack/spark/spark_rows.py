@@ -12,7 +12,7 @@ from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.column_kinds import kinds_of_rows, schema_of_kinds
 from shoal.formats.tables.rows_to_columns import table_of_rows
 from shoal.formats.writing.written_formats import TABLE_FORMATS
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pack.from_shards.new_schemas import options_like
 from shoal.pack.partitions.partition_reader import PartitionReader
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.formats.field_columns import Columns, Kind, Kinds, Record
 from shoal.formats.shard_format import ColumnarFormat, RecordFormat, Records
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.stages import BySource, FillMissing, Rename, SelectColumns, Stage, ToTuple, WithIds
 from shoal.reading.checks.salvage import SalvagedRecords
 from shoal.reading.fetcher import Fetcher

@@ -12,7 +12,7 @@ from shoal.formats.column_paths import Column
 from shoal.formats.folder.reader import Folder
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.column_scan import ScannedColumns, scan_columns
 from shoal.pipeline.stored_types import class_labels
 

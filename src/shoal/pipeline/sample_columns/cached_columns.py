@@ -14,7 +14,7 @@ from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.formats.column_paths import as_columns
 from shoal.formats.format_registry import options_of
 from shoal.indexing.index_files import bound_cache, load_index, save_index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.added_columns import add_columns, new_columns
 from shoal.storage.cache_directory import cache_directory, mark_used
 from shoal.storage.files.local_store import LocalStore

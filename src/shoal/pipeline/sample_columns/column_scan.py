@@ -32,7 +32,7 @@ from shoal.formats.shard_format import (
 from shoal.formats.tables.field_values import cells_as_list, field_lengths, field_values, inner_column
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.index.table import Index, own_bytes
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.column_lookup import ColumnLookup, check_source, refuse_unknown, wanted_members
 from shoal.pipeline.sample_columns.column_parts import (
     JoinedColumn,

@@ -15,7 +15,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import options_of
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.build import SMALL_BYTES, SMALL_REMOTE_BYTES
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.column_parts import Part, SpanValues
 from shoal.storage.cache_directory import Scratch, cache_directory
 from shoal.storage.stat_many import stat_all

@@ -16,7 +16,7 @@ from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import ColumnRecords, Records, Sample, Span
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.cached_ranges import read_cached
 from shoal.reading.checks.record_checksums import wrong_extent
 from shoal.reading.remote.read_buffer import ReadBuffer

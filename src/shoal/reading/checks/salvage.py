@@ -23,7 +23,7 @@ from shoal.errors import ShardError
 from shoal.formats.shard_format import Records, Sample
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import locate
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.checked_reads import CHANGED_HINT, parse_unit, read_records, read_unit
 from shoal.reading.checks.record_checksums import knows_records, wrong_records
 from shoal.reading.schedule.units import RecordUnits, UnitRead, extent_of, extent_read, starts_in

@@ -13,7 +13,7 @@ from time import perf_counter as _clock
 from typing import Any, NamedTuple
 
 from shoal.formats.shard_format import Records
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.cached_ranges import is_cached
 from shoal.reading.checks.checked_reads import read_unit, span_of
 from shoal.reading.reading_options import ReadingOptions

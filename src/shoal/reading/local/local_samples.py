@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample, Span, reading_alone
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.checked_reads import parse_unit, read_unit
 from shoal.reading.checks.salvage import Damaged, salvage_one
 from shoal.reading.local.local_readers import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, ReadAdvice, ShardReaders

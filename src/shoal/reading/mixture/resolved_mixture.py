@@ -12,8 +12,7 @@ import numpy as np
 
 from shoal.errors import StateError
 from shoal.index.joined_index import JoinedIndex
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal
 from shoal.order.mixture.source_choice import MOST_POSITIONS

@@ -10,7 +10,7 @@ from functools import partial
 
 from shoal.formats.shard_format import Records, Sample
 from shoal.index.shard_scan import Buffer
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.checked_reads import can_fill, parse_again, read_request
 from shoal.reading.checks.record_checksums import wrong_extent
 from shoal.reading.reading_options import ReadingOptions

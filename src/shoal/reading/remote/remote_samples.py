@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.salvage import Damaged, salvage_one
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import Promise, RemoteReaders

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import ColumnRecords, Records, Sample
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule.memory_ledger import MemoryBudget

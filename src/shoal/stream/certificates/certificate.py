@@ -14,6 +14,7 @@ from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import MAX_POSITION, State, count_in, order_in, shown
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_sequences import Resolved
 from shoal.stream.certificates.delivery_sums import DeliveredPart, Proof, RecordHashes
@@ -147,7 +148,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     return replace(first, epochs=epochs, gaps=gaps).to_dict()
 
 
-def differences(certificate: Certificate, resolved: Resolved) -> list[str]:
+def differences(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> list[str]:
     """List, epoch by epoch and in words, deliveries that differ from what the index says; empty if there are none.
 
     Reads no data; about 0.2 us a sample.

@@ -161,6 +161,10 @@ class DeliverySums:
         self._noted: deque[_Noted] = deque()
         self._before = Proof()  # of finished spans
 
+    def hash_by(self, hashes: RecordHashes) -> None:
+        """Hash what is noted from now on by an index that has more shards."""
+        self._hashes = hashes
+
     def note(self, share: Share, steps: range) -> None:
         """Note the share that will be delivered at these steps, one span after the other."""
         hashes = self._hashes.of(self._epoch, share.positions, share.ids)

@@ -9,8 +9,7 @@ from threading import Lock
 from typing import Any
 
 from shoal.formats.shard_format import ColumnarFormat
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.pipeline.batch_memory import keep_for_next
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource, with_chosen
@@ -35,17 +34,24 @@ from shoal.stream.iterating.packed_batches import filler_of, tokens_kept
 from shoal.stream.iterating.read_schedule import gathered, gathered_runs, shares_of
 from shoal.stream.iterating.sequence_batches import SequenceShares
 from shoal.stream.iterating.source_reading import MixedReading, SourceReading
+from shoal.stream.iterator_position import Position
 
 
 class BatchMaker:
     """The source of an iterator that makes its batches itself; its position is that of what it has made.
 
-    ``convert`` maps the iterator over batches to one over what is given out.
+    ``convert`` maps the iterator over batches to one over what is given out. ``position`` is that of the batches made
+    before, if these are a piece of an epoch.
     """
 
-    def __init__(self, spec: IteratorSpec, convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        spec: IteratorSpec,
+        convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
+        position: Position | None = None,
+    ) -> None:
         end_with_trainer()
-        work, counters = spec.work, spec.counters
+        work, counters = spec.work.of_epoch(spec.epoch), spec.counters
         options, resolved = work.options, work.resolved
         pipeline = replace(work.pipeline, stages=_counting(in_epoch(work.pipeline.stages, spec.epoch), work, counters))
         parts = tuple(
@@ -57,8 +63,9 @@ class BatchMaker:
         packed = resolved if isinstance(resolved, ResolvedSequences) else None
         documents = resolved.documents if isinstance(resolved, ResolvedSequences) else resolved
         hashes = hashes_of(resolved)
-        sums = DeliverySums(hashes, spec.epoch)
-        self.position = spec.position()
+        self.position = spec.position() if position is None else position
+        sums = self.position.sums or DeliverySums(hashes, spec.epoch)
+        sums.hash_by(hashes)
         quarantine = quarantine_of(options, opened.index, counters)
         reading: SourceReading | MixedReading
         if isinstance(documents, ResolvedMixture):

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
 from shoal.pipeline.stages import DROPPED, BySource, filters_in, run_stages

@@ -107,7 +107,8 @@ class SharedParts:
 
 def context_of(spec: IteratorSpec, position: Position) -> BatchContext:
     """Return what batches are made with where their samples come from other processes."""
-    work, sums = spec.work, DeliverySums(hashes_of(spec.work.resolved), spec.epoch)
+    work = spec.work.of_epoch(spec.epoch)
+    sums = DeliverySums(hashes_of(work.resolved), spec.epoch)
     return BatchContext(work.opened, work.resolved, work.pipeline, spec.counters, position, sums, None, None)
 
 

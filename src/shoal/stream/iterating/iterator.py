@@ -12,6 +12,7 @@ from shoal.stats.counters import Throughput
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterating.piece_maker import PieceMaker, maker_of
 from shoal.stream.iterator_position import NONE_AT_HAND, Position
 from shoal.stream.progress_line import progress_line
 
@@ -50,14 +51,14 @@ class Iteration:
     ended.
     """
 
-    def __init__(self, spec: IteratorSpec, source: BatchSource | BatchMaker | None = None) -> None:
+    def __init__(self, spec: IteratorSpec, source: BatchSource | BatchMaker | PieceMaker | None = None) -> None:
         with InterruptsHeld():
-            self._source = source = BatchMaker(spec) if source is None else source
-            self._made = source.batches if isinstance(source, BatchMaker) else iter(())
-            self._elsewhere = None if isinstance(source, BatchMaker) else source
+            self._source = source = maker_of(spec) if source is None else source
+            self._made = source.batches if isinstance(source, BatchMaker | PieceMaker) else iter(())
+            self._elsewhere = None if isinstance(source, BatchMaker | PieceMaker) else source
             self.position = position = source.position
-            self._num_steps = position.num_steps
-            self._resolved, self._counters, self._cursor = spec.work.resolved, spec.counters, spec.cursor
+            self._num_steps, self._grows = position.num_steps, position.grows
+            self._resolved, self._counters, self._cursor = spec.work.epochs, spec.counters, spec.cursor
             self._failure: BaseException | None = None
             self._closed = self._is_stopped = False
             self._generation = start_methods.generation
@@ -65,7 +66,9 @@ class Iteration:
             self._line = progress_line(spec.work, position, spec.counters)
             # What is given out without asking the source: the rest of samples that it made together.
             self._at_hand = NONE_AT_HAND
-            self._takes_at_hand = isinstance(source, BatchMaker) and not source.are_converted and self._line is None
+            self._takes_at_hand = (
+                isinstance(source, BatchMaker | PieceMaker) and not source.are_converted and self._line is None
+            )
             if spec.cursor is not None:
                 spec.cursor.follow(position)
 
@@ -110,7 +113,7 @@ class Iteration:
                 throughput.add(began, perf_counter())
             if self._line is not None:
                 self._line.step()
-            if position.num_yielded >= self._num_steps:
+            if position.num_yielded >= (position.num_steps if self._grows else self._num_steps):
                 self._end_epoch()  # now, since a loop that counts to len() never asks for more
             return result  # noqa: TRY300  # an interrupt here is undone, too
         except StopIteration:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.deals import Start
 from shoal.order.partition import Partition
+from shoal.order.state_dict import MAX_POSITION
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_sources import gathers
 from shoal.pipeline.decode_pool import Threaded
@@ -23,9 +23,12 @@ from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import Quarantine
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import Stage, filters_in
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved
 from shoal.stats.counters import Counters
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.stream.iterator_position import Cursor, Position
 
 
@@ -91,12 +94,40 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position."""
+    """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position.
+
+    With ``growing``, ``opened`` and ``resolved`` are those of the first segment, and `of_epoch` gives the rest.
+    """
 
     opened: Opened | OpenedMixture
     resolved: Resolved
     pipeline: PipelineSpec
     options: ReadingOptions
+    growing: ResolvedGrowing | None = None
+
+    @property
+    def epochs(self) -> Resolved | ResolvedGrowing:
+        """The epochs that states count in."""
+        return self.resolved if self.growing is None else self.growing
+
+    @property
+    def caches(self) -> tuple[ChunkCache | None, ...]:
+        """The caches of all datasets."""
+        return self.opened.caches if self.growing is None else self.growing.growing.caches
+
+    def grows(self, epoch: int) -> bool:
+        """Return True if an epoch can be read while shards are still indexed."""
+        return self.growing is not None and self.growing.grows(epoch)
+
+    def of_epoch(self, epoch: int) -> WorkerSpec:
+        """Return the work of one epoch of shards that are all indexed, waiting until they are."""
+        if self.growing is None:
+            return self
+        return self.of_piece(self.growing.growing.whole, self.growing.of_epoch(epoch))
+
+    def of_piece(self, opened: Opened, resolved: ResolvedOrder) -> WorkerSpec:
+        """Return the work on some of the shards."""
+        return replace(self, opened=opened, resolved=resolved, growing=None)
 
     def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
         """Return the spec of one of ``num_workers`` workers, which share the memory limit of this process.
@@ -117,7 +148,8 @@ class IteratorSpec:
 
     ``start`` and steps count what is left of the epoch. ``cursor`` follows the iterator; None for the work of others,
     whose batches are counted where they are received. Where batches are filled, ``first_step`` counts samples, and
-    ``num_sequences`` and ``later`` are as in `Position`.
+    ``num_sequences`` and ``later`` are as in `Position`. If the epoch ``grows``, it is read in pieces, while shards are
+    still indexed.
     """
 
     work: WorkerSpec
@@ -128,10 +160,12 @@ class IteratorSpec:
     cursor: Cursor | None = None
     num_sequences: int = 0
     later: Mapping[int, Start] = field(default_factory=dict)
+    grows: bool = False
 
     def position(self) -> Position:
         """Return the starting position, which is advanced batch by batch."""
-        work, num_samples = self.work, self.work.resolved.num_samples_of(self.epoch)
+        work = self.work
+        num_samples = MAX_POSITION if self.grows else work.epochs.num_samples_of(self.epoch)
         pipeline = work.pipeline
         return Position(
             self.epoch,
@@ -143,6 +177,7 @@ class IteratorSpec:
             rank=pipeline.rank if pipeline.fills else None,
             later=self.later,
             num_sequences=self.num_sequences,
+            grows=self.grows,
         )
 
     @property
@@ -153,7 +188,7 @@ class IteratorSpec:
     def settings(self) -> tuple[dict[str, Any], int]:
         """Return the settings that all ranks must share, in JSON types, and the part of the samples of this one."""
         work, partition = self.work, self.work.pipeline.partition
-        state = work.resolved.state_at(self.epoch, self.start)
+        state = work.epochs.state_at(self.epoch, self.start)
         settings = {
             "dataset": state["index"],
             "seed": state["seed"],

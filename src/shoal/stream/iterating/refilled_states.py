@@ -12,6 +12,7 @@ from shoal.order.deals import Deal, Start, settled, still_told
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.resolved_sequences import Resolved
 
 _log = logging.getLogger("shoal")
@@ -20,12 +21,12 @@ _log = logging.getLogger("shoal")
 class Resumed(NamedTuple):
     """The order without what was taken, and where the rank goes on: an epoch, and `RankPlace.starts`."""
 
-    resolved: Resolved
+    resolved: Resolved | ResolvedGrowing
     epoch: int
     starts: Mapping[int, Start]
 
 
-def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -> Resumed:
+def resumed(saved: State, resolved: Resolved | ResolvedGrowing, partition: Partition, rank: int) -> Resumed:
     """Return where a rank goes on: as it would have, if global batches are dealt as before, else with its new share.
 
     ``resolved`` is the order without deals. All ranks find the same order.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.partition import Share
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.checks.checked_reads import read_request

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.indexing.open_source import Opened
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
 from shoal.stream.index_columns import key_column
 

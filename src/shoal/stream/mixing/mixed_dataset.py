@@ -122,7 +122,7 @@ class MixedDataset(Dataset):
         stages: Any = spec.stages
         opened, stage = with_sources(added, stages[0].missing, spec.opened, stages[0])
         warn_of_twins(opened)
-        return MixedDataset(replace(spec, opened=opened, request=changed, stages=(stage, *spec.stages[1:])))
+        return MixedDataset(replace(spec, source=opened, request=changed, stages=(stage, *spec.stages[1:])))
 
     @property
     def _request(self) -> MixRequest:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import ShuffleWarning, UsageError
-from shoal.indexing.opened_mixture import OpenedMixture
+from shoal.indexing.opened_dataset import OpenedMixture
 from shoal.pipeline.seeded_map import SeededMap
 from shoal.pipeline.stages import BySource, FillMissing, NameSource, Stage, WithIds, stages_of
 from shoal.reading.mixture.mix_request import SourceRequest

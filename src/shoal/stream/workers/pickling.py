@@ -13,7 +13,7 @@ from functools import cache
 from shoal.errors import IndexFileError, ShoalError
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index
-from shoal.indexing.open_source import Opened
+from shoal.indexing.opened_dataset import Opened
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.urls import scheme_of
 from shoal.stream.iterating.iterator_specs import WorkerSpec

@@ -34,7 +34,10 @@ class Prefetcher:
         made = iteration.position
         self.position = replace(made, sums=None)
         # In the thread that makes them, so that batch and proof match.
-        self._items = ((batch, (made.num_yielded, made.num_sequences, made.proof)) for batch in iteration)
+        self._items = (
+            (batch, (made.num_yielded, made.num_sequences, made.proof), made.num_samples, made.grows)
+            for batch in iteration
+        )
         self._made = made
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
         self._room = _Room(limit_bytes)
@@ -56,13 +59,15 @@ class Prefetcher:
             if item is _END:
                 if not self._room.stop.is_set():  # the maker came to the end, perhaps some samples after the last batch
                     self.position.move((self._made.num_yielded, self._made.num_sequences, self.position.received))
+                    self.position.end_at(self._made.num_samples)
                 self.close()
                 raise StopIteration
             taken.append(item)
             self._room.taken(num_bytes)
             self._ask()
-            batch, place = item
+            batch, place, num_samples, grows = item
             self.position.move(place)
+            self.position.num_samples, self.position.grows = num_samples, grows
         return batch
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.figures import format_bytes
-from shoal.indexing.open_source import Opened
+from shoal.indexing.growing.growing_shards import GrowingShards
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.quarantine import MOST_LISTED
 from shoal.reading.cached_ranges import cache_counts, chunk_cache_of, expect_windows
 from shoal.reading.resolved_order import ResolvedOrder
@@ -29,8 +30,9 @@ from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.workers.pickling import pack, unpack
 
 _log = logging.getLogger("shoal")
-_HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency")
+_HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency", "num_pieces", "num_indexed_")
 _LEAST_CACHE_BYTES = 1 << 30
+_OVER = object()
 _CACHED_WINDOWS = 2  # workers are not at exactly the same position
 
 
@@ -58,7 +60,8 @@ class Failed(NamedTuple):
 class WorkerBatch(NamedTuple):
     """A batch, or the error in its place; and the counts added by making it and by reading ahead for the next.
 
-    ``proof`` sums up the samples in it.
+    ``proof`` sums up the samples in it. ``num_samples`` are those of the epoch, as soon as they are known of one that
+    grows; a batch behind its end ``is_over``.
     """
 
     step: int
@@ -66,6 +69,8 @@ class WorkerBatch(NamedTuple):
     counts: dict[str, Any]
     failed: Failed | None = None
     proof: Proof = Proof()
+    num_samples: int | None = None
+    is_over: bool = False
 
 
 class StepMaker:
@@ -88,33 +93,36 @@ class StepMaker:
     def make(self, task: Task) -> WorkerBatch:
         """Make the batch of a task; an error is returned in it, so that it keeps its type on its way."""
         if self._watch is None:
-            self._sent = dict(cache_counts(self._work.opened))  # a forked process has those of its parent
+            self._sent = dict(cache_counts(self._work.caches))  # a forked process has those of its parent
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
             self._watch.start()
         try:
             if self._stop.poll():
                 msg = "the loader was closed"
                 raise StoppedError(msg)  # noqa: TRY301  # as it would be in the middle of a batch
-            batch, proof = self._made(task)
+            return self._made(task)
         except Exception as error:  # noqa: BLE001  # raised again by the process that asked
             self._next = None
             return WorkerBatch(task.step, None, self._counts(), Failed(_portable(error), traceback.format_exc()))
-        return WorkerBatch(task.step, batch, self._counts(), None, proof)
 
-    def _made(self, task: Task) -> tuple[Any, Proof]:
+    def _made(self, task: Task) -> WorkerBatch:
         if self._iteration is None or self._next != (task.epoch, task.start, task.step):
             self.close()
             work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
-            self._iteration = Iteration(IteratorSpec(work, task.epoch, task.start, task.step, self._counters))
+            spec = IteratorSpec(work, task.epoch, task.start, task.step, self._counters, grows=work.grows(task.epoch))
+            self._iteration = Iteration(spec)
         position = self._iteration.position
         before = position.proof
-        batch = next(self._iteration)
+        batch = next(self._iteration, _OVER)
         proof = position.proof.minus(before)
+        num_samples = None if position.grows else position.num_samples
         following = task.step + self._num_workers
         self._next = (task.epoch, task.start, following)
         if following >= task.num_steps:
             self.close()  # the pass is over for this worker, and its memory is wanted elsewhere
-        return batch, proof
+        if batch is _OVER:
+            return WorkerBatch(task.step, None, self._counts(), num_samples=num_samples, is_over=True)
+        return WorkerBatch(task.step, batch, self._counts(), None, proof, num_samples)
 
     def close(self) -> None:
         """Stop reading."""
@@ -129,7 +137,7 @@ class StepMaker:
 
     def _counts(self) -> dict[str, Any]:
         """Return the counts to be added by `add_counts`."""
-        before, self._sent = self._sent, self._counters.counts() | cache_counts(self._work.opened)
+        before, self._sent = self._sent, self._counters.counts() | cache_counts(self._work.caches)
         return counts_since(before, self._sent)
 
 
@@ -186,11 +194,25 @@ def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
     chunks again, and over the network.
     """
     world_size = work.pipeline.partition.world_size
+    if (growing := work.growing) is not None:
+        return replace(work, growing=replace(growing, growing=_growing_sharing(growing.growing, num_workers)))
     shared = tuple(
         _sharing(opened, resolved, world_size, num_workers)
         for opened, resolved in zip(work.opened.parts, work.resolved.parts, strict=True)
     )
     return replace(work, opened=work.opened.with_parts(shared))
+
+
+def _growing_sharing(growing: GrowingShards, num_workers: int) -> GrowingShards:
+    """Return shards with a cache of this machine, if they have none and are read from a remote store."""
+    if growing.is_local or any(growing.caches):
+        return growing
+    asked = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * growing.window_bytes), "keep": False}
+    try:
+        return growing.with_cache(chunk_cache_of(asked, dataset=growing.fingerprint))
+    except (UsageError, StorageError) as error:
+        _log.warning("%d workers read every chunk for themselves, since they cannot share: %s", num_workers, error)
+        return growing
 
 
 def _sharing(opened: Opened, resolved: ResolvedOrder, world_size: int, num_workers: int) -> Opened:

@@ -1,0 +1,125 @@
+"""The indexes of segments: parts of an index that is known, or made one after the other in a thread."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.index.assembly import joined, subset
+from shoal.index.table import Index
+from shoal.indexing.growing.segments_ahead import IndexingAhead
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.jobs.shared_indexing import JobRank
+
+
+class SegmentIndexes(Protocol):
+    """The indexes of the segments of a dataset: segment ``s`` has permuted shards from ``borders[s]`` on."""
+
+    borders: Sequence[int]
+
+    @property
+    def num_made(self) -> int:
+        """Number of segments whose index is at hand: the first ones."""
+        ...
+
+    def begin(self, me: JobRank | None) -> None:
+        """Begin to index as one rank of a job, None if there is no other; at once or ahead of use."""
+        ...
+
+    def need(self, segment: int) -> None:
+        """Announce that segments up to this one are used now, so that those behind it are wanted soon."""
+        ...
+
+    def index(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:
+        """Return the index of one segment, waiting until it is made; raise `StoppedError` if it is not wanted."""
+        ...
+
+    def whole(self) -> Index:
+        """Return the index of all segments, waiting until it is made."""
+        ...
+
+
+class KnownSegments:
+    """Segments of shards whose index is known."""
+
+    def __init__(self, index: Index, order: NDArray[np.int64], borders: Sequence[int]) -> None:
+        self.borders, self._index, self._order = borders, index, order
+
+    @property
+    def num_made(self) -> int:
+        """All segments."""
+        return len(self.borders) - 1
+
+    def begin(self, me: JobRank | None) -> None:
+        """Do nothing."""
+
+    def need(self, segment: int) -> None:
+        """Do nothing."""
+
+    def index(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:  # noqa: ARG002
+        """Return the index of one segment."""
+        return subset(self._index, self._order[self.borders[segment] : self.borders[segment + 1]].tolist())
+
+    def whole(self) -> Index:
+        """Return the index of all segments."""
+        return subset(self._index, self._order.tolist())
+
+
+class SegmentsAhead:
+    """Segments of shards without an index, which a thread of each process that uses them makes ahead.
+
+    Pickled or forked, it begins anew, with the parts that any process of the machine has left.
+    """
+
+    def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int]) -> None:
+        self.borders, self._shards, self._order = borders, shards, order
+        self._ahead: IndexingAhead | None = None
+        self._me: JobRank | None = None
+        self._pid = os.getpid()
+        self._stop: Callable[[], Any] = _nothing
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs to begin anew."""
+        return {**self.__dict__, "_ahead": None, "_me": None, "_stop": _nothing}
+
+    @property
+    def num_made(self) -> int:
+        """Number of segments whose index is at hand."""
+        return self._running.num_made
+
+    def begin(self, me: JobRank | None) -> None:
+        """Begin to index as one rank of a job, unless it has begun."""
+        self._me = self._me or me
+        _ = self._running
+
+    def need(self, segment: int) -> None:
+        """Announce that segments up to this one are used now."""
+        self._running.need(segment)
+
+    def index(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:
+        """Return the index of one segment, waiting until it is made; raise `StoppedError` if it is not wanted."""
+        return self._running.wait(segment, is_stopped)
+
+    def whole(self) -> Index:
+        """Return the index of all segments, waiting until it is made."""
+        running, last = self._running, len(self.borders) - 2
+        running.need(last)
+        running.wait(last)
+        return joined([running.wait(segment) for segment in range(last + 1)], metadata=running.wait(0).metadata)
+
+    @property
+    def _running(self) -> IndexingAhead:
+        if self._ahead is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._ahead = IndexingAhead(self._shards, self._order, self.borders, self._me)
+            self._stop = weakref.finalize(self, self._ahead.stop)
+        return self._ahead
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,231 @@
+"""Indexing of segments in a thread, ahead of their use, together with the other processes of a job.
+
+All shards, in their permuted order, are the units of one job (`shoal.indexing.jobs`), of which a segment has a range.
+Every process runs its share of the next segment's units, and takes over what others leave undone. The parts stay until
+the index is whole; then it is kept as the one that `shoal index` would have made.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StorageError
+from shoal.index.assembly import joined, subset
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.table import Index
+from shoal.indexing.build import scan_tasks
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.index_making import IndexMaking
+from shoal.indexing.jobs.index_units import IndexUnits, index_units
+from shoal.indexing.jobs.shared_indexing import KEEP_SECONDS, JobRank, Sharing
+from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.scan.scan_task import ScanTask
+from shoal.processes.process_ends import Stop
+from shoal.storage.retry import StoppedError
+from shoal.storage.store_protocol import Store
+
+_log = logging.getLogger("shoal")
+
+_LOOK_SECONDS = 0.2
+_AHEAD = 2  # segments beyond those in use: more would leave more bytes waiting than the disk may hold
+_PARTS_OF_SEGMENT = 16  # units, so that as many processes share it
+_MOST_SHARDS_OF_UNIT = 64
+
+
+def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Cut shards into units that cross no border of segments; return the cuts, and the first unit of each segment.
+
+    A segment has about 16 units, more if they would have more than 64 shards, and fewer if it has fewer shards. The
+    last number of each list is where the last one ends.
+
+    >>> unit_cuts([5, 5, 5, 5, 5], [0, 1, 5])
+    ([0, 1, 2, 3, 4, 5], [0, 1, 5])
+    """
+    cuts, first_units = [0], [0]
+    for first, stop in pairwise(borders):
+        limit_bytes = sum(num_bytes[first:stop]) / _PARTS_OF_SEGMENT
+        unit_bytes = 0
+        for shard in range(first, stop):
+            if shard > cuts[-1] and (unit_bytes >= limit_bytes or shard - cuts[-1] == _MOST_SHARDS_OF_UNIT):
+                cuts.append(shard)
+                unit_bytes = 0
+            unit_bytes += num_bytes[shard]
+        cuts.append(stop)
+        first_units.append(len(cuts) - 1)
+    return cuts, first_units
+
+
+class IndexingAhead:
+    """A thread that indexes segment after segment, a few ahead of the ones in use.
+
+    Raises the error of a shard in whoever waits for its segment or a later one.
+    """
+
+    def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None) -> None:
+        self._changed = threading.Condition()
+        self._stop = Stop(self._changed)
+        self._made: list[Index] = []
+        self._error: Exception | None = None
+        self._needed = 0
+        job = _SegmentJob(shards.making, order, borders, me, self._stop)
+        threading.Thread(target=self._run, args=(job, len(borders) - 1), name="shoal-index-ahead", daemon=True).start()
+
+    @property
+    def num_made(self) -> int:
+        """Number of segments that are indexed."""
+        return len(self._made)
+
+    def need(self, segment: int) -> None:
+        """Allow the segments behind this one to be indexed."""
+        with self._changed:
+            self._needed = max(self._needed, segment)
+            self._changed.notify_all()
+
+    def wait(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:
+        """Return the index of a segment when it is made; raise `StoppedError` soon after ``is_stopped`` says so."""
+        with self._changed:
+            self._needed = max(self._needed, segment)
+            self._changed.notify_all()
+            while not (len(self._made) > segment or self._error or self._stop.is_set()):
+                if is_stopped is not None and is_stopped():
+                    break
+                self._changed.wait(_LOOK_SECONDS)
+            if len(self._made) > segment:
+                return self._made[segment]
+            if self._error is not None:
+                raise self._error
+            msg = "indexing was stopped"
+            raise StoppedError(msg)
+
+    def stop(self) -> None:
+        """Stop soon, without waiting."""
+        self._stop.set()
+
+    def _run(self, job: _SegmentJob, num_segments: int) -> None:
+        try:
+            for segment in range(num_segments):
+                with self._changed:
+                    self._changed.wait_for(partial(self._may_begin, segment))
+                if self._stop.is_set():
+                    return
+                index = job.segment(segment)
+                with self._changed:
+                    self._made.append(index)
+                    self._changed.notify_all()
+            job.finish(self._made)
+        except Exception as error:  # noqa: BLE001  # raised in the thread that waits for a segment
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _may_begin(self, segment: int) -> bool:
+        return segment <= self._needed + _AHEAD or self._stop.is_set()
+
+
+def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
+    """Return the rank among those that share the work: of this machine, unless parts are left beside the shards."""
+    job = making.job_rank
+    if job is None or making.shared is not None or job.local_size >= job.world_size:
+        return me
+    local_size = job.local_size * max(1, me.world_size // job.world_size)
+    return JobRank(me.rank % local_size, local_size, local_size)
+
+
+class _SegmentJob:
+    """The units of all segments, and the share of this process in them."""
+
+    def __init__(
+        self, making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None, stop: Stop
+    ) -> None:
+        self._making, self._order, self._borders, self._stop = making, order, borders, stop
+        self._me = _sharing(making, JobRank(0, 1, 1) if me is None else me)
+        self._units: IndexUnits | None = None
+        self._first_units: list[int] = []
+        self._whole: Index | None = None
+
+    def segment(self, segment: int) -> Index:
+        """Return the index of one segment, made together with others.
+
+        Raises `ShardError`: a shard cannot be parsed; `StorageError`: it cannot be read, or has changed.
+        """
+        first, stop = self._borders[segment], self._borders[segment + 1]
+        units = self._begun()
+        numbers = range(self._first_units[segment], self._first_units[segment + 1])
+        sharing = Sharing(units, self._me, self._report, numbers, num_processors=1)
+        if self._whole is None:
+            sharing.run_own_share()
+        while self._whole is None:
+            if not units.parts.is_open():  # another process has kept the whole index, and removed the parts
+                self._whole = self._found()
+                continue
+            sharing.wait_or_take_over()
+            parts = [units.part(number) for number in numbers] if sharing.is_complete() else [None]
+            there = [part for part in parts if part is not None]
+            if len(there) == len(numbers):
+                return joined(there, metadata=units.common_metadata(there[0]))
+        return subset(self._whole, self._order[first:stop].tolist())
+
+    def finish(self, segments: Sequence[Index]) -> None:
+        """Keep the index of all shards, in the order of the listing, unless another process does."""
+        units = self._begun()
+        if self._whole is None and units.parts.is_open():
+            if not Sharing(units, self._me, None, range(0)).is_finished_by_another():
+                permuted = joined(segments, metadata=segments[0].metadata)
+                listed = subset(permuted, np.argsort(self._order).tolist())
+                _, path = self._making.kept(replace(listed, notes=permuted.notes))
+                _log.info("%s: all %d shards are indexed: %s", self._asked, listed.num_shards, path)
+            units.parts.close()
+
+    @property
+    def _asked(self) -> str:
+        return self._making.what.source.asked
+
+    def _begun(self) -> IndexUnits:
+        """Return the units, with a place for their parts that can be written."""
+        if self._units is None:
+            making, source = self._making, self._making.what.source
+            tasks = scan_tasks(source, store=making.store, format=making.format, expected=making.what.expected)
+            permuted = [replace(tasks[number], number=place) for place, number in enumerate(self._order.tolist())]
+            cuts, self._first_units = unit_cuts([task.num_bytes for task in permuted], self._borders)
+            for directory, parts_store in making.places(self._me):
+                units = self._units_in(directory, parts_store, permuted, cuts)
+                try:
+                    units.parts.begin(keep_seconds=KEEP_SECONDS)
+                except StorageError as error:
+                    text = "%s: ranks cannot share the work through %s: %s"
+                    _log.warning(text, self._asked, directory, error.message)
+                    continue
+                self._units = units
+                return units
+            msg = f"{self._asked}: no directory takes the parts of the index"
+            raise StorageError(msg, hint="a cache directory that can be written: $SHOAL_CACHE_DIR")
+        return self._units
+
+    def _units_in(
+        self, directory: str, parts_store: Store, tasks: Sequence[ScanTask], cuts: Sequence[int]
+    ) -> IndexUnits:
+        making = self._making
+        return index_units(
+            making.what, making.store, making.format, extent_bytes=EXTENT_BYTES, checksum=False,
+            parts_in=partial(UnitParts, directory, store=parts_store), shards=tasks, cuts=cuts,
+        )  # fmt: skip
+
+    def _found(self) -> Index:
+        found = self._making.there()
+        if found is None:
+            msg = f"{self._asked}: the parts of the index were removed while they were in use"
+            raise StorageError(msg, hint="run again; nothing is lost")
+        return found[0]
+
+    def _report(self, done_bytes: int, total_bytes: int, num_samples: int) -> None:  # noqa: ARG002
+        if self._stop.is_set():
+            msg = "indexing was stopped"
+            raise StoppedError(msg)

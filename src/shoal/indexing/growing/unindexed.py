@@ -1,0 +1,47 @@
+"""Shards that were found and have no index yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import PurePath
+
+from shoal.formats.shard_format import Format
+from shoal.index.table import Index
+from shoal.indexing.index_making import IndexMaking
+from shoal.indexing.opened_dataset import Opened
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+
+
+@dataclass(frozen=True)
+class Unindexed:
+    """Shards without an index, and how it is made; ``open_with`` opens some of them with an index of those.
+
+    ``cache`` is where this machine caches the bytes it reads.
+    """
+
+    making: IndexMaking
+    open_with: Callable[[Index, Sequence[str], Format, str | None], Opened]
+    cache: ChunkCache | None = None
+
+    @property
+    def caches(self) -> tuple[ChunkCache | None, ...]:
+        """The cache, if there is one."""
+        return (self.cache,)
+
+    @property
+    def identity(self) -> str:
+        """Name of the dataset among the caches of this machine."""
+        return PurePath(self.making.path).stem
+
+    @cached_property
+    def whole(self) -> Opened:
+        """All shards with their index, which is built first."""
+        return self.opened(*self.making.cached_or_made())
+
+    def opened(self, index: Index, index_path: str | None, paths: Sequence[str] | None = None) -> Opened:
+        """Return shards with an index of them: all, or those of ``paths``."""
+        making = self.making
+        of_index = making.what.source.paths if paths is None else paths
+        return replace(self.open_with(index, of_index, making.format, index_path), cache=self.cache)

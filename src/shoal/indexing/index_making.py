@@ -1,0 +1,175 @@
+"""The making of an index that is not beside its shards: from the cache of this machine, alone, or with other ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import cast
+
+from shoal.errors import ShoalError, StorageError
+from shoal.formats.folder.reader import Folder
+from shoal.formats.format_registry import options_of
+from shoal.formats.shard_format import Format
+from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
+from shoal.index.table import Index
+from shoal.indexing.build import Progress, build_index, scan_rules, small_bytes
+from shoal.indexing.index_covers_source import describes
+from shoal.indexing.index_files import bound_cache, load_index, save_index
+from shoal.indexing.jobs.index_units import PARTS, index_units
+from shoal.indexing.jobs.shared_indexing import JobRank, index_together
+from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.manifests_beside import Described, versions_beside
+from shoal.storage.cache_directory import UNITS, mark_used
+from shoal.storage.files.local_store import LocalStore
+from shoal.storage.machine_locks import machine_lock
+from shoal.storage.sources.shard_selection import INDEX_NAME
+from shoal.storage.stat_many import stat_all
+from shoal.storage.store_protocol import ObjectInfo, Store
+from shoal.storage.urls import join, scheme_of
+
+_log = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True)
+class IndexMaking:
+    """Shards whose index is not beside them: it is in the cache of this machine, or must be made.
+
+    ``publish`` may write it beside the shards, and returns its path there; ``shared`` is a store of its own for what
+    ranks exchange there.
+    """
+
+    what: Described
+    store: Store
+    format: Format
+    cache_dir: str
+    progress: Progress | None
+    publish: Callable[[Index], str | None]
+    job_rank: JobRank | None
+    shared: Store | None
+
+    @cached_property
+    def infos(self) -> list[ObjectInfo]:
+        """Size and version of every shard."""
+        return stat_all(self.what.source.paths, self.store)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(info.num_bytes for info in self.infos)
+
+    @cached_property
+    def path(self) -> str:
+        """The file of the index in the cache of this machine, named by all that the index depends on."""
+        found, format = self.what.source, self.format  # noqa: A001
+        shards = [(info.path, info.num_bytes, info.version) for info in self.infos]
+        words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
+        words += [self.what.rows] if self.what.rows else []
+        words += versions_beside(found.paths, format, self.store)
+        key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
+        return str(Path(self.cache_dir, "indexes", f"{key}.index"))
+
+    def cached_or_made(self) -> tuple[Index, str | None]:
+        """Return the cached index, else build and cache one; and its file, None if it could not be written."""
+        found, path = self.what.source, self.path
+        if self.job_rank is not None and self.job_rank.world_size > 1 and self.num_bytes >= small_bytes(self.store):
+            made = self.cached() or self._made_together(self.job_rank)
+            if made is not None:
+                return made
+        # Processes of one machine open the same dataset at the same time; one of them does the work.
+        with machine_lock(f"{path}.lock", what=f"indexes {found.asked}") as signal_waiting:
+
+            def report(done_bytes: int, total_bytes: int, num_samples: int) -> None:
+                signal_waiting()
+                if self.progress is not None:
+                    self.progress(done_bytes, total_bytes, num_samples)
+
+            if (known := self.cached()) is not None:
+                return known
+            index = build_index(
+                found,
+                store=self.store,
+                format=self.format,
+                progress=report,
+                cache_dir=self.cache_dir,
+                expected=self.what.expected,
+                rows=self.what.rows,
+            )
+            return self.kept(index)
+
+    def cached(self) -> tuple[Index, str | None] | None:
+        """Return the cached index and its file; None if there is none that can be used."""
+        local, path = self._local(), self.path
+        try:
+            mark_used(path)
+            if local.find(path) is not None:
+                known = load_index(path, store=local, trusted=True)
+                warn_of_unversioned(self.infos, path)
+                return known, self.publish(known) or path
+        except ShoalError as error:
+            _log.warning("the cached index cannot be used and is made again: %s", error.message)
+        return None
+
+    def kept(self, index: Index) -> tuple[Index, str | None]:
+        """Cache an index of these shards, publish it if that is wanted, and return it with its file."""
+        beside, path = self.publish(index), self.path
+        try:
+            save_index(index, path, store=self._local())
+        except StorageError as error:
+            if beside is None:
+                _log.warning("the index cannot be kept, and is made again next time: %s", error.message)
+            return index, beside
+        bound_cache(self.cache_dir)
+        return index, beside or path
+
+    def _made_together(self, me: JobRank) -> tuple[Index, str | None] | None:
+        """Index the shards together with the other ranks of the job; None if that cannot be done."""
+        if isinstance(self.format, Folder):
+            return None  # nothing is read
+        for directory, parts_store in self.places(me):
+            units = index_units(
+                self.what, self.store, self.format, extent_bytes=EXTENT_BYTES, checksum=False,
+                parts_in=partial(UnitParts, directory, store=parts_store),
+            )  # fmt: skip
+            made = index_together(units, me, keep=self.kept, there=self.there, progress=self.progress)
+            if made is not None:
+                return made
+        return None
+
+    def places(self, me: JobRank) -> list[tuple[str, Store]]:
+        """Return the directories, with their stores, in which ranks can exchange parts of the index: the best first."""
+        found, places = self.what.source, [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore()))]
+        if self.shared is not None:
+            places.insert(0, (join(found.root, PARTS), self.shared))
+        elif scheme_of(found.root) or me.local_size < me.world_size:
+            text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
+            how = "; publish_index=True shares that, too" if scheme_of(found.root) else ""
+            _log.info(text, found.asked, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
+        return places
+
+    def there(self) -> tuple[Index, str | None] | None:
+        """Return the whole index as soon as some rank has kept it, with its file."""
+        if (known := self.cached()) is not None or self.shared is None:
+            return known
+        beside = join(self.what.source.root, INDEX_NAME)
+        self.shared.close()  # drops what was known of the index
+        with suppress(ShoalError):
+            if self.shared.find(beside) is not None:
+                index = load_index(beside, store=self.shared, cache_dir=self.cache_dir)
+                return (index, beside) if describes(index, self.what.source, self.infos) else None
+        return None
+
+    def _local(self) -> LocalStore:
+        return self.store if isinstance(self.store, LocalStore) else LocalStore()
+
+
+def warn_of_unversioned(infos: Sequence[ObjectInfo], index_path: str) -> None:
+    """Warn of shards that have neither an etag nor a date, so that only their sizes can be compared."""
+    if unversioned := [info.path for info in infos if not info.version]:
+        text = "%d of %d shards have no etag and no date (the first is %s): only by their sizes are they those of %s"
+        _log.warning(text, len(unversioned), len(infos), unversioned[0], index_path)

@@ -1,0 +1,84 @@
+"""Opened datasets, ready to be read: one with its index, or several as one, whose sample ids follow one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from shoal.formats.shard_format import Format
+from shoal.index.joined_index import JoinedIndex
+from shoal.index.table import Index
+from shoal.indexing.changed_shards import ShardCheck
+from shoal.order.arrays.index_ranges import Runs
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+from shoal.storage.store_protocol import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset, ready to be read.
+
+    ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
+    came from or was cached in; None if there is none. ``check`` must be called before a shard is first used.
+    ``cache`` is where this machine caches the bytes it reads. ``stored`` are the samples that take part if the
+    dataset's own splits exclude some; None for all.
+    """
+
+    store: Store
+    index: Index
+    paths: tuple[str, ...]
+    format: Format
+    index_path: str | None
+    check: ShardCheck
+    cache: ChunkCache | None = None
+    stored: Runs | None = None
+
+    @property
+    def parts(self) -> tuple[Opened, ...]:
+        """The dataset itself: the only one (see `OpenedMixture`)."""
+        return (self,)
+
+    @property
+    def caches(self) -> tuple[ChunkCache | None, ...]:
+        """The cache, if there is one."""
+        return (self.cache,)
+
+    def with_parts(self, parts: tuple[Opened, ...]) -> Opened:
+        """Return the dataset with its only part replaced."""
+        return parts[0]
+
+    def part_of(self, sample_id: int) -> tuple[Opened, int]:
+        """Return the dataset that holds a sample, and the id of the sample there."""
+        return self, sample_id
+
+
+@dataclass(frozen=True)
+class OpenedMixture:
+    """The datasets of a mixture by name, ready to be read; nested mixtures are listed by their datasets."""
+
+    names: tuple[str, ...]
+    parts: tuple[Opened, ...]
+
+    @cached_property
+    def index(self) -> JoinedIndex:
+        """Their indexes as one."""
+        return JoinedIndex(self.names, tuple(part.index for part in self.parts))
+
+    @property
+    def depth(self) -> int:
+        """Mixtures in one another: 1 if none is nested."""
+        return 1 + max(name.count("/") for name in self.names)
+
+    @property
+    def caches(self) -> tuple[ChunkCache | None, ...]:
+        """The cache of each dataset."""
+        return tuple(part.cache for part in self.parts)
+
+    def with_parts(self, parts: tuple[Opened, ...]) -> OpenedMixture:
+        """Return the mixture with its datasets replaced."""
+        return OpenedMixture(self.names, parts)
+
+    def part_of(self, sample_id: int) -> tuple[Opened, int]:
+        """Return the dataset that holds a sample, and the id of the sample there."""
+        number, inside = self.index.part_of(sample_id)
+        return self.parts[number], inside

@@ -1,0 +1,178 @@
+"""The growing order of a dataset: its epochs, its states, and the pieces in which the first epoch is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from shoal.errors import StateError, UsageError
+from shoal.index.table import Index
+from shoal.indexing.growing.growing_shards import GrowingShards
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.opened_dataset import Opened
+from shoal.order.arrays.index_ranges import Runs
+from shoal.order.deals import Deal
+from shoal.order.position_subsets import NO_GAPS, Gaps
+from shoal.order.protocol import BoundOrder
+from shoal.order.state_dict import State
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes
+from shoal.reading.growing.resolved_segments import Growing, ResolvedSegments
+from shoal.reading.large_chunks import can_spill
+from shoal.reading.resolved_epochs import ResolvedEpochs
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+
+
+class Piece(NamedTuple):
+    """The first segments of a dataset: opened, in their order, and whether they are all."""
+
+    opened: Opened
+    resolved: ResolvedSegments
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class ResolvedGrowing(ResolvedEpochs):
+    """A dataset in the growing order; what counts its samples waits until all of it is indexed.
+
+    ``request`` is that of a window. ``delivered``, ``gaps`` and ``deals`` are as in `ResolvedOrder`.
+    """
+
+    growing: GrowingShards
+    request: OrderRequest
+    delivered: Runs | None = None
+    gaps: Gaps = NO_GAPS
+    deals: tuple[Deal, ...] = ()
+    _epochs: dict[bool, ResolvedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle for processes, without orders."""
+        kept = ("growing", "request", "delivered", "gaps", "deals")
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}}
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks, including gaps."""
+        return self.index.num_samples if self.delivered is None else len(self.delivered)
+
+    @property
+    def index(self) -> Index:
+        """The index of all shards, in the permuted order."""
+        return self.growing.whole.index
+
+    @property
+    def parts(self) -> tuple[ResolvedOrder, ...]:
+        """The window over all shards: the order of later epochs."""
+        return (self.of_epoch(1),)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order."""
+        return self.request.seed
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the listing."""
+        return self.growing.fingerprint
+
+    def of_epoch(self, epoch: int) -> ResolvedOrder:
+        """Return the order of one epoch over all shards: segments in turn for the first, else a window."""
+        is_first = epoch == 0
+        found = self._epochs.get(is_first)
+        if found is None:
+            opened = self.growing.whole
+            terms = (opened.index, self.request, None, self.delivered, self.gaps, self.deals, can_spill(opened))
+            found = ResolvedOrder(*terms)
+            if is_first:
+                found = ResolvedSegments(*terms, borders=tuple(self.growing.borders))
+            self._epochs[is_first] = found
+        return found
+
+    @property
+    def first(self) -> tuple[Opened, ResolvedOrder]:
+        """The first segment, opened and in its order, waiting until it is indexed."""
+        return self._upto(1)
+
+    def grows(self, epoch: int) -> bool:
+        """Return True if an epoch is read while shards are indexed: the first, unless what it needs must be counted."""
+        simple = self.delivered is None and not self.gaps and not self.deals
+        return epoch == 0 and simple and not self.growing.is_indexed
+
+    def piece(self, position: int, *, is_stopped: Callable[[], bool]) -> Piece:
+        """Return all segments that are indexed; if none of them has this position, wait for the one that does.
+
+        Raises `StoppedError` soon after ``is_stopped`` says so.
+        """
+        segments, num_segments = self.growing.segments, self.growing.num_segments
+        number = num_samples = 0
+        while number < num_segments and (number < segments.num_made or num_samples <= position):
+            num_samples += segments.index(number, is_stopped).num_samples
+            number += 1
+        segments.need(number - 1)
+        return Piece(*self._upto(number), number == num_segments)
+
+    def _upto(self, num_segments: int) -> tuple[Opened, ResolvedSegments]:
+        opened, borders = self.growing.prefix(num_segments), tuple(self.growing.borders[: num_segments + 1])
+        return opened, ResolvedSegments(opened.index, self.request, spills=can_spill(opened), borders=borders)
+
+    def untouched(self, epoch: int) -> BoundOrder:
+        """Return the order of one epoch, gaps included."""
+        return self.of_epoch(epoch).untouched(epoch)
+
+    def left(self, epoch: int) -> Runs | None:
+        """Return the positions of an epoch that are left; None for all of them, without counting any."""
+        is_touched = self.gaps.of_epoch(epoch) or any(deal.epoch == epoch for deal in self.deals)
+        return super().left(epoch) if is_touched else None
+
+    @cached_property
+    def state_order(self) -> Mapping[str, Any]:
+        """Description of the order for a state."""
+        asked = self.request
+        told: dict[str, Any] = {
+            "name": Growing.name,
+            "version": Growing.version,
+            "window": self.growing.window_bytes,
+            "chunk": None if asked.chunk is None else parse_bytes(asked.chunk, "chunk"),
+            "num_canonical_nodes": asked.num_canonical_nodes,
+        }
+        return told if self.delivered is None else {**told, "delivered": self.delivered.digest()}
+
+    def resumed(self, saved: State, gaps: Gaps) -> ResolvedGrowing:
+        """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
+        resumed = replace(self, gaps=gaps.plus(saved.gaps), deals=())
+        most = saved.position if resumed.grows(saved.epoch) else resumed.num_samples
+        saved.check(seed=self.seed, order=self.state_order, index=self.fingerprint, num_samples=most)
+        return resumed
+
+    def __repr__(self) -> str:
+        """Return the segments in a line."""
+        growing = self.growing
+        made = "all indexed" if growing.is_indexed else f"{growing.segments.num_made} of them indexed"
+        return f"growing order of {len(growing.shard_bytes):,} shards in {growing.num_segments:,} segments, {made}"
+
+
+def growing_as_saved(shards: Opened | Unindexed, request: OrderRequest, saved: State) -> ResolvedGrowing:
+    """Return the growing order with the numbers of a state that the request left open.
+
+    Raises
+    ------
+    StateError
+        The numbers of the state cannot be.
+    """
+    order = saved.order
+    try:
+        window = parse_bytes(order.get("window"), "window") if request.window is None else request.window
+        chunk = order.get("chunk") if request.chunk is None else request.chunk
+    except UsageError as error:
+        msg = f"the state's growing order cannot be: {error.message}"
+        raise StateError(msg, hint="the state was changed after it was saved") from None
+    nodes = order.get("num_canonical_nodes") if request.num_canonical_nodes is None else request.num_canonical_nodes
+    return growing_order(shards, replace(request, window=window, chunk=chunk, num_canonical_nodes=nodes))
+
+
+def growing_order(shards: Opened | Unindexed, request: OrderRequest) -> ResolvedGrowing:
+    """Return the growing order of shards, opened or without an index, with the window of a request."""
+    window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
+    return ResolvedGrowing(GrowingShards(shards, request.seed, window_bytes), request)

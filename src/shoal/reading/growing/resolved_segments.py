@@ -1,0 +1,107 @@
+"""The first epoch of the growing order, or the part of it whose shards are indexed: segments in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.index.assembly import subset
+from shoal.index.cutting import ChunkTable
+from shoal.order.growing.segments_in_turn import SegmentsInTurn
+from shoal.order.growing.shard_segments import segment_seed
+from shoal.order.position_subsets import ChosenPositions
+from shoal.order.protocol import BoundOrder, Moved, Order
+from shoal.reading.resolved_order import ResolvedOrder
+
+
+@dataclass(frozen=True)
+class Growing:
+    """The order of segments in turn, as the reading knows it: no order for `Dataset.shuffle`, which needs a listing."""
+
+    name: ClassVar[str] = "growing"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "chunks"
+
+    chunks: int
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The chunks of the largest window, by which reads are planned."""
+        return {"chunks": self.chunks}
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BoundOrder:
+        """Raise `UsageError`: chunks alone do not tell the segments."""
+        msg = f"the growing order of epoch {epoch} and seed {seed} needs the listing of {len(chunk_samples)} chunks"
+        raise UsageError(msg, hint='shoal.open(..., index="grow").shuffle()')
+
+
+@dataclass(frozen=True)
+class ResolvedSegments(ResolvedOrder):
+    """Segments in turn, each with a window of its own over the shards ``[borders[s], borders[s + 1])`` of the index."""
+
+    borders: tuple[int, ...] = (0,)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state to pickle for processes."""
+        return {**super().__getstate__(), "borders": self.borders}
+
+    @cached_property
+    def segments(self) -> tuple[ResolvedOrder, ...]:
+        """Each segment, as the dataset that it would be."""
+        return tuple(
+            ResolvedOrder(
+                subset(self.index, range(first, stop)),
+                replace(self.request, seed=segment_seed(self.request.seed, number)),
+                spills=self.spills,
+            )
+            for number, (first, stop) in enumerate(pairwise(self.borders))
+        )
+
+    @cached_property
+    def _resolved(self) -> tuple[Order, int]:
+        chunks = max(segment.order.parameters["chunks"] for segment in self.segments)
+        return Growing(chunks), max(segment.extents_per_chunk for segment in self.segments)
+
+    @cached_property
+    def chunks(self) -> ChunkTable:
+        """The chunks of all segments."""
+        tables = [segment.chunks for segment in self.segments]
+        extents = accumulate((segment.index.num_extents for segment in self.segments), initial=0)
+        samples = accumulate((segment.index.num_samples for segment in self.segments), initial=0)
+        shards = self.borders
+        return ChunkTable(
+            first_extent=_one_after_another([table.first_extent for table in tables], extents),
+            first_sample=_one_after_another([table.first_sample for table in tables], samples),
+            shard=np.concatenate([table.shard + np.int32(first) for table, first in zip(tables, shards, strict=False)]),
+            first_byte=np.concatenate([table.first_byte for table in tables]),
+            end_byte=np.concatenate([table.end_byte for table in tables]),
+            num_samples=np.concatenate([table.num_samples for table in tables]),
+            decoded_bytes=np.concatenate([table.decoded_bytes for table in tables]),
+        )
+
+    def untouched(self, epoch: int) -> BoundOrder:
+        """Return the segments in turn; the same for every epoch."""
+        found = self._epochs.get(epoch)
+        if found is None:
+            segments = self.segments
+            found = SegmentsInTurn(
+                list(accumulate((segment.index.num_samples for segment in segments), initial=0)),
+                list(accumulate((len(segment.chunks) for segment in segments), initial=0)),
+                lambda number: segments[number].untouched(0),
+                parameters=self.order.parameters,
+            )
+            found = found if self.delivered is None else ChosenPositions(found, self.delivered)
+            self._epochs[epoch] = found
+        return found
+
+
+def _one_after_another(columns: list[NDArray[np.int64]], firsts: Any) -> NDArray[np.int64]:
+    """Join columns of borders, each of which counts from 0 and ends with its total."""
+    shifted = [column + first for column, first in zip(columns, firsts, strict=False)]
+    return np.concatenate([*(column[:-1] for column in shifted[:-1]), shifted[-1]])

@@ -1,0 +1,120 @@
+"""The making of batches of an epoch that grows: piece after piece, each of all segments that are indexed by then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.indexing.jobs.shared_indexing import JobRank
+from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
+from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
+from shoal.reading.large_chunks import refuse_too_large
+from shoal.stream.iterating.batch_maker import BatchMaker
+from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterator_position import Position
+
+_log = logging.getLogger("shoal")
+
+_NOTICED_SECONDS = 1.0
+
+Convert = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+@dataclass(slots=True)
+class _Making:
+    """The maker of the piece in work, for whoever closes it."""
+
+    maker: BatchMaker | None = None
+    is_closed: bool = False
+
+
+class PieceMaker:
+    """The source of an iterator over an epoch that grows; as `BatchMaker` otherwise.
+
+    Pieces end with a whole global batch. An order has the same samples at the same positions however many segments are
+    known, so batches do not depend on where pieces end.
+    """
+
+    def __init__(self, spec: IteratorSpec, resolved: ResolvedGrowing, convert: Convert | None = None) -> None:
+        self.position = spec.position()
+        self._making = _Making()
+        # Not a method: a generator that referenced this object would keep its threads alive when nothing else does.
+        self.batches = _batches(spec, resolved, convert, self.position, self._making)
+        self.are_converted = convert is not None
+
+    def end(self) -> None:
+        """Stop after the last batch."""
+        self.close()
+
+    def stop(self) -> None:
+        """Stop, without waiting for the end and without taking locks here."""
+        self._making.is_closed = True
+        begin_elsewhere(self.close)
+
+    def close(self) -> None:
+        """Stop reading; the threads have ended when this returns. Indexing goes on as long as the dataset is there."""
+        with InterruptsHeld():
+            self._making.is_closed = True
+            self.batches = iter(())
+            if self._making.maker is not None:
+                self._making.maker.close()
+
+
+def maker_of(spec: IteratorSpec, convert: Convert | None = None) -> BatchMaker | PieceMaker:
+    """Return the maker of the batches of an iterator, in pieces if the epoch grows."""
+    if spec.grows and spec.work.growing is not None:
+        return PieceMaker(spec, spec.work.growing, convert)
+    return BatchMaker(spec, convert)
+
+
+def _batches(
+    spec: IteratorSpec, resolved: ResolvedGrowing, convert: Convert | None, position: Position, making: _Making
+) -> Iterator[Any]:
+    size = position.partition.global_batch
+    resolved.growing.segments.begin(_share_of(spec))
+    while position.grows:
+        piece = _next_piece(spec, resolved, position.end + size - 1, making)
+        num_steps = (piece.resolved.num_samples - position.start) // size
+        if piece.is_last:
+            position.end_at(piece.resolved.num_samples)
+        else:
+            position.num_samples = position.start + num_steps * size
+        refuse_too_large(piece.opened, piece.resolved, spec.work.options.memory_limit_bytes)
+        work = spec.work.of_piece(piece.opened, piece.resolved)
+        making.maker = BatchMaker(replace(spec, work=work), convert, position)
+        try:
+            yield from making.maker.batches
+        finally:
+            making.maker.close()
+        if position.grows:
+            position.is_over = making.is_closed
+            # The last steps of a piece may be those of other workers.
+            position.num_yielded = max(position.num_yielded, num_steps)
+
+
+def _next_piece(spec: IteratorSpec, resolved: ResolvedGrowing, position: int, making: _Making) -> Piece:
+    """Return a piece with this position; count and tell how long that took."""
+    began, segments = time.perf_counter(), resolved.growing.segments
+    num_made = segments.num_made
+    piece = resolved.piece(position, is_stopped=lambda: making.is_closed)
+    waited = time.perf_counter() - began
+    counters = spec.counters
+    counters.num_pieces += 1
+    counters.index_wait_seconds += waited
+    counters.num_indexed_segments = max(counters.num_indexed_segments, segments.num_made)
+    if num_made and waited > _NOTICED_SECONDS:
+        text = "waited %.1f s for the index of the next shards: indexing is slower than the stream; %d of %d segments "
+        text += "of the shards are indexed now"
+        _log.warning(text, waited, segments.num_made, resolved.growing.num_segments)
+    return piece
+
+
+def _share_of(spec: IteratorSpec) -> JobRank | None:
+    """Return which of the processes that read this dataset together this one is."""
+    pipeline = spec.work.pipeline
+    partition, num_workers = pipeline.partition, pipeline.num_workers
+    rank, world_size = pipeline.rank * num_workers + pipeline.worker, partition.world_size * num_workers
+    return None if world_size == 1 else JobRank(rank, world_size, world_size)
