@@ -18,6 +18,7 @@ from shoal.order.partition import Partition
 from shoal.pack import Writer
 from shoal.pipeline.sample_columns import added_columns
 from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
 from shoal.stream.workers import pickling
@@ -236,7 +237,9 @@ def test_worker_processes_map_the_columns(plain_lines: Path, monkeypatch: pytest
     monkeypatch.setattr(pickling, "_SMALL_ROWS", 0)
     stream = shoal.open(plain_lines, index_columns=["lang"]).select(lang="de").shuffle(seed=0).stream
     pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, ())
-    work = WorkerSpec(stream.opened, stream.spec.resolve(), pipeline, ReadingOptions())
+    resolved = stream.resolved
+    assert isinstance(resolved, ResolvedOrder)
+    work = WorkerSpec(stream.opened, resolved, pipeline, ReadingOptions())
     packed = pickling.pack(work)
     [opened] = pickling.unpack(packed).opened.parts
     assert len(packed) < 8000

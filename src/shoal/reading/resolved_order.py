@@ -34,7 +34,8 @@ _MOST_LOOKED_AT = 1 << 20  # samples, enough to estimate that fraction
 class OrderRequest:
     """Arguments of `shuffle`: an order, or a window in bytes, and the numbers that a state fixed for the latter.
 
-    ``extents_per_chunk`` is None until a state has fixed it.
+    ``extents_per_chunk`` is None until a state has fixed it. With ``at_least_two``, a window that is too small for two
+    chunks gets two all the same: for data that are not known when the window is asked for.
     """
 
     order: Order | None = None
@@ -43,6 +44,7 @@ class OrderRequest:
     chunk: Any = None
     num_canonical_nodes: int | None = None
     extents_per_chunk: int | None = None
+    at_least_two: bool = False
 
     @property
     def has_own_length(self) -> bool:
@@ -118,7 +120,7 @@ class ResolvedOrder(ResolvedEpochs):
                     window=request.window,
                     chunk=request.chunk,
                     num_canonical_nodes=request.num_canonical_nodes,
-                    at_least_two=self.spills,
+                    at_least_two=self.spills or request.at_least_two,
                     largest_extent_bytes=largest_bytes,
                 )
             except UsageError as error:

@@ -92,7 +92,13 @@ def open_dataset(
 
 
 def _open_shards(
-    source: SourceLike, *, index: Any, publish_index: bool, index_columns: ColumnsLike, cache: Any, **arguments: Any
+    source: SourceLike,
+    *,
+    index: Any = None,
+    publish_index: bool,
+    index_columns: ColumnsLike,
+    cache: Any,
+    **arguments: Any,
 ) -> Dataset:
     wanted = index if index in ("grow", "wait") else None
     found = find_source(

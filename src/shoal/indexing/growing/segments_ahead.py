@@ -36,6 +36,7 @@ _log = logging.getLogger("shoal")
 
 _LOOK_SECONDS = 0.2
 _AHEAD = 2  # segments beyond those in use: more would leave more bytes waiting than the disk may hold
+_ATTEMPTS = 3
 _PARTS_OF_SEGMENT = 16  # units, so that as many processes share it
 _MOST_SHARDS_OF_UNIT = 64
 
@@ -75,7 +76,7 @@ class IndexingAhead:
         self._made: list[Index] = []
         self._error: Exception | None = None
         self._needed = 0
-        job = _SegmentJob(shards.making, order, borders, me, self._stop)
+        job = SegmentJob(shards.making, order, borders, me, self._stop)
         threading.Thread(target=self._run, args=(job, len(borders) - 1), name="shoal-index-ahead", daemon=True).start()
 
     @property
@@ -109,7 +110,7 @@ class IndexingAhead:
         """Stop soon, without waiting."""
         self._stop.set()
 
-    def _run(self, job: _SegmentJob, num_segments: int) -> None:
+    def _run(self, job: SegmentJob, num_segments: int) -> None:
         try:
             for segment in range(num_segments):
                 with self._changed:
@@ -139,7 +140,7 @@ def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
     return JobRank(me.rank % local_size, local_size, local_size)
 
 
-class _SegmentJob:
+class SegmentJob:
     """The units of all segments, and the share of this process in them."""
 
     def __init__(
@@ -159,6 +160,8 @@ class _SegmentJob:
         first, stop = self._borders[segment], self._borders[segment + 1]
         units = self._begun()
         numbers = range(self._first_units[segment], self._first_units[segment + 1])
+        if self._whole is None and (found := self._making.there()) is not None:
+            self._whole = found[0]
         sharing = Sharing(units, self._me, self._report, numbers, num_processors=1)
         if self._whole is None:
             sharing.run_own_share()
@@ -176,13 +179,12 @@ class _SegmentJob:
     def finish(self, segments: Sequence[Index]) -> None:
         """Keep the index of all shards, in the order of the listing, unless another process does."""
         units = self._begun()
-        if self._whole is None and units.parts.is_open():
-            if not Sharing(units, self._me, None, range(0)).is_finished_by_another():
-                permuted = joined(segments, metadata=segments[0].metadata)
-                listed = subset(permuted, np.argsort(self._order).tolist())
-                _, path = self._making.kept(replace(listed, notes=permuted.notes))
-                _log.info("%s: all %d shards are indexed: %s", self._asked, listed.num_shards, path)
-            units.parts.close()
+        if self._whole is None and not Sharing(units, self._me, None, range(0)).is_finished_by_another():
+            permuted = joined(segments, metadata=segments[0].metadata)
+            listed = subset(permuted, np.argsort(self._order).tolist())
+            _, path = self._making.kept(replace(listed, notes=permuted.notes))
+            _log.info("%s: all %d shards are indexed: %s", self._asked, listed.num_shards, path)
+        units.parts.close()
 
     @property
     def _asked(self) -> str:
@@ -195,18 +197,18 @@ class _SegmentJob:
             tasks = scan_tasks(source, store=making.store, format=making.format, expected=making.what.expected)
             permuted = [replace(tasks[number], number=place) for place, number in enumerate(self._order.tolist())]
             cuts, self._first_units = unit_cuts([task.num_bytes for task in permuted], self._borders)
-            for directory, parts_store in making.places(self._me):
+            failure = StorageError("")
+            for directory, parts_store in making.places(self._me) * _ATTEMPTS:
                 units = self._units_in(directory, parts_store, permuted, cuts)
                 try:
                     units.parts.begin(keep_seconds=KEEP_SECONDS)
-                except StorageError as error:
-                    text = "%s: ranks cannot share the work through %s: %s"
-                    _log.warning(text, self._asked, directory, error.message)
-                    continue
-                self._units = units
-                return units
-            msg = f"{self._asked}: no directory takes the parts of the index"
-            raise StorageError(msg, hint="a cache directory that can be written: $SHOAL_CACHE_DIR")
+                except StorageError as error:  # perhaps another process removes the parts of a whole index
+                    failure = error
+                else:
+                    self._units = units
+                    return units
+            msg = f"{self._asked}: no directory takes the parts of the index: {failure.message}"
+            raise StorageError(msg, hint="set SHOAL_CACHE_DIR to a directory that can be written")
         return self._units
 
     def _units_in(

@@ -126,6 +126,10 @@ class ResolvedGrowing(ResolvedEpochs):
         is_touched = self.gaps.of_epoch(epoch) or any(deal.epoch == epoch for deal in self.deals)
         return super().left(epoch) if is_touched else None
 
+    def position_of(self, epoch: int, number: int) -> int:
+        """Return the position that follows the first ``number`` of an epoch, without counting all of it."""
+        return number if self.left(epoch) is None else super().position_of(epoch, number)
+
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
         """Description of the order for a state."""
@@ -175,4 +179,5 @@ def growing_as_saved(shards: Opened | Unindexed, request: OrderRequest, saved: S
 def growing_order(shards: Opened | Unindexed, request: OrderRequest) -> ResolvedGrowing:
     """Return the growing order of shards, opened or without an index, with the window of a request."""
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if request.window is None else request.window, "window")
+    request = replace(request, at_least_two=True)
     return ResolvedGrowing(GrowingShards(shards, request.seed, window_bytes), request)

@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
+from shoal.order.partition import Partition
 from shoal.pipeline.batch_memory import keep_for_next
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource, with_chosen
@@ -23,6 +24,7 @@ from shoal.reading.borrowed_values import with_views
 from shoal.reading.fetcher import Fetcher, most_in_run
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters, Pins
 from shoal.stream.certificates.delivery_sums import DeliverySums
@@ -67,11 +69,7 @@ class BatchMaker:
         sums = self.position.sums or DeliverySums(hashes, spec.epoch)
         sums.hash_by(hashes)
         quarantine = quarantine_of(options, opened.index, counters)
-        reading: SourceReading | MixedReading
-        if isinstance(documents, ResolvedMixture):
-            reading = MixedReading(parts, documents, counters, options)
-        else:
-            reading = SourceReading(parts[0], documents, counters, options)
+        reading = _reading(parts, documents, counters, options)
         self._reading = reading
         self._decoders = None
         if pipeline.threaded is not None:
@@ -107,9 +105,7 @@ class BatchMaker:
         self.batches: Iterator[Any] = made if convert is None else convert(made)
         self.are_converted = convert is not None
         if batched:
-            rank_batch = pipeline.partition.global_batch / pipeline.partition.world_size
-            num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
-            keep_for_next(int(rank_batch * num_bytes / max(1, opened.index.num_samples)))
+            _keep_memory(pipeline.partition, parts)
 
     def end(self) -> None:
         """Stop after the last batch."""
@@ -143,6 +139,21 @@ def _counting(stages: tuple[Stage, ...], work: WorkerSpec, counters: Counters) -
         return replace(stage, count=count) if isinstance(stage, Tokenize) else stage
 
     return stages if work.pipeline.sequences is not None else tuple(map(counting, stages))
+
+
+def _keep_memory(partition: Partition, parts: tuple[Opened, ...]) -> None:
+    """Have the memory of a batch of average samples stay for the next one."""
+    num_samples = sum(part.index.num_samples for part in parts)
+    num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
+    keep_for_next(int(partition.global_batch / partition.world_size * num_bytes / max(1, num_samples)))
+
+
+def _reading(
+    parts: tuple[Opened, ...], resolved: ResolvedOrder | ResolvedMixture, counters: Counters, options: ReadingOptions
+) -> SourceReading | MixedReading:
+    if isinstance(resolved, ResolvedMixture):
+        return MixedReading(parts, resolved, counters, options)
+    return SourceReading(parts[0], resolved, counters, options)
 
 
 def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters) -> Opened:
