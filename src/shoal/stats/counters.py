@@ -45,7 +45,8 @@ class Counters:
     Without sequences, ``num_tokens`` are those that `Dataset.tokenize` has made, some of them ahead.
 
     Of an epoch that grows (``index="grow"``): ``num_pieces`` in which it was read, ``num_indexed_segments`` of its
-    shards, and ``index_wait_seconds`` spent waiting for these.
+    shards, and ``index_wait_seconds`` spent waiting for these. ``from_scans_bytes`` were read from what the scans of
+    remote shards had left on this machine, and ``not_kept_bytes`` had found no room there.
 
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.
@@ -95,6 +96,8 @@ class Counters:
     num_pieces: int = 0
     num_indexed_segments: int = 0
     index_wait_seconds: float = 0.0
+    from_scans_bytes: int = 0
+    not_kept_bytes: int = 0
     # Counts by worker processes of their cache use; the cache's own counts are of this process.
     of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     throughput: Throughput | None = field(default=None, repr=False, compare=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.open_source import find_source
+from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
@@ -20,6 +22,8 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixture_files.mixture_from_file import MixtureOpener, is_mixture_file
 from shoal.stream.ranks import job_rank
+
+_log = logging.getLogger("shoal")
 
 
 def open_dataset(
@@ -91,6 +95,25 @@ def open_dataset(
     return shards(source, split=split, index=index, format=format, storage_options=storage_options)
 
 
+def _begins_early(found: Opened | Unindexed) -> bool:
+    """Return True if `Dataset.shuffle` should not wait for an index; a rank of several always waits.
+
+    They would disagree if one of them found the index that another has just made.
+    """
+    if not isinstance(found, Unindexed) or not found.can_grow:
+        return False
+    estimate = found.estimate
+    if not estimate.takes_long:
+        return False
+    is_alone = found.making.job_rank is None
+    text = "%s: %s; %s"
+    what = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
+    if not is_alone:
+        what = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
+    _log.info(text, found.making.what.source.asked, estimate, what)
+    return is_alone
+
+
 def _open_shards(
     source: SourceLike,
     *,
@@ -104,8 +127,8 @@ def _open_shards(
     found = find_source(
         source, publish_index=publish_index, job_rank=job_rank(), index=None if wanted else index, **arguments
     )
-    grows = wanted == "grow"
-    if grows and isinstance(found, Unindexed) and not index_columns:
+    grows = wanted == "grow" or (wanted is None and _begins_early(found))
+    if grows and isinstance(found, Unindexed) and found.can_grow and not index_columns:
         kept = chunk_cache_of(cache, dataset=found.identity)
         return Dataset(DatasetSpec.of(found if kept is None else replace(found, cache=kept), grows=True))
     opened = found.whole if isinstance(found, Unindexed) else found

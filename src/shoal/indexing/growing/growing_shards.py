@@ -48,11 +48,12 @@ class GrowingShards:
     seed: int
     window_bytes: int
     _prefixes: dict[int, Opened] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _dropped: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state to pickle for processes, without what is quickly made again."""
         kept = {name: self.__dict__[name] for name in ("shards", "seed", "window_bytes")}
-        return kept | {"_prefixes": {}}
+        return kept | {"_prefixes": {}, "_dropped": set()}
 
     @cached_property
     def _listing(self) -> tuple[Sequence[str], NDArray[np.int64], Sequence[str]]:
@@ -124,6 +125,21 @@ class GrowingShards:
             self._prefixes[num_segments] = found
         return found
 
+    def drop_before(self, num_samples: int) -> None:
+        """Remove scanned bytes of the segments whose samples are all among the first ones, and have been read."""
+        if (passing := self.segments.passing) is None:
+            return
+        first, paths = 0, self._listing[2]
+        for segment in range(self.segments.num_made):
+            first += self.segments.index(segment).num_samples
+            if first > num_samples:
+                return
+            if segment in self._dropped:
+                continue
+            self._dropped.add(segment)
+            for number in self.shard_order[self.borders[segment] : self.borders[segment + 1]].tolist():
+                passing.drop(paths[number])
+
     @property
     def whole(self) -> Opened:
         """All shards with their index in the permuted order, waiting until it is made."""
@@ -164,6 +180,7 @@ class GrowingShards:
         paths = self._listing[2]
         own = [paths[number] for number in self.shard_order[: index.num_shards].tolist()]
         if isinstance(self.shards, Unindexed):
-            return self.shards.opened(index, None, own)
+            opened, passing = self.shards.opened(index, None, own), self.segments.passing
+            return opened if passing is None else replace(opened, store=passing.serving(opened.store))
         check = self.shards.check.of_part(index, own)
         return replace(self.shards, index=index, paths=tuple(own), index_path=None, check=check)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +16,11 @@ from shoal.index.assembly import joined, subset
 from shoal.index.table import Index
 from shoal.indexing.growing.segments_ahead import IndexingAhead
 from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.jobs.shared_indexing import JobRank
+from shoal.storage.passing_bytes.passing_bytes import PassingBytes
+
+_SEGMENTS_KEPT = 4  # those that are read, and those that are indexed ahead
 
 
 class SegmentIndexes(Protocol):
@@ -35,6 +41,11 @@ class SegmentIndexes(Protocol):
         """Announce that segments up to this one are used now, so that those behind it are wanted soon."""
         ...
 
+    @property
+    def passing(self) -> PassingBytes | None:
+        """The bytes that scans have left for the stream; None if they leave none."""
+        ...
+
     def index(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:
         """Return the index of one segment, waiting until it is made; raise `StoppedError` if it is not wanted."""
         ...
@@ -46,6 +57,8 @@ class SegmentIndexes(Protocol):
 
 class KnownSegments:
     """Segments of shards whose index is known."""
+
+    passing = None
 
     def __init__(self, index: Index, order: NDArray[np.int64], borders: Sequence[int]) -> None:
         self.borders, self._index, self._order = borders, index, order
@@ -78,6 +91,7 @@ class SegmentsAhead:
 
     def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int]) -> None:
         self.borders, self._shards, self._order = borders, shards, order
+        self.passing = _passing(shards.making, order, borders)
         self._ahead: IndexingAhead | None = None
         self._me: JobRank | None = None
         self._pid = os.getpid()
@@ -116,9 +130,22 @@ class SegmentsAhead:
     def _running(self) -> IndexingAhead:
         if self._ahead is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            self._ahead = IndexingAhead(self._shards, self._order, self.borders, self._me)
+            making = self._shards.making
+            if self.passing is not None:
+                making = replace(making, store=self.passing.noting(making.store))
+            self._ahead = IndexingAhead(making, self._order, self.borders, self._me)
             self._stop = weakref.finalize(self, self._ahead.stop)
         return self._ahead
+
+
+def _passing(making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int]) -> PassingBytes | None:
+    """Return a place for scanned bytes of remote shards in the cache of this machine, for a few segments."""
+    if making.store.reads_ahead:
+        return None
+    sizes = np.array([info.num_bytes for info in making.infos], dtype=np.int64)[order]
+    largest = int(np.add.reduceat(sizes, borders[:-1]).max())
+    directory = Path(making.cache_dir, "passing", PurePath(making.path).stem)
+    return PassingBytes(str(directory), budget_bytes=_SEGMENTS_KEPT * largest)
 
 
 def _nothing() -> None:

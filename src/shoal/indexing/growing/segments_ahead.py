@@ -22,7 +22,6 @@ from shoal.index.assembly import joined, subset
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.build import scan_tasks
-from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.jobs.index_units import IndexUnits, index_units
 from shoal.indexing.jobs.shared_indexing import KEEP_SECONDS, JobRank, Sharing
@@ -70,13 +69,15 @@ class IndexingAhead:
     Raises the error of a shard in whoever waits for its segment or a later one.
     """
 
-    def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None) -> None:
+    def __init__(
+        self, making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None
+    ) -> None:
         self._changed = threading.Condition()
         self._stop = Stop(self._changed)
         self._made: list[Index] = []
         self._error: Exception | None = None
         self._needed = 0
-        job = SegmentJob(shards.making, order, borders, me, self._stop)
+        job = SegmentJob(making, order, borders, me, self._stop)
         threading.Thread(target=self._run, args=(job, len(borders) - 1), name="shoal-index-ahead", daemon=True).start()
 
     @property

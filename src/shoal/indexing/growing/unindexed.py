@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 
+from shoal.formats.folder.reader import Folder
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
+from shoal.indexing.build import scan_tasks
 from shoal.indexing.index_making import IndexMaking
+from shoal.indexing.indexing_estimate import IndexingEstimate, estimate_indexing
 from shoal.indexing.opened_dataset import Opened
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
@@ -29,6 +32,18 @@ class Unindexed:
     def caches(self) -> tuple[ChunkCache | None, ...]:
         """The cache, if there is one."""
         return (self.cache,)
+
+    @cached_property
+    def estimate(self) -> IndexingEstimate:
+        """Estimate of what indexing the shards takes, from their listing and a few requests."""
+        making = self.making
+        tasks = scan_tasks(making.what.source, store=making.store, format=making.format, expected=making.what.expected)
+        return estimate_indexing(tasks, store=making.store, format=making.format)
+
+    @property
+    def can_grow(self) -> bool:
+        """True if something is read to index the shards, so that some can be indexed before others."""
+        return not isinstance(self.making.format, Folder)
 
     @property
     def identity(self) -> str:

@@ -12,6 +12,8 @@ from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
 from shoal.reading.large_chunks import refuse_too_large
+from shoal.stats.counters import Counters
+from shoal.storage.passing_bytes.passing_bytes import PassingBytes
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterator_position import Position
@@ -82,6 +84,7 @@ def _batches(
             position.end_at(piece.resolved.num_samples)
         else:
             position.num_samples = position.start + num_steps * size
+        resolved.growing.drop_before(position.end)
         refuse_too_large(piece.opened, piece.resolved, spec.work.options.memory_limit_bytes)
         work = spec.work.of_piece(piece.opened, piece.resolved)
         making.maker = BatchMaker(replace(spec, work=work), convert, position)
@@ -89,6 +92,7 @@ def _batches(
             yield from making.maker.batches
         finally:
             making.maker.close()
+            _count_passing(spec.counters, resolved.growing.segments.passing)
         if position.grows:
             position.is_over = making.is_closed
             # The last steps of a piece may be those of other workers.
@@ -110,6 +114,12 @@ def _next_piece(spec: IteratorSpec, resolved: ResolvedGrowing, position: int, ma
         text += "of the shards are indexed now"
         _log.warning(text, waited, segments.num_made, resolved.growing.num_segments)
     return piece
+
+
+def _count_passing(counters: Counters, passing: PassingBytes | None) -> None:
+    if passing is not None:
+        counters.from_scans_bytes = passing.counters.served_bytes
+        counters.not_kept_bytes = passing.counters.refused_bytes
 
 
 def _share_of(spec: IteratorSpec) -> JobRank | None:
