@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -144,7 +144,7 @@ def _passing(making: IndexMaking, order: NDArray[np.int64], borders: Sequence[in
         return None
     sizes = np.array([info.num_bytes for info in making.infos], dtype=np.int64)[order]
     largest = int(np.add.reduceat(sizes, borders[:-1]).max())
-    directory = Path(making.cache_dir, "passing", PurePath(making.path).stem)
+    directory = Path(making.cache_dir, "passing")  # one for all runs, which thus find what killed ones have left
     return PassingBytes(str(directory), budget_bytes=_SEGMENTS_KEPT * largest)
 
 
