@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,6 +247,21 @@ def test_finished_scans_are_used_and_not_made_again(lines: Path, monkeypatch: py
     monkeypatch.setattr("shoal.indexing.build.scan_in_processes", counted)
     assert_equal(index_of(lines, workers=1, cache_dir=cache), index_of(lines, workers=0))
     assert len(scanned) == 3
+
+
+def test_scans_of_many_tiny_shards_are_not_kept(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = lines.parent / "cache"
+
+    def stop(_done: int, _total: int, samples: int) -> None:
+        if samples >= 2000:
+            raise KeyboardInterrupt
+
+    for many, kept in ((100, True), (2, False)):
+        monkeypatch.setattr("shoal.indexing.build.MANY_SHARDS", many)
+        with pytest.raises(KeyboardInterrupt):
+            index_of(lines, workers=1, cache_dir=cache, progress=stop)
+        assert any(name.endswith(".scan") for name in entries(cache)) == kept
+        shutil.rmtree(cache, ignore_errors=True)
 
 
 def test_ctrl_c_leaves_no_process(lines: Path) -> None:

@@ -15,7 +15,8 @@ import obstore.store
 import pytest
 import urllib3
 
-from shoal.errors import UsageError
+from shoal.errors import StorageError, UsageError
+from shoal.storage.files.local_store import LocalStore
 from shoal.testing import FAULT_KINDS, Fault, FaultKind, RangeServer
 
 DATA = bytes(range(256)) * 40
@@ -271,3 +272,36 @@ def test_it_needs_no_test_framework_and_is_not_loaded_by_the_face() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"
+
+
+FEW_FILES = """
+import resource, sys
+from urllib.request import urlopen
+from shoal.testing import RangeServer
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+with RangeServer(sys.argv[1]) as server:
+    for number in range(600):
+        with urlopen(server.url_of(f"{number}.bin")) as answer:
+            assert answer.read() == b"%d" % number, number
+"""
+
+
+def test_more_files_are_served_than_may_be_open(tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / f"{number}.bin").write_bytes(b"%d" % number)
+    subprocess.run([sys.executable, "-c", FEW_FILES, str(tmp_path)], check=True)
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_of_the_server(
+    tmp_path: Path, pool: urllib3.PoolManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: LocalStore, path: str) -> memoryview:
+        msg = f"{path}: Too many open files"
+        raise StorageError(msg)
+
+    (tmp_path / "a.bin").write_bytes(b"abc")
+    monkeypatch.setattr(LocalStore, "map", refuse)
+    with RangeServer(tmp_path) as server:
+        assert get(pool, server.url_of("a.bin")).status == 500
+        assert get(pool, server.url_of("b.bin")).status == 404

@@ -50,6 +50,8 @@ _log = logging.getLogger("shoal")
 SMALL_BYTES = 256 << 20
 # From here on the scans of remote shards are kept: starting over costs more there.
 SMALL_REMOTE_BYTES = 16 << 20
+# Of so many local shards, each smaller than that, no scans are kept: writing one takes longer than to scan again.
+MANY_SHARDS, SMALL_SHARD_BYTES = 1000, 256 << 10
 # From here on the index leaves out the size of each sample, which takes 4 bytes per sample.
 MANY_SAMPLES = 10**8
 
@@ -157,7 +159,10 @@ def index_of_tasks(
     workers = _num_workers(workers, total_bytes)
     traffic = ScanTraffic() if traffic is None else traffic
     scratch = None
-    if keeps_scans and (workers or total_bytes >= small_bytes(store)):
+    is_worth_keeping = workers or total_bytes >= small_bytes(store)
+    if store.reads_ahead and len(tasks) >= MANY_SHARDS and total_bytes < len(tasks) * SMALL_SHARD_BYTES:
+        is_worth_keeping = False
+    if keeps_scans and is_worth_keeping:
         # By the paths but not by sizes or versions, so that a shard that changed since the kill costs one scan.
         key = _digest([*scan_rules(format), format.name, options_of(format), *(task.path for task in tasks)])
         scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", key)), suffix=_SCAN_SUFFIX)

@@ -37,9 +37,12 @@ def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = Tr
     """
     directory = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(directory, f".{_temporary_name(path)}")
-    os.makedirs(directory, exist_ok=True)
     try:
-        descriptor = os.open(temporary, _NEW_FILE, 0o666)
+        try:
+            descriptor = os.open(temporary, _NEW_FILE, 0o666)
+        except FileNotFoundError:
+            os.makedirs(directory, exist_ok=True)
+            descriptor = os.open(temporary, _NEW_FILE, 0o666)
         try:
             for buffer in buffers:
                 _write_all(descriptor, buffer)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_protocol import Advise, Find, ObjectInfo, Stat
 
-_NUM_THREADS = 32
+_NUM_THREADS = 64  # with 20 ms to a server, as many as keep one processor busy
 
 
 class _StatStore(Stat, Find, Advise, Protocol):
@@ -52,9 +52,33 @@ def find_all(
 
     if store.reads_ahead or len(paths) < 2:
         return [find(path) for path in paths]
-    with ThreadPoolExecutor(min(_NUM_THREADS, len(paths)), thread_name_prefix="shoal-stat") as pool:
+    return _side_by_side(find, paths)
+
+
+def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]) -> list[ObjectInfo | None]:
+    """Call ``find`` for each path, from several threads; raises the error of the first path that failed."""
+    found: list[ObjectInfo | None] = [None] * len(paths)
+    failures: dict[int, BaseException] = {}
+    # Threads that take the next number: a future for each of 100,000 paths would take as much memory as what is found.
+    numbers = iter(range(len(paths)))
+
+    def work() -> None:
+        for number in numbers:
+            if failures:
+                return
+            try:
+                found[number] = find(paths[number])
+            except BaseException as error:  # noqa: BLE001  # raised in the thread that asked
+                failures[number] = error
+
+    num_threads = min(_NUM_THREADS, len(paths))
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-stat") as pool:
+        working = [pool.submit(work) for _ in range(num_threads)]
         try:
-            return list(pool.map(find, paths))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            wait(working)
+        except BaseException as error:
+            failures[-1] = error
             raise
+    if failures:
+        raise failures[min(failures)]
+    return found

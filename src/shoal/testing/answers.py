@@ -8,6 +8,7 @@ Also the part of HTTP/1.1 that this takes: parsing of requests and ranges, heads
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
@@ -49,7 +50,10 @@ def answer(request: Request, objects: Served, mishap: Mishap | None) -> Answer:
         return _text(405, "this server is read-only", {"Allow": "GET, HEAD"})
     if request.method == "GET" and "list-type" in request.query:
         return _listing(request, objects)
-    found = objects.get(request.path)
+    try:
+        found = objects.get(request.path)
+    except StorageError as error:
+        return _text(500, error.message)
     if found is None:
         return _text(404, f"there is no {request.path}")
     data, etag, modified_ns = found
@@ -203,6 +207,8 @@ def head_bytes(status: int, headers: Mapping[str, str]) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
+_MOST_MAPPED = 256
+
 # For objects that are not files.
 _SOME_TIME_NS = 1767225600 * 10**9
 
@@ -234,21 +240,27 @@ class Directory:
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
-        self._known: dict[str, tuple[str, memoryview]] = {}
+        self._known: dict[str, tuple[str, memoryview]] = {}  # each takes a file descriptor
 
     def get(self, path: str) -> tuple[memoryview, str, int] | None:
-        """Return the bytes, the etag and the time in nanoseconds of a file, or None."""
+        """Return the bytes, the etag and the time in nanoseconds of a file, or None.
+
+        Raises `StorageError`: the file is there, and cannot be opened.
+        """
         if not path or posixpath.normpath(path) != path or path.startswith(("/", "..")):
             return None
         full = os.path.join(self._root, path)
         try:
             info = LocalStore().stat(full)
-            etag = f"{info.num_bytes:x}-{info.version}"
-            known = self._known.get(path)
-            if known is None or known[0] != etag:
-                known = self._known[path] = etag, LocalStore().map(full)
         except StorageError:
             return None
+        etag = f"{info.num_bytes:x}-{info.version}"
+        known = self._known.get(path)
+        if known is None or known[0] != etag:
+            known = self._known[path] = etag, LocalStore().map(full)
+        while len(self._known) > _MOST_MAPPED:
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread did it
+                del self._known[next(iter(self._known))]
         return known[1], etag, info.modified_ns or _SOME_TIME_NS
 
     def paths(self) -> Iterator[str]:

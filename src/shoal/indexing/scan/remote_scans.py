@@ -136,7 +136,10 @@ class ScanReading:
         if blocks and first_byte < blocks[0].first_byte:
             self.close()
         first = blocks[-1].end_byte if blocks else first_byte
-        if self._comparison.streams:
+        if self._comparison.streams and not blocks and self._num_bytes - first <= BLOCK_BYTES:
+            # The only block: this thread would wait for another one to read it.
+            blocks.append(_Block(first, self._num_bytes, self._reads.fetch(self._path, first, self._num_bytes)))
+        elif self._comparison.streams:
             while first < min(end_byte + self._ahead_bytes, self._num_bytes):
                 end = min(first + BLOCK_BYTES, self._num_bytes)
                 blocks.append(_Block(first, end, self._threads.submit(self._reads.fetch, self._path, first, end)))
@@ -196,11 +199,19 @@ def scan_in_threads(
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
     scanners = ThreadPoolExecutor(side_by_side, thread_name_prefix="shoal-scan")
     streams = ThreadPoolExecutor(num_requests, thread_name_prefix="shoal-scan-read")
-    try:
-        for task in tasks:
+    waiting = iter(tasks)
+
+    def scan_each() -> None:
+        for task in waiting:
+            if reads.stopping.is_set():
+                return
             num_at_once = num_requests // side_by_side
             reading = ScanReading(reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once)
-            scanners.submit(_scan, task, format, reading, reads, answers)
+            _scan(task, format, reading, reads, answers)
+
+    try:
+        for _ in range(side_by_side):
+            scanners.submit(scan_each)
         left = len(tasks)
         while left:
             task, answer = answers.get()

@@ -39,6 +39,7 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _FIRST_ATTEMPTS = 6
 # Some servers refuse requests without a User-Agent; the user's own header replaces it.
 _ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
+_UP_TO_PATH = re.compile(r"[^:/?#]+://[^/?#]*")
 _CONTENT_RANGE = re.compile(r"\s*bytes\s+(?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)\s*", re.IGNORECASE)
 _GZIP, _BZIP2, _ZSTD = ("gzip", "x-gzip"), ("bzip2", "x-bzip2"), ("zstd",)
 _STORED_AS = {
@@ -89,6 +90,7 @@ class HttpStore:
         self._full: dict[str, str] = {}
         self._of_hosts: dict[str, str] = {}
         self._firsts: dict[str, _FirstRequest] = {}  # made once: parsing URLs takes longer than the rest of our work
+        self._servers: dict[str, _FirstRequest] = {}  # without a URL, by the beginning of URLs up to their path
         self._redirects: dict[str, _Redirect] = {}
         self._client: HttpClient = (CurlClient if has_libcurl() else PlainClient)(self._options)
         self._answered: set[str] = set()  # hosts
@@ -208,13 +210,16 @@ class HttpStore:
 
     def _first(self, path: str) -> _FirstRequest:
         full = self._full_url(path)
-        origin_of(full)  # raises for an invalid URL
-        url = sendable(full)
-        origin = origin_of(url)
-        own = self._options.headers_for(full)
-        named = {name.lower() for name in own}
-        always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in named}
-        return _FirstRequest(url, always | own, origin)
+        begin = _UP_TO_PATH.match(full)
+        server = begin[0] if begin else full
+        known = self._servers.get(server)
+        if known is None:
+            origin_of(full)  # raises for an invalid URL
+            own = self._options.headers_for(full)
+            named = {name.lower() for name in own}
+            always = {name: value for name, value in _ALWAYS_SENT.items() if name.lower() not in named}
+            known = self._servers[server] = _FirstRequest("", always | own, origin_of(sendable(full)))
+        return known._replace(url=sendable(full))
 
     def _full_url(self, path: str) -> str:
         """Return the URL learnt for ``path``, else ``path`` with the password and query that were given for its host.
