@@ -58,6 +58,15 @@ def test_canonical_nodes_that_were_asked_for() -> None:
         resolved(TIB, num_canonical_nodes=257)
 
 
+def test_fewer_canonical_nodes_in_a_window_of_few_chunks() -> None:
+    few = {"total_bytes": 9 * MIB, "num_canonical_nodes": 64}
+    with pytest.raises(UsageError, match="a window of 9 chunks allows 1 to 4 canonical nodes; got 64"):
+        resolved(**few)
+    assert resolved(**few, fits_nodes=True)["num_canonical_nodes"] == 4
+    assert resolved(9 * MIB, num_canonical_nodes=3, fits_nodes=True)["num_canonical_nodes"] == 3
+    assert resolved(1 * GIB, num_canonical_nodes=64, fits_nodes=True)["num_canonical_nodes"] == 64
+
+
 def test_a_chunk_does_not_cross_shards() -> None:
     """Shards of 10 extents in chunks of up to 16: a chunk is a shard, and the window holds more of them."""
     found = resolved(1000 * 10 * 64 * KIB, num_shards=1000, window="64MiB", chunk="1MiB")

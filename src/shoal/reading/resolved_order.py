@@ -35,7 +35,8 @@ class OrderRequest:
     """Arguments of `shuffle`: an order, or a window in bytes, and the numbers that a state fixed for the latter.
 
     ``extents_per_chunk`` is None until a state has fixed it. With ``at_least_two``, a window that is too small for two
-    chunks gets two all the same: for data that are not known when the window is asked for.
+    chunks gets two all the same, and fewer canonical nodes if it is too small for as many as were asked for: for data
+    that are not known when the window is asked for.
     """
 
     order: Order | None = None
@@ -121,6 +122,7 @@ class ResolvedOrder(ResolvedEpochs):
                     chunk=request.chunk,
                     num_canonical_nodes=request.num_canonical_nodes,
                     at_least_two=self.spills or request.at_least_two,
+                    fits_nodes=request.at_least_two,
                     largest_extent_bytes=largest_bytes,
                 )
             except UsageError as error:

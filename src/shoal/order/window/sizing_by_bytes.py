@@ -74,6 +74,7 @@ def resolve_window(
     chunk: Any = None,
     num_canonical_nodes: int | None = None,
     at_least_two: bool = False,
+    fits_nodes: bool = False,
     largest_extent_bytes: int = 0,
 ) -> ResolvedWindow:
     """Resolve a window of ``window`` bytes in chunks of ``chunk`` bytes to integers.
@@ -92,6 +93,8 @@ def resolve_window(
         Default: one for every 16 chunks, at most 64.
     at_least_two
         True if a window too small for two chunks still gets two; then they are not held in memory.
+    fits_nodes
+        True if a window of too few chunks for ``num_canonical_nodes`` gets as many as it allows.
     largest_extent_bytes
         Bytes of the largest extent that is held as a whole; the size that an error suggests has room for it, too.
     """
@@ -120,4 +123,5 @@ def resolve_window(
             msg += f", and the largest has {largest_extent_bytes:,}"
         raise UsageError(msg, hint=f"window={smallest} or more" + ("" if chunk is None else ", or a smaller chunk"))
     nodes = default_canonical_nodes(chunks) if num_canonical_nodes is None else num_canonical_nodes
+    nodes = min(nodes, chunks // 2) if fits_nodes else nodes
     return ResolvedWindow(Window(chunks=chunks, num_canonical_nodes=nodes), extents_per_chunk)
