@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tests.order.growing.segmented import in_turn
 
 from shoal.errors import UsageError
+from shoal.order.growing.shard_segments import permuted_shards
 from shoal.orders import Window
 from shoal.quality.growing_quality import SegmentSizes, first_correlations, growing_quality, segments_quality
 from shoal.quality.prediction import predicted_variance_ratio
@@ -123,6 +124,9 @@ def test_the_seed_decides_which_shards_are_first() -> None:
     sizes = np.where(np.arange(300) % 2, MIB, 20 * MIB)
     first = {growing_quality(sizes, 64, sample_bytes=2**14, seed=seed).segments[0].num_shards for seed in range(9)}
     assert len(first) > 2
+    permuted = sizes[permuted_shards(300, seed=3)]
+    told = growing_quality(permuted, 64, sample_bytes=2**14, seed=None)
+    assert told == growing_quality(sizes, 64, sample_bytes=2**14, seed=3)
 
 
 def test_batches_larger_than_segments_and_shards_without_samples() -> None:
@@ -132,6 +136,13 @@ def test_batches_larger_than_segments_and_shards_without_samples() -> None:
     empty = SegmentSizes(Window(2), np.zeros(0, dtype=np.int64), np.zeros(3, dtype=np.int64))
     filled = SegmentSizes(Window(2), np.full(4, 5), np.full(2, 10))
     assert segments_quality([empty, filled], Window(2), 5) == segments_quality([filled], Window(2), 5)
+
+
+def test_a_small_segment_has_fewer_canonical_nodes() -> None:
+    found = growing_quality(
+        [4 * MIB] * 1000, 64, sample_bytes=2**16, window=2**32, chunk="8MiB", num_canonical_nodes=64
+    )
+    assert [each.window_chunks for each in found.segments] == [16, 32, 64, 128, 256, 504]
 
 
 def test_a_listing_of_a_million_shards() -> None:

@@ -123,7 +123,7 @@ def growing_quality(
     batch: int,
     *,
     sample_bytes: float,
-    seed: int = 0,
+    seed: int | None = 0,
     window: Any = None,
     chunk: Any = None,
     num_canonical_nodes: int | None = None,
@@ -136,7 +136,7 @@ def growing_quality(
     Parameters
     ----------
     shard_bytes
-        Bytes of each shard, in the order of the listing; shape (num_shards,).
+        Bytes of each shard, in the order of the listing, or permuted if ``seed`` is None; shape (num_shards,).
     batch
         Samples of a global batch.
     sample_bytes
@@ -161,7 +161,7 @@ def growing_quality(
     True
     """
     sizes = np.asarray(shard_bytes, dtype=np.int64)
-    sizes = sizes[permuted_shards(len(sizes), seed=seed)]
+    sizes = sizes if seed is None else sizes[permuted_shards(len(sizes), seed=seed)]
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
     shard_samples = np.maximum(np.rint(sizes / sample_bytes).astype(np.int64), sizes > 0)
     extents = -(-shard_samples // max(1, round(extent_bytes / sample_bytes)))
@@ -176,6 +176,7 @@ def growing_quality(
                 chunk=chunk,
                 num_canonical_nodes=num_canonical_nodes,
                 at_least_two=True,
+                fits_nodes=True,
             ),
         )
         num_chunks = int((-(-here // resolved.extents_per_chunk)).sum())

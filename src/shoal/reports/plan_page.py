@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.quality.growing_quality import GrowingQuality
 from shoal.reports.curve_figures import (
     Axis,
     Figure,
@@ -19,6 +20,7 @@ from shoal.reports.curve_figures import (
     plain_axis,
     size_axis,
 )
+from shoal.reports.growing_figure import growing_figure
 from shoal.reports.heat_map import heat_figure, heat_map
 from shoal.reports.marks import Drawing
 from shoal.reports.page_document import document, facts, figures, paragraph, section, table
@@ -34,7 +36,8 @@ class PlanFigures:
     ``vr`` is predicted by batch size, ``batch`` the global batch. ``rank_bytes`` are held by the fullest rank, and
     ``node_bytes_per_second`` received by a node, over equal parts of the time; ``node_limit`` is what it can receive.
     ``heat`` counts samples of each part of the dataset at each time, shape (times, parts). The time is the whole
-    epoch if ``is_whole``, else a span that represents it.
+    epoch if ``is_whole``, else a span that represents it. ``growing`` is the mixing of a first epoch that is read while
+    it is indexed.
     """
 
     batch: int
@@ -44,6 +47,7 @@ class PlanFigures:
     node_limit: float
     heat: NDArray[np.int64] = field(repr=False)
     is_whole: bool = True
+    growing: GrowingQuality | None = None
 
 
 def plan_page(
@@ -78,7 +82,8 @@ def plan_picture(drawn: PlanFigures, *, title: str, about: str, lead: str) -> Dr
 
 
 def _figures(drawn: PlanFigures) -> list[Figure]:
-    return [_variance(drawn), _memory(drawn), _traffic(drawn), _heat(drawn)]
+    found = [_variance(drawn), _memory(drawn), _traffic(drawn), _heat(drawn)]
+    return found if drawn.growing is None else [growing_figure(drawn.growing), *found]
 
 
 def _variance(drawn: PlanFigures) -> Figure:

@@ -1,4 +1,4 @@
-"""The `shoal plan` command: what a cluster should read, and its cost; from an index, or from three numbers."""
+"""The `shoal plan` command: what a cluster should read, and its cost; from an index, a listing, or numbers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.plan.planned import Planned, what_if
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.planned_data import planned_data
+from shoal.cli.plan.planned_growing import add_growing_arguments, show_growing
 from shoal.cli.plan.planned_sequences import add_sequence_arguments, planned_sequences, show_sequences, told
 from shoal.errors import UsageError
 from shoal.figures import counted
@@ -43,15 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.epilog = (
         "Reads are simulated, not estimated: of the whole epoch where it has up to 2 million samples, else of a part "
-        "that stands for the rest. Bandwidths are bytes per second: 1.25GB is a 10 Gbit network."
+        "that stands for the rest. Bandwidths are bytes per second: 1.25GB is a 10 Gbit network. With --index grow the "
+        "shards are listed, and only the first ones indexed, or none with --sample-bytes: this tells how a first epoch "
+        "is mixed that begins before all of them are indexed."
     )
     add_source_arguments(parser, is_optional=True)
-    data = parser.add_argument_group("data", "instead of SOURCE")
+    data = parser.add_argument_group("data", "instead of SOURCE, or of the shards of --index grow")
     data.add_argument("--num-samples", type=count, metavar="N", help="number of samples, such as 2e9")
     data.add_argument("--sample-bytes", metavar="BYTES", help="mean size of a sample, such as 8KB")
     data.add_argument(
         "--rho", type=float, metavar="R", default=1.0, help="correlation inside chunks (default: 1, the worst)"
     )
+    add_growing_arguments(data)
     cluster = parser.add_argument_group("cluster")
     for option, kind, metavar, default, text in _CLUSTER_OPTIONS:
         shown = default if default is not None else "as fast as data arrive"
@@ -78,6 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
             msg += f", the documents in {num_together:,} sequences"
         raise UsageError(msg, hint="a smaller --global-batch")
     plan = Planned.of(data, cluster, rho=arguments.rho)
+    if data.listed is not None:
+        order, chunk_bytes = data.order, data.mean_chunk_bytes
+        growing = data.listed.quality(order, chunk_bytes, cluster.global_batch, arguments)
+        plan = replace(plan, growing=growing)
     record = plan.record()
     if sequences:
         record["sequences"] = sequences
@@ -110,6 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
         _show(record, cluster, warnings)
         if sequences:
             show_sequences(sequences, arguments.pack_sequences, num_together)
+        if plan.growing is not None:
+            show_growing(plan.growing)
     return 0
 
 
@@ -181,7 +191,7 @@ def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None
 
 
 def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
-    """Return warnings of too little memory, with its largest part, and of a run that would be refused."""
+    """Return warnings of too little memory, with its largest part, of a refused run, and of a badly mixed beginning."""
     warnings = []
     if record["node_memory_bytes"] > cluster.memory_bytes:
         parts = record["rank_memory_parts"]
@@ -191,6 +201,8 @@ def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
         warnings.append(f"{said} It is less with {remedy}.")
     if record["refused"]:
         warnings.append(f"A run would be refused: {record['refused']}")
+    if record.get("growing", {}).get("warning"):
+        warnings.append(f"Shuffling: {record['growing']['warning']}.")
     return warnings
 
 
@@ -212,7 +224,7 @@ def _groups(record: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 _SHOWN_APART = (
-    *("vr", "sequential", "call", "open_call", "refused", "sequences"),
+    *("vr", "sequential", "call", "open_call", "refused", "sequences", "growing"),
     *("amplification_with_cache", "amplification_without_cache"),
 )
 _FACTS = {

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.cli.output import format_value
 from shoal.cli.plan.planned_cache import PlannedCache, least_cache_bytes
 from shoal.cli.plan.planned_data import PlannedData
+from shoal.cli.plan.planned_growing import growing_facts
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window
 from shoal.planning.node_cache import EpochReads
@@ -24,6 +25,7 @@ from shoal.planning.request_model import (
 )
 from shoal.planning.simulated_reads import ClusterReads, simulate_reads
 from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
+from shoal.quality.growing_quality import GrowingQuality
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.schedule.lifetimes import span_positions
 from shoal.reading.schedule.memory_ledger import ahead_limit_bytes
@@ -40,7 +42,8 @@ class Planned:
     """A plan: data in an order, for a cluster, and the simulation of its reads.
 
     ``num_reads`` are those of all ranks over the whole epoch, ``fetched`` and ``num_requests`` those that reach the
-    store: fewer with a chunk cache in each node, ``cached``.
+    store: fewer with a chunk cache in each node, ``cached``. ``growing`` is the mixing of a first epoch that is
+    read while shards are indexed.
     """
 
     data: PlannedData
@@ -52,6 +55,7 @@ class Planned:
     fetched: EpochReads
     num_requests: float
     cached: PlannedCache | None
+    growing: GrowingQuality | None = None
 
     @staticmethod
     def of(data: PlannedData, cluster: Cluster, *, rho: float, most_positions: int | None = None) -> Planned:
@@ -102,6 +106,9 @@ class Planned:
                 num_nodes=cluster.num_nodes,
                 num_chunks=num_chunks,
             )
+        if self.growing is not None:
+            call = cached.get("open_call", "shoal.open(...)")
+            cached |= {"growing": growing_facts(self.growing), "open_call": call.replace("...", '..., index="grow"', 1)}
         return {
             "num_samples": data.num_samples,
             "dataset_bytes": data.num_bytes,
@@ -157,6 +164,7 @@ class Planned:
             node_limit=self.cluster.node_bytes_per_second,
             heat=self.reads.heat,
             is_whole=self.is_exact,
+            growing=self.growing,
         )
 
     def _ratio(self, batch: int) -> float:

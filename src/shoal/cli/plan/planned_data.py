@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.cli.options.source_options import open_with_samples
 from shoal.cli.options.stream_options import given_order_options, requested_order
+from shoal.cli.plan.planned_growing import GROW, ListedShards, listed_shards
 from shoal.errors import UsageError
 from shoal.formats.shard_format import SpillingFormat
 from shoal.index.cutting import ChunkTable
@@ -33,7 +34,8 @@ class PlannedData:
     shard, where shards are known. ``uneven_bytes`` is the excess of the largest chunk over the mean in memory, where
     chunks can only be held whole; ``largest_held_bytes`` is the memory of the largest chunk. ``table`` locates the
     chunks, where that is known; ``refusal`` says why a stream in this order would not start, if so. ``num_spilled``
-    chunks are too large for the window, and decoded into the chunk cache. ``resolved`` is the order of an index.
+    chunks are too large for the window, and decoded into the chunk cache. ``resolved`` is the order of an index, and
+    ``listed`` are shards that have none, if so.
     """
 
     num_samples: int
@@ -52,6 +54,7 @@ class PlannedData:
     refusal: str = ""
     num_spilled: int = 0
     resolved: ResolvedOrder | None = None
+    listed: ListedShards | None = None
 
     @property
     def mean_chunk_bytes(self) -> float:
@@ -98,7 +101,15 @@ def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData
     if bool(arguments.source) == (arguments.num_samples is not None):
         msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
         raise UsageError(msg)
-    return _of_source(arguments, cluster) if arguments.source else _of_numbers(arguments, cluster)
+    if not arguments.source:
+        return _of_numbers(arguments, cluster)
+    return _of_listing(arguments, cluster) if arguments.index == GROW else _of_source(arguments, cluster)
+
+
+def _of_listing(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
+    listed = listed_shards(arguments)
+    sample_bytes = max(1, round(int(listed.num_bytes.sum()) / listed.num_samples))
+    return replace(_of_size(arguments, cluster, listed.num_samples, sample_bytes), listed=listed)
 
 
 def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
@@ -146,8 +157,10 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     if arguments.sample_bytes is None:
         msg = "--num-samples needs --sample-bytes"
         raise UsageError(msg, hint="--sample-bytes 8KB")
-    sample_bytes = parse_bytes(arguments.sample_bytes, "--sample-bytes")
-    num_samples = arguments.num_samples
+    return _of_size(arguments, cluster, arguments.num_samples, parse_bytes(arguments.sample_bytes, "--sample-bytes"))
+
+
+def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, sample_bytes: int) -> PlannedData:
     num_bytes = float(num_samples * sample_bytes)
     sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=max(1 << 18, sample_bytes))
     chunk_bytes = sizing.chunk_bytes if arguments.chunk is None else parse_bytes(arguments.chunk, "--chunk")

@@ -1,0 +1,101 @@
+"""The growing order that `shoal plan --index grow` foresees: a first epoch that is read while shards are indexed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.cli import output
+from shoal.cli.options.source_options import refuse_mixture, source_of, storage_options_of
+from shoal.errors import UsageError
+from shoal.figures import counted
+from shoal.order.block_and_buffer import Block
+from shoal.order.window.order import Window
+from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.quality.growing_quality import GrowingQuality, growing_quality
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
+from shoal.storage.sources.source import printed
+from shoal.stream.open_dataset import open_dataset
+
+GROW = "grow"
+_MOST_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedShards:
+    """Shards of which only sizes are known: ``num_bytes`` of each in the permuted order, and about how many samples."""
+
+    num_bytes: NDArray[np.int64]
+    num_samples: int
+
+    def quality(
+        self, order: Window | Block, chunk_bytes: float, batch: int, arguments: argparse.Namespace
+    ) -> GrowingQuality:
+        """Predict the mixing of the first epoch, whose segments have windows of as many bytes as that of later ones."""
+        nodes = order.resolved_nodes if isinstance(order, Window) else None
+        return growing_quality(
+            self.num_bytes,
+            batch,
+            sample_bytes=float(self.num_bytes.sum()) / self.num_samples,
+            seed=None,
+            window=round(order.chunks * chunk_bytes) if arguments.window is None else arguments.window,
+            chunk=round(chunk_bytes) if arguments.chunk is None else arguments.chunk,
+            num_canonical_nodes=nodes,
+            rho=arguments.rho,
+            shard_rho=arguments.shard_rho,
+        )
+
+
+def add_growing_arguments(parser: argparse._ArgumentGroup) -> None:
+    """Declare what `listed_shards` and `ListedShards.quality` read."""
+    text = "correlation inside shards, of samples of different chunks, for --index grow (default: that inside chunks)"
+    parser.add_argument("--shard-rho", type=float, metavar="R", help=text)
+
+
+def listed_shards(arguments: argparse.Namespace) -> ListedShards:
+    """List the shards; unless ``--sample-bytes`` tells the size of a sample, index those of the first segment."""
+    refuse_mixture(arguments)
+    given = [name for name in ("order", "chunks", "samples", "pack_sequences") if getattr(arguments, name) is not None]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        msg = f"--index {GROW} is an order of its own, before samples are counted, and {option} asks for another"
+        raise UsageError(msg, hint=f"leave out {option}; --window, --chunk, --num-canonical-nodes and --seed apply")
+    dataset = open_dataset(
+        source_of(arguments),
+        split=arguments.split,
+        index=GROW,
+        format=arguments.format,
+        storage_options=storage_options_of(arguments),
+    )
+    resolved = dataset.shuffle(seed=arguments.seed).stream.resolved
+    if not isinstance(resolved, ResolvedGrowing):
+        msg = f"{printed(source_of(arguments))} has an order of its own, and does not grow"
+        raise UsageError(msg, hint=f"leave out --index {GROW}")
+    growing = resolved.growing
+    if arguments.sample_bytes is None:
+        return ListedShards(growing.shard_bytes, growing.growth().num_samples)
+    total = int(growing.shard_bytes.sum())
+    return ListedShards(growing.shard_bytes, max(1, total // parse_bytes(arguments.sample_bytes, "--sample-bytes")))
+
+
+def growing_facts(quality: GrowingQuality) -> dict[str, Any]:
+    """Return the quality as JSON types, of many segments only the first."""
+    told = quality.to_dict()
+    segments = told.pop("segments")
+    told |= {"vr": quality.vr, "num_segments": len(segments), "first_segments": segments[:_MOST_SHOWN]}
+    return {**told, "last_segment": segments[-1], "warning": quality.warning() if quality.rho < 1.0 else ""}
+
+
+def show_growing(quality: GrowingQuality) -> None:
+    """Print how well the first epoch is mixed."""
+    output.say()
+    output.say(f"The first epoch, while shards are indexed, in batches of {quality.batch:,}:")
+    segments = {"at first": quality.segments[0], "at its end": quality.segments[-1]}
+    for when, segment in segments.items():
+        shards = f"{counted(segment.num_shards, 'shard')}, {segment.window_chunks:,} chunks at a time"
+        output.say(f"  {when + ',':11} VR {segment.vr:.2f} ({segment.share:.2%} of the epoch: {shards})")
+    output.say(f"  on average, VR {quality.vr:.2f}; later epochs {quality.later_vr:.2f}")
