@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -188,8 +190,23 @@ def test_indexes_of_other_tools_spare_the_scan() -> None:
     ]
     found = estimate_indexing(tasks, store=store, format=tar, looks=True)
     assert (found.ways, found.num_looked, found.takes_long) == ({"index of another tool": 100}, 0, False)
-    assert found.most.read_bytes < 100 * 300_000
+    assert found.most.read_bytes < 100 * 400_000
     assert not store.requests
+
+
+def test_a_scan_by_an_index_takes_what_is_estimated() -> None:
+    """Of members so far apart that each comparison is a request, and of shards so small that all of them is read."""
+    for member_bytes, count in ((3_000_000, 60), (10_000, 100)):
+        starts = np.arange(count + 1) * (512 + -(-member_bytes // 512) * 512)
+        tar, beside = LargeTar([member_bytes] * count), starts.astype("<u8").tobytes()
+        objects: dict[str, Contents] = {f"{number}.tar": tar for number in range(40)}
+        tasks = [replace(task, index=(f"{task.path}.idx", len(beside))) for task in tasks_of(objects)]
+        found = estimate_indexing(tasks, store=FarStore({}), format=format_named("tar"))
+        reads = ScanReads(FarStore({**objects, **{f"{path}.idx": beside for path in objects}}), KnownCosts())
+        list(scan_in_threads(tasks, format_named("tar"), reads, on_progress=lambda *_: None))
+        # Scans side by side learn of each other how shards are best read, so some take a request more.
+        assert found.most.num_requests / 2 <= reads.traffic.num_requests <= 1.1 * found.most.num_requests
+        assert found.most.read_bytes / 2 <= reads.traffic.read_bytes <= 1.1 * found.most.read_bytes
 
 
 def test_files_of_this_machine_are_read_without_requests(tmp_path: Path) -> None:

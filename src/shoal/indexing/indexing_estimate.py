@@ -34,14 +34,17 @@ LONG_SECONDS = 5.0
 """Waiting longer than this for an index is worth avoiding (`IndexingEstimate.takes_long`)."""
 
 _NUM_LOOKS = 3
-_INDEXED_REQUESTS = 12  # that compare a shard with the index of another tool: at both ends, and in between
+_COMPARISONS = 17  # of a shard with the index of another tool: at both ends, and in between
+_COMPARED_WHOLE_BYTES = 8 << 20  # up to this size, all of a shard is read for them
 _LEAST, _MOST = 0.6, 1.6  # times what the first headers of a scan suggest
 _NEARLY_ALL = 0.9
 _FOOTER_REQUESTS = 3  # at most, to read a footer or a table of samples
 _USUAL_PROCESSORS = 4
-# Bytes that one processor scans in a second, as stored: of shards as they are, of compressed ones, and of some codecs.
-_SCANNED_PER_SECOND, _DECOMPRESSED_PER_SECOND = 1e9, 140e6
+# What one processor does, see bench/LOG.md: bytes scanned in a second, as stored, of files, from a store, and of
+# compressed shards; and the seconds that a shard takes whatever is in it, of files and from a store.
+_LOCAL_PER_SECOND, _REMOTE_PER_SECOND, _DECOMPRESSED_PER_SECOND = 1e9, 400e6, 140e6
 _SLOW_CODECS = {"bz2": 15e6, "xz": 30e6}
+_LOCAL_SHARD_SECONDS, _REMOTE_SHARD_SECONDS = 0.3e-3, 0.8e-3
 
 
 class _Speeds(NamedTuple):
@@ -134,7 +137,8 @@ def estimate_indexing(
     is_local = store.reads_ahead
     settled, others = _settled(tasks, format)
     num_bytes = sum(task.num_bytes for task in tasks)
-    clock = _Clock(is_local, format.codec if isinstance(format, Compressed) else None, len(tasks), num_bytes)
+    codec = format.codec if isinstance(format, Compressed) else None
+    clock = _Clock(is_local, codec, len(tasks), num_bytes + _index_bytes(tasks))
     least, most = settled.plus(_one_request_each(others)), settled.plus(_all_bytes(others))
     likely = least
     usual_least, usual_most = clock.usual_seconds(least), clock.usual_seconds(most)
@@ -205,7 +209,7 @@ class _Clock:
     is_local: bool
     codec: str | None
     num_shards: int
-    num_bytes: int
+    most_bytes: int
 
     @property
     def paces(self) -> tuple[_Speeds, _Speeds, _Speeds]:
@@ -218,16 +222,17 @@ class _Clock:
 
     def cost(self, work: _Work, speeds: _Speeds, processors: int) -> IndexingCost:
         """Return what work costs. Threads, which scan remote shards, take turns at all but decompressing."""
-        scanned_per_second = _SCANNED_PER_SECOND
+        num_shards = max(1, self.num_shards)
+        at_once = min(processors if self.is_local else NUM_REQUESTS, num_shards)
+        requests = max(work.num_requests / at_once, work.num_in_turn)
+        read_bytes = min(self.most_bytes, round(work.read_bytes))
+        per_second = _LOCAL_PER_SECOND if self.is_local else _REMOTE_PER_SECOND
         if self.codec is not None:
-            scanned_per_second = _SLOW_CODECS.get(self.codec, _DECOMPRESSED_PER_SECOND)
-        if self.is_local or self.codec is not None:
-            scanned_per_second *= min(processors, max(1, self.num_shards))
-        at_once = processors if self.is_local else NUM_REQUESTS
-        requests = max(work.num_requests / min(at_once, max(1, self.num_shards)), work.num_in_turn)
-        read_bytes = min(self.num_bytes, round(work.read_bytes))
-        bytes_per_second = min(speeds.bytes_per_second, scanned_per_second)
-        seconds = max(requests * speeds.request_seconds, read_bytes / bytes_per_second)
+            per_second = _SLOW_CODECS.get(self.codec, _DECOMPRESSED_PER_SECOND)
+        shard_seconds = _LOCAL_SHARD_SECONDS if self.is_local else _REMOTE_SHARD_SECONDS
+        shares = min(processors, num_shards) if self.is_local or self.codec is not None else 1
+        cpu_seconds = read_bytes / per_second + (num_shards * shard_seconds if work.num_requests else 0.0)
+        seconds = max(requests * speeds.request_seconds, read_bytes / speeds.bytes_per_second, cpu_seconds / shares)
         return IndexingCost(0 if self.is_local else round(work.num_requests), read_bytes, seconds)
 
 
@@ -238,12 +243,21 @@ def _settled(tasks: Sequence[ScanTask], format: Format) -> tuple[_Work, list[Sca
     if isinstance(format, Compressed):
         return _all_bytes(tasks), []
     indexed = [task for task in tasks if task.index is not None]
-    each = 1 if isinstance(format, BesideFormat) else _INDEXED_REQUESTS
-    index_bytes = sum(task.index[1] for task in indexed if task.index is not None)
-    read_bytes = index_bytes + (each - 1) * REACH_BYTES * len(indexed)
-    ways = _counter("index of another tool", indexed)
-    work = _Work(each * len(indexed), read_bytes, each if indexed else 0, ways)
+    compared = [] if isinstance(format, BesideFormat) else indexed
+    large = [task for task in compared if task.num_bytes > _COMPARED_WHOLE_BYTES]
+    small = _all_bytes([task for task in compared if task.num_bytes <= _COMPARED_WHOLE_BYTES])
+    num_small = len(compared) - len(large)  # of these, the end is read first
+    work = _Work(
+        len(indexed) + num_small + small.num_requests + len(large) * _COMPARISONS,
+        _index_bytes(indexed) + small.read_bytes + len(large) * _COMPARISONS * REACH_BYTES,
+        1 + _COMPARISONS if large else 0,
+        _counter("index of another tool", indexed),
+    )
     return work, [task for task in tasks if task.index is None]
+
+
+def _index_bytes(tasks: Sequence[ScanTask]) -> int:
+    return sum(task.index[1] for task in tasks if task.index is not None)
 
 
 def _one_request_each(tasks: Sequence[ScanTask]) -> _Work:
