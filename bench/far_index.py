@@ -1,35 +1,35 @@
-"""What it takes to index tars that lie behind 20 ms of latency and 60 MB/s for each connection.
+"""What it takes to index tars behind 20 ms of latency and 60 MB/s for each connection, many at a time or a single one.
 
 ``python bench/far_index.py`` writes tars of small, middling and large members (payloads are holes of sparse files),
 serves them from another process over http, and indexes them as `shoal.open` would, next to the same with either way
-forced: a request for each span of headers, or all bytes; and by the indexes that Energon would leave beside them.
+forced: a request for each span of headers, or all bytes; by the indexes that Energon would leave beside them; and next
+to reading every byte with as many requests at a time, which is the most that the client and this machine can do.
+
+``--shards 1 --megabytes 1000`` is one large shard, whose requests are all for it.
 """
 
 from __future__ import annotations
 
+import argparse
 import struct
-import subprocess
-import sys
 import tarfile
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from servers.quick import Quick
 
 from shoal.formats.format_registry import format_named
 from shoal.indexing.scan.costs import ReadCosts
-from shoal.indexing.scan.remote_scans import ScanReads, scan_in_threads
+from shoal.indexing.scan.remote_scans import BLOCK_BYTES, ScanReads, scan_in_threads
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.source import expand
 from shoal.storage.store_of_url import open_store
-from shoal.testing import RangeServer
 
-LATENCY_SECONDS, BYTES_PER_SECOND = 0.02, 60e6
-NUM_SHARDS = 16
-# Bytes of a member, members of a shard.
-SHAPES = ((4096, 8000), (100_000, 640), (1_000_000, 300), (10_000_000, 100))
-ROUNDS = 2
-BY_INDEX = "by .tar.idx"
+NUM_REQUESTS = 32
+BY_INDEX, RAW = "by .tar.idx", "bytes alone"
 
 
 class Forced(ReadCosts):
@@ -47,44 +47,42 @@ class Forced(ReadCosts):
         return self._request_bytes
 
 
+WAYS = {
+    "chosen": ReadCosts,
+    "headers only": lambda: Forced(1),
+    "all bytes": lambda: Forced(1 << 40),
+    BY_INDEX: ReadCosts,
+    RAW: ReadCosts,
+}
+
+
 def main() -> None:
-    if len(sys.argv) == 3:
-        serve(sys.argv[2])
-        return
-    ways = {
-        "chosen": ReadCosts,
-        "headers only": lambda: Forced(1),
-        "all bytes": lambda: Forced(1 << 40),
-        BY_INDEX: ReadCosts,
-    }
-    print(f"{NUM_SHARDS} shards, {LATENCY_SECONDS * 1000:.0f} ms, {BYTES_PER_SECOND / 1e6:.0f} MB/s a connection")
-    print(f"{'members':24}{'way':14}{'requests':>10}{'MB read':>10}{'of MB':>10}{'seconds':>9}   (best of {ROUNDS})")
-    for member_bytes, num_members in SHAPES:
-        with tempfile.TemporaryDirectory() as directory:
-            for shard in range(NUM_SHARDS):
-                write(Path(directory, f"{shard:03d}.tar"), member_bytes, num_members)
-            with subprocess.Popen(
-                [sys.executable, __file__, "--serve", directory],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            ) as server:
-                assert server.stdout is not None
-                url = server.stdout.readline().strip()
-                for name, costs in ways.items():
-                    runs = [
-                        scan(url, costs(), member_bytes, num_members, by_index=name == BY_INDEX) for _ in range(ROUNDS)
-                    ]
-                    requests, read, whole, seconds = min(runs, key=lambda run: run[-1])
-                    shape = f"{num_members:,} x {member_bytes:,}"
-                    print(f"{shape:24}{name:14}{requests:10,}{read / 1e6:10,.1f}{whole / 1e6:10,.0f}{seconds:9.2f}")
-                server.communicate("stop\n")
-
-
-def serve(directory: str) -> None:
-    with RangeServer(directory, latency_seconds=LATENCY_SECONDS, bytes_per_second=BYTES_PER_SECOND) as server:
-        print(server.url, flush=True)
-        sys.stdin.readline()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--megabytes", type=int, default=64, help="MB of a shard")
+    parser.add_argument("--members", type=int, nargs="+", default=[4096, 100_000, 1_000_000, 4_000_000, 10_000_000])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--latency-ms", type=float, default=20.0)
+    parser.add_argument("--connection-mb", type=float, default=60.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    given = parser.parse_args()
+    print(f"{given.shards} shards, {given.latency_ms:g} ms, {given.connection_mb:g} MB/s a connection")
+    print(f"{'members':20}{'way':14}{'requests':>10}{'MB read':>10}{'of MB':>8}{'seconds':>9}{'CPU':>7}{'MB/s':>8}")
+    for member_bytes in given.members:
+        num_members = max(1, given.megabytes * 1_000_000 // member_bytes)
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            for shard in range(given.shards):
+                write(directory / f"{shard:04d}.tar", member_bytes, num_members)
+            with Quick(directory, given.latency_ms, given.connection_mb) as server:
+                for way in given.ways:
+                    runs = [scan(server.url, way, given.shards, num_members) for _ in range(given.rounds)]
+                    requests, read, whole, seconds, cpu_seconds = min(runs, key=lambda run: run[3])
+                    print(
+                        f"{f'{num_members:,} x {member_bytes:,}':20}{way:14}{requests:10,}{read / 1e6:10,.1f}"
+                        f"{whole / 1e6:8,.0f}{seconds:9.2f}{cpu_seconds:7.2f}{whole / 1e6 / seconds:8,.0f}",
+                        flush=True,
+                    )
 
 
 def write(path: Path, member_bytes: int, num_members: int) -> None:
@@ -100,24 +98,35 @@ def write(path: Path, member_bytes: int, num_members: int) -> None:
         file.truncate(file.tell() + 1024)
 
 
-def scan(
-    url: str, costs: ReadCosts, member_bytes: int, num_members: int, *, by_index: bool
-) -> tuple[int, int, int, float]:
-    """Requests, bytes read, bytes of the shards and seconds."""
-    source = f"{url}/{{000..{NUM_SHARDS - 1:03d}}}.tar"
+def scan(url: str, way: str, num_shards: int, num_members: int) -> tuple[int, int, int, float, float]:
+    """Requests, bytes read, bytes of the shards, and seconds of wall and of this process."""
+    source = f"{url}/{{0000..{num_shards - 1:04d}}}.tar"
     store = with_retries(open_store(source))
     found = expand(source, suffixes=(".tar",), store=store)
     tasks = []
     for number, path in enumerate(found.paths):
-        index = (f"{path}.idx", 8 * (num_members + 1)) if by_index else None
+        index = (f"{path}.idx", 8 * (num_members + 1)) if way == BY_INDEX else None
         tasks.append(ScanTask(number, found.names[number], path, store.stat(path).num_bytes, "", index=index))
-    reads = ScanReads(store, costs)
-    began = time.perf_counter()
-    scans = list(scan_in_threads(tasks, format_named("tar"), reads, on_progress=lambda *_: None))
-    seconds = time.perf_counter() - began
-    assert sum(result.num_samples for _, result in scans) == NUM_SHARDS * num_members, member_bytes
-    traffic = reads.traffic
-    return traffic.num_requests, traffic.read_bytes, traffic.shard_bytes, seconds
+    reads = ScanReads(store, WAYS[way]())
+    began, cpu_began = time.perf_counter(), time.process_time()
+    if way == RAW:
+        read_all(tasks, reads)
+    else:
+        scans = scan_in_threads(tasks, format_named("tar"), reads, on_progress=lambda *_: None)
+        assert sum(result.num_samples for _, result in scans) == num_shards * num_members
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
+    whole = sum(task.num_bytes for task in tasks)
+    return reads.traffic.num_requests, reads.traffic.read_bytes, whole, seconds, cpu_seconds
+
+
+def read_all(tasks: list[ScanTask], reads: ScanReads) -> None:
+    """Every byte of every shard, and nothing else."""
+    ranges = [(task, first) for task in tasks for first in range(0, task.num_bytes, BLOCK_BYTES)]
+    with ThreadPoolExecutor(NUM_REQUESTS) as threads:
+        for _ in threads.map(
+            lambda of: len(reads.fetch(of[0].path, of[1], min(of[1] + BLOCK_BYTES, of[0].num_bytes))), ranges
+        ):
+            pass
 
 
 if __name__ == "__main__":

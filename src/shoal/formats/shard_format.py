@@ -301,6 +301,25 @@ class FrontFormat(Protocol):
     needs_front: bool
 
 
+@runtime_checkable
+class MidwayFormat(Protocol):
+    """A format whose shards can be scanned from the beginning of any record on, which bytes alone may show.
+
+    A scan from a guessed start serves to read ahead of the scan from the front, so a wrong guess does no harm.
+    """
+
+    def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
+        """Return the byte of the shard at which a record first seems to begin in ``buffer``; None if none does.
+
+        ``buffer`` begins at ``first_byte`` of the shard. What is cut off by its end need not be found.
+        """
+        ...
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the samples; see `Format.scan`."""
+        ...
+
+
 def reading_alone(format: Format) -> Callable[[ReadBytes, int, Span], Sample]:  # noqa: A002
     """Return `PiecemealFormat.read_sample` of the format, or else a function that reads the bytes of a sample whole."""
     if isinstance(format, PiecemealFormat):

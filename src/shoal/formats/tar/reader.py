@@ -30,6 +30,7 @@ from shoal.formats.tar.headers import (
     TarMembers,
 )
 from shoal.formats.tar.headers_fast_path import Sliced, SlicedShard, read_plain_sample
+from shoal.formats.tar.likely_headers import likely_header
 from shoal.formats.tar.names import Grouping, key_and_suffix
 from shoal.index.shard_scan import Buffer, ShardScan, has_foreign_borders, has_unverified_borders
 
@@ -77,6 +78,10 @@ class Tar:
         else:
             grouping.notes["missing_end_blocks"] = 1
         return About(_head(walk, shard), dict(grouping.notes))
+
+    def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
+        """Return the byte of the shard at which the first likely header in ``buffer`` lies; see `MidwayFormat`."""
+        return likely_header(buffer, first_byte)
 
     def fields(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:
         """Return the fields of the samples, in order of first appearance; works and raises as a scan does."""

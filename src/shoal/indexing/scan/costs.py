@@ -62,9 +62,9 @@ class ReadCosts:
 class CostComparison:
     """Running comparison of the two ways to read one shard; ``streams`` is True while a stream is the cheaper one.
 
-    ``num_at_once`` is the number of requests that a stream of this shard may have in flight; headers can only be read
-    one after another, since each says where the next one lies. Old costs fade, so a shard whose members change in size
-    is read one way here and the other way there. Costs are counted in bytes.
+    ``num_at_once`` is the number of requests that a stream of this shard may have in flight; headers are read one after
+    another, since each says where the next one lies, unless walks from guessed starts read ahead. Old costs fade, so a
+    shard whose members change in size is read one way here and the other way there. Costs are counted in bytes.
     """
 
     def __init__(self, costs: ReadCosts, num_bytes: int, *, num_at_once: int = 1) -> None:
@@ -74,9 +74,12 @@ class CostComparison:
         # A shard that takes no longer as a whole than one more request is read as a whole.
         self.streams = self.streams or num_bytes <= costs.request_bytes(num_at_once)
 
-    def asked(self, first_byte: int, end_byte: int) -> None:
-        """Record a range that the format asked for, and decide again; O(1)."""
-        request_bytes = self._costs.request_bytes(self._num_at_once)
+    def asked(self, first_byte: int, end_byte: int, *, headers_at_once: bool = False) -> None:
+        """Record a range that the format asked for, and decide again; O(1).
+
+        With ``headers_at_once`` headers are read by as many requests at a time as a stream would have.
+        """
+        request_bytes = self._costs.request_bytes(1 if headers_at_once else self._num_at_once)
         # Either way begins with a request, and jumping far back takes another.
         is_jump = self._reached == 0 or first_byte < self._end - REACH_BYTES
         stream = end_byte - (first_byte if is_jump else min(first_byte, self._end))

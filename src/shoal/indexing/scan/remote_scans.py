@@ -2,8 +2,8 @@
 
 A scan asks for the bytes it needs, mostly in ascending order, and knows nothing of distance. `ScanReading` serves each
 request from what was read before or reads it from the store, whichever way `shoal.indexing.scan.costs` finds cheaper at
-the moment. Most of the time is spent waiting for responses, and the headers of a shard must be read one after another,
-so many shards are scanned in parallel.
+the moment. Most of the time is spent waiting for responses, and the headers of a shard are read one after another, so
+many shards are scanned in parallel. If they are few, `shoal.indexing.scan.speculative_reads` are in flight as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from shoal.errors import StorageError
-from shoal.formats.shard_format import Format, ReadBytes
+from shoal.formats.shard_format import Format, MidwayFormat, ReadBytes
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
+from shoal.indexing.scan.speculative_reads import SpeculativeReads
 from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
 from shoal.storage.store_protocol import Advise, ReadRange
 from shoal.storage.urls import without_secrets
@@ -115,12 +116,29 @@ class _Block(NamedTuple):
 class ScanReading:
     """Callable that reads one shard for `Format.scan`.
 
-    ``threads`` run the requests of a stream, of which about ``num_at_once`` are in flight beyond the range asked for.
-    Ranges may be asked for in any order; reading forward is fastest.
+    ``threads`` run the requests of a stream, of which about ``num_at_once`` are in flight beyond the range asked for;
+    or the walks that read headers ahead, if ``format`` can guess where they may start. Ranges may be asked for in any
+    order; reading forward is fastest.
     """
 
-    def __init__(self, reads: ScanReads, path: str, num_bytes: int, *, threads: Executor, num_at_once: int) -> None:
-        self._reads, self._path, self._num_bytes, self._threads = reads, path, num_bytes, threads
+    def __init__(
+        self,
+        reads: ScanReads,
+        path: str,
+        num_bytes: int,
+        *,
+        threads: Executor,
+        num_at_once: int,
+        format: Format | None = None,  # noqa: A002
+    ) -> None:
+        self._num_bytes, self._threads = num_bytes, threads
+        self._fetch = partial(reads.fetch, path)
+        self._ahead: SpeculativeReads | None = None
+        if num_at_once > 1 and isinstance(format, MidwayFormat):
+            walks = num_at_once - 1
+            self._ahead = SpeculativeReads(
+                self._fetch, format, num_bytes, costs=reads.costs, threads=threads, most_walks=walks
+            )
         self._ahead_bytes = num_at_once * BLOCK_BYTES
         self._comparison = CostComparison(reads.costs, num_bytes, num_at_once=num_at_once)
         self._blocks: deque[_Block] = deque()  # consecutive, without gaps
@@ -129,29 +147,40 @@ class ScanReading:
         """Return the bytes ``[first_byte, end_byte)`` of the shard."""
         if first_byte == end_byte:
             return b""
-        self._comparison.asked(first_byte, end_byte)
+        ahead = self._ahead
+        headers_at_once = ahead is not None and ahead.asked(first_byte, end_byte)
+        self._comparison.asked(first_byte, end_byte, headers_at_once=headers_at_once)
         blocks = self._blocks
         while blocks and blocks[0].end_byte <= first_byte:
             blocks.popleft().cancel()
         if blocks and first_byte < blocks[0].first_byte:
-            self.close()
+            self._drop_blocks()
         first = blocks[-1].end_byte if blocks else first_byte
         if self._comparison.streams and not blocks and self._num_bytes - first <= BLOCK_BYTES:
             # The only block: this thread would wait for another one to read it.
-            blocks.append(_Block(first, self._num_bytes, self._reads.fetch(self._path, first, self._num_bytes)))
+            blocks.append(_Block(first, self._num_bytes, self._fetch(first, self._num_bytes)))
         elif self._comparison.streams:
+            if ahead is not None:
+                ahead.close()
             while first < min(end_byte + self._ahead_bytes, self._num_bytes):
                 end = min(first + BLOCK_BYTES, self._num_bytes)
-                blocks.append(_Block(first, end, self._threads.submit(self._reads.fetch, self._path, first, end)))
+                blocks.append(_Block(first, end, self._threads.submit(self._fetch, first, end)))
                 first = end
         elif not blocks or first < end_byte:
-            end = min(self._num_bytes, max(end_byte, first + REACH_BYTES))
-            blocks.append(_Block(first, end, self._reads.fetch(self._path, first, end)))
+            data = None if blocks or ahead is None else ahead.window(first_byte, end_byte)
+            if data is None:
+                data = self._fetch(first, min(self._num_bytes, max(end_byte, first + REACH_BYTES)))
+            blocks.append(_Block(first, first + len(data), data))
         parts = [block.view(first_byte, end_byte) for block in blocks if block.first_byte < end_byte]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Drop all blocks, read or in flight."""
+        """Drop all that was read or is in flight."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._drop_blocks()
+
+    def _drop_blocks(self) -> None:
         while self._blocks:
             self._blocks.pop().cancel()
 
@@ -206,7 +235,9 @@ def scan_in_threads(
             if reads.stopping.is_set():
                 return
             num_at_once = num_requests // side_by_side
-            reading = ScanReading(reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once)
+            reading = ScanReading(
+                reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once, format=format
+            )
             _scan(task, format, reading, reads, answers)
 
     try:

@@ -1,0 +1,215 @@
+"""Speculative reads of one remote shard: windows that its scan will ask for, found from guessed starts further on.
+
+The headers of a shard are a chain, in which each says where the next one lies: with large members, a round trip each.
+A format that can guess where a record begins (`MidwayFormat`) lets several parts of the chain be followed at once: a
+walk scans the shard from a guessed start, and what it reads is kept. The scan from the front stays as it is. Once it
+comes to a header of such a walk, both ask for the same windows, and the scan gets them without requests. A guess that
+is wrong costs time and bytes, and cannot change what is found.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from shoal.errors import ShardError
+from shoal.formats.shard_format import MidwayFormat
+from shoal.index.shard_scan import Buffer
+from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts
+
+_LEAST_REQUESTS = 4  # of the scan itself, before the distance between its requests counts as known
+_SMOOTHING = 16  # the number of distances that are averaged
+_LEAST_WINDOWS = 8  # of a walk: a start is found after half a member on average, so a sixteenth of the bytes is read
+_USUAL_WINDOWS = 512  # of 2 KiB each, as a rule
+_MOST_KEPT_BYTES = 2 << 20  # of a walk, like a block of a stream
+_MOST_SEARCH_BYTES = 2 << 20  # of one request
+_LEAST_SEARCH_BYTES = 64 << 10
+_MOST_USELESS = 4  # walks that did not serve a single window
+_ALIGNMENT_BYTES = 4096
+
+
+class _WalkOverError(Exception):
+    """The walk has come to its end, or has read as much as it may."""
+
+
+@dataclass(slots=True, eq=False)
+class _Walk:
+    """One walk through the bytes ``[first_byte, end_byte)``, and the windows that it has read, by their first bytes."""
+
+    first_byte: int
+    end_byte: int
+    search_bytes: int  # of a request that looks for a start
+    left_bytes: int  # that may still be read
+    windows: dict[int, bytes] = field(default_factory=dict)
+    kept_bytes: int = 0
+    newest: int = -1  # window
+    is_over: bool = False
+    is_stopped: bool = False
+    is_useful: bool = False
+    future: Future[None] | None = None
+    block: bytes = b""  # as read last
+    block_byte: int = 0
+
+    def stop(self) -> None:
+        """Make no further request."""
+        self.is_stopped = True
+        if self.future is not None:
+            self.future.cancel()
+
+
+class SpeculativeReads:
+    """Windows of one shard that are read ahead of its scan, by at most ``most_walks`` at a time.
+
+    All walks together read at most half of the shard, a sixteenth as a rule, and each keeps at most 2 MiB of windows.
+    They are made where the requests that one saves count for at least twice the bytes that it takes to find its start.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[int, int], bytes],
+        format: MidwayFormat,  # noqa: A002
+        num_bytes: int,
+        *,
+        costs: ReadCosts,
+        threads: Executor,
+        most_walks: int,
+    ) -> None:
+        self._fetch, self._format, self._num_bytes = fetch, format, num_bytes
+        self._costs, self._threads, self._most_walks = costs, threads, most_walks
+        self._walks: deque[_Walk] = deque()  # consecutive, without gaps
+        self._changed = threading.Condition()
+        self._num_useless = 0
+        self._left_bytes = num_bytes // 2  # that walks may still read
+        self._first = self._end = self._reached = self._num_requests = 0
+        self._stride = 0.0
+
+    def asked(self, first_byte: int, end_byte: int) -> bool:
+        """Record a range that the scan asked for, wherever its bytes come from; return True if walks would pay now."""
+        if first_byte >= self._reached:
+            if self._reached:
+                self._num_requests += 1
+                distance = 0 if first_byte == self._end else first_byte - self._first
+                self._stride += (distance - self._stride) / min(self._num_requests, _SMOOTHING)
+            self._first, self._reached = first_byte, first_byte + REACH_BYTES
+        self._reached = max(self._reached, end_byte)
+        self._end = end_byte
+        return self._num_useless < _MOST_USELESS and bool(self._span_bytes(first_byte))
+
+    def window(self, first_byte: int, end_byte: int) -> bytes | None:
+        """Return bytes from ``first_byte`` on, at least up to ``end_byte``, if a walk has read them, or is about to.
+
+        Begins walks as soon as they pay.
+        """
+        walks = self._walks
+        while walks and walks[0].end_byte <= first_byte:
+            self._num_useless = 0 if walks[0].is_useful else self._num_useless + 1
+            walks.popleft().stop()
+        self._begin_walks(first_byte)
+        if not walks or first_byte < walks[0].first_byte:
+            return None
+        walk = walks[0]
+        if walk.future is not None and walk.future.cancel():  # all threads are busy elsewhere
+            walk.is_over = True
+        with self._changed:
+            self._changed.wait_for(lambda: walk.is_over or walk.newest >= first_byte)
+            data = walk.windows.pop(first_byte, b"")
+        if len(data) < end_byte - first_byte:
+            return None
+        walk.is_useful = True
+        return data
+
+    def close(self) -> None:
+        """Stop all walks and drop what they have read."""
+        while self._walks:
+            self._walks.pop().stop()
+
+    def _span_bytes(self, first_byte: int) -> int:
+        """Return the bytes that each walk should pass, if the scan is at ``first_byte``; 0 if none pays."""
+        if self._stride <= REACH_BYTES:
+            return 0
+        request_bytes = max(1, self._costs.request_bytes())
+        least_bytes = int(self._stride * max(_LEAST_WINDOWS, self._stride / request_bytes))
+        left_bytes = self._num_bytes - first_byte
+        if left_bytes < 2 * least_bytes:
+            return 0
+        most_bytes = max(least_bytes, int(self._stride * _USUAL_WINDOWS))
+        return min(max(least_bytes, left_bytes // (self._most_walks + 1)), most_bytes) & -_ALIGNMENT_BYTES
+
+    def _begin_walks(self, first_byte: int) -> None:
+        span_bytes = self._span_bytes(first_byte)
+        if not span_bytes or self._num_requests < _LEAST_REQUESTS or self._num_useless >= _MOST_USELESS:
+            return
+        walks = self._walks
+        search_bytes = min(max(int(self._stride) // 4, _LEAST_SEARCH_BYTES), _MOST_SEARCH_BYTES)
+        while len(walks) < self._most_walks:
+            # What lies before the first walk is the scan's own part.
+            begin = walks[-1].end_byte if walks else (first_byte + span_bytes) & -_ALIGNMENT_BYTES
+            end = min(begin + span_bytes, self._num_bytes)
+            if self._num_bytes - end < span_bytes // 2:
+                end = self._num_bytes
+            if end - begin < span_bytes // 2:
+                return
+            walk = _Walk(begin, end, search_bytes, left_bytes=(end - begin) // 2)
+            walk.future = self._threads.submit(self._run, walk)
+            walks.append(walk)
+
+    def _run(self, walk: _Walk) -> None:
+        """Follow the chain from the first likely start, and again from behind the place where a chain broke off."""
+        try:
+            position: int | None = walk.first_byte
+            while (position := self._likely_start(walk, position)) is not None:
+                with suppress(ShardError):
+                    self._scan_from(walk, position)
+                position = max(position, walk.newest) + 1
+        except _WalkOverError:
+            pass
+        finally:
+            with self._changed:
+                walk.is_over = True
+                self._changed.notify_all()
+
+    def _scan_from(self, walk: _Walk, start: int) -> None:
+        def read(first_byte: int, end_byte: int, /) -> Buffer:
+            return self._kept_window(walk, start + first_byte, start + end_byte)
+
+        self._format.scan(read, self._num_bytes - start, shard="")
+
+    def _kept_window(self, walk: _Walk, first_byte: int, end_byte: int) -> bytes:
+        if first_byte >= walk.end_byte or walk.kept_bytes >= _MOST_KEPT_BYTES:
+            raise _WalkOverError
+        if not walk.block_byte <= first_byte <= end_byte <= walk.block_byte + len(walk.block):
+            self._read_block(walk, first_byte, max(end_byte, first_byte + REACH_BYTES))
+        window = walk.block[first_byte - walk.block_byte : end_byte - walk.block_byte]
+        with self._changed:
+            walk.windows[first_byte] = window
+            walk.kept_bytes += len(window)
+            walk.newest = max(walk.newest, first_byte)
+            self._changed.notify_all()
+        return window
+
+    def _likely_start(self, walk: _Walk, position: int) -> int | None:
+        """Return the first likely start from ``position`` on; None if there is none before the end of the walk."""
+        while position < walk.end_byte:
+            block_end = walk.block_byte + len(walk.block)
+            if not walk.block_byte <= position < block_end:
+                block_end = (position + walk.search_bytes + _ALIGNMENT_BYTES) & -_ALIGNMENT_BYTES
+                self._read_block(walk, position, block_end)
+            start = self._format.likely_start(memoryview(walk.block)[position - walk.block_byte :], position)
+            if start is not None:
+                return start if start < walk.end_byte else None
+            position = walk.block_byte + len(walk.block)
+        return None
+
+    def _read_block(self, walk: _Walk, first_byte: int, end_byte: int) -> None:
+        end_byte = min(end_byte, self._num_bytes)
+        with self._changed:
+            num_bytes = end_byte - first_byte
+            if walk.is_stopped or num_bytes > min(walk.left_bytes, self._left_bytes):
+                raise _WalkOverError
+            walk.left_bytes -= num_bytes
+            self._left_bytes -= num_bytes
+        walk.block, walk.block_byte = self._fetch(first_byte, end_byte), first_byte
