@@ -82,6 +82,28 @@ def test_what_a_scan_takes_lies_within_the_estimate(
     assert found.least.read_bytes <= found.most.read_bytes <= found.num_bytes == real.shard_bytes
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    member_bytes=st.integers(1_200_000, 12_000_000),
+    num_members=st.integers(20, 400),
+    num_shards=st.sampled_from([1, 3]),
+)
+def test_headers_that_are_read_side_by_side_are_counted(member_bytes: int, num_members: int, num_shards: int) -> None:
+    shards = {f"{number}.tar": LargeTar([member_bytes] * num_members) for number in range(num_shards)}
+    found, real = estimate_of(shards, looks=True), traffic_of(shards)
+    assert found.least.num_requests - 8 * num_shards <= real.num_requests <= found.most.num_requests + 8 * num_shards
+    # How far the first header of a walk is from where it is looked for depends on the sizes.
+    slack = num_members * num_shards * member_bytes // 16
+    assert found.least.read_bytes - slack <= real.read_bytes <= found.most.read_bytes + slack
+    assert set(found.ways) <= {"headers", "all bytes"}
+
+
+def test_headers_that_are_read_side_by_side_take_less_time() -> None:
+    [one, ten] = (estimate_of({"a.tar": LargeTar([4_000_000] * n)}, looks=True) for n in (250, 2500))
+    assert one.most.seconds < 250 * 0.1 / 4
+    assert ten.most.seconds < 2500 * 0.1 / 16
+
+
 @pytest.mark.parametrize("form", ["jsonl", "csv", "text"])
 def test_all_bytes_of_lines_are_read(form: str) -> None:
     shards = {f"{number}.{form}": b"12345678,1234567\n" * 500_000 for number in range(5)}
@@ -149,7 +171,7 @@ def test_the_listing_leaves_open_what_a_look_decides() -> None:
 
 
 def test_machines_agree_whatever_their_network() -> None:
-    shards = {f"{number}.tar": LargeTar([1_500_000] * 300) for number in range(4)}
+    shards = {f"{number}.tar": LargeTar([1_500_000] * 300) for number in range(32)}
     slow = FarStore(shards)
     slow.before = lambda *_: time.sleep(0.02)  # type: ignore[method-assign]
     fast_one, slow_one = estimate_of(shards, looks=True), estimate_of(shards, looks=True, store=slow)
@@ -168,9 +190,10 @@ def test_the_latency_and_bandwidth_that_are_known_are_used() -> None:
 
 
 def test_the_longest_shard_is_waited_for() -> None:
-    one = estimate_of({"a.tar": LargeTar([2_000_000] * 2000)}, looks=True, request_seconds=0.02)
-    eight = {f"{number}.tar": LargeTar([2_000_000] * 250) for number in range(8)}
-    assert one.least.seconds > 6 * estimate_of(eight, looks=True, request_seconds=0.02).most.seconds / 2
+    uneven = {f"{number}.tar": LargeTar([2_000_000] * (2000 if number == 7 else 10)) for number in range(32)}
+    even = {f"{number}.tar": LargeTar([2_000_000] * 72) for number in range(32)}
+    one = estimate_of(uneven, looks=True, request_seconds=0.02)
+    assert one.least.seconds > 6 * estimate_of(even, looks=True, request_seconds=0.02).most.seconds / 2
 
 
 def test_the_shards_that_are_looked_at_stand_for_equal_bytes() -> None:

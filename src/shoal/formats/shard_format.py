@@ -302,7 +302,7 @@ class FrontFormat(Protocol):
 
 
 @runtime_checkable
-class MidwayFormat(Protocol):
+class MidwayFormat(Format, Protocol):
     """A format whose shards can be scanned from the beginning of any record on, which bytes alone may show.
 
     A scan from a guessed start serves to read ahead of the scan from the front, so a wrong guess does no harm.
@@ -313,10 +313,6 @@ class MidwayFormat(Protocol):
 
         ``buffer`` begins at ``first_byte`` of the shard. What is cut off by its end need not be found.
         """
-        ...
-
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples; see `Format.scan`."""
         ...
 
 

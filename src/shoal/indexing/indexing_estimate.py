@@ -223,7 +223,7 @@ class _Clock:
     def cost(self, work: _Work, speeds: _Speeds, processors: int) -> IndexingCost:
         """Return what work costs. Threads, which scan remote shards, take turns at all but decompressing."""
         num_shards = max(1, self.num_shards)
-        at_once = min(processors if self.is_local else NUM_REQUESTS, num_shards)
+        at_once = processors if self.is_local else NUM_REQUESTS
         requests = max(work.num_requests / at_once, work.num_in_turn)
         read_bytes = min(self.most_bytes, round(work.read_bytes))
         per_second = _LOCAL_PER_SECOND if self.is_local else _REMOTE_PER_SECOND
@@ -298,10 +298,15 @@ def _of_group(look: FirstRequests, tasks: Sequence[ScanTask], is_local: bool) ->
     num_bytes, largest_bytes = sum(task.num_bytes for task in tasks), max(task.num_bytes for task in tasks)
     reached_bytes = max(1, look.reached_bytes)
     each, share = look.num_requests / reached_bytes, min(1.0, look.read_bytes / reached_bytes)
-    num_requests = max(len(tasks), each * num_bytes)
+    # A walk starts at a header that the scan need not read, and takes over a share of the others.
+    num_walks, at_once, search_requests, search_bytes = look.walks
+    num_walks *= len(tasks)
+    num_requests = max(len(tasks), each * num_bytes) + num_walks * (search_requests - 1)
+    read_bytes = share * num_bytes + num_walks * search_bytes
     is_exact = share > _NEARLY_ALL
     ways = _counter("all bytes" if is_exact else "headers", tasks)
-    return _Work(num_requests, share * num_bytes, each * largest_bytes, ways, is_exact)
+    num_in_turn = each * largest_bytes / (1 + at_once) + (search_requests if at_once else 0)
+    return _Work(num_requests, read_bytes, num_in_turn, ways, is_exact)
 
 
 def _span(least: str, most: str) -> str:

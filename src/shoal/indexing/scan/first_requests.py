@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Format
+from shoal.formats.shard_format import Format, MidwayFormat
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
+from shoal.indexing.scan.walk_plan import NO_WALKS, WalkPlan, Walks
 from shoal.storage.store_protocol import Advise, ReadRange
 
 MOST_REQUESTS = 8
@@ -37,7 +38,7 @@ class FirstRequests:
 
     ``is_whole`` is True if it came to its end. ``streams`` is True if the shard is read in large requests from the
     beginning, or if that is cheaper than going on like this. ``request_seconds`` is the median time of a request; 0 if
-    there was none.
+    there was none. ``walks`` are those that would read ahead of the rest of the scan.
     """
 
     num_requests: int
@@ -46,6 +47,7 @@ class FirstRequests:
     is_whole: bool
     streams: bool
     request_seconds: float
+    walks: Walks
 
 
 def first_requests(
@@ -63,7 +65,9 @@ def first_requests(
     """
 
     def begin(task: ScanTask) -> FirstRequests:
-        return _Beginning(task, store, num_at_once).of(format)
+        walks_ahead = isinstance(format, MidwayFormat) and not store.reads_ahead
+        plan = WalkPlan(ReadCosts(), task.num_bytes, most_walks=num_at_once - 1 if walks_ahead else 0)
+        return _Beginning(task, store, num_at_once, plan).of(format)
 
     if store.reads_ahead or len(tasks) < 2:
         return [begin(task) for task in tasks]
@@ -82,6 +86,8 @@ class _Beginning:
     task: ScanTask
     store: _LookStore
     num_at_once: int
+    plan: WalkPlan
+    walks: Walks = NO_WALKS
     seconds: list[float] = field(default_factory=list)  # of each request
     read_bytes: int = 0
     reached_bytes: int = 0
@@ -106,13 +112,15 @@ class _Beginning:
         # What a scan prefers at its end says nothing if it has been shorter than a look.
         streams = is_small or (not is_whole and (self.comparison.streams or not reached_bytes))
         request_seconds = statistics.median(self.seconds) if self.seconds else 0.0
-        return FirstRequests(num_requests, read_bytes, reached_bytes, is_whole, streams, request_seconds)
+        return FirstRequests(num_requests, read_bytes, reached_bytes, is_whole, streams, request_seconds, self.walks)
 
     def __call__(self, first_byte: int, end_byte: int, /) -> Buffer:
         """Return the bytes ``[first_byte, end_byte)`` of the shard, or give up."""
         if first_byte == end_byte:
             return b""
-        self.comparison.asked(first_byte, end_byte)
+        would_pay = self.plan.asked(first_byte, end_byte)
+        self.walks = self.walks if self.walks.num_walks else self.plan.expected(first_byte)
+        self.comparison.asked(first_byte, end_byte, headers_at_once=would_pay or self.walks.num_walks > 0)
         self.reached_bytes = first_byte  # and not the farthest: some formats read their end first
         at, data = self.held
         if not at <= first_byte <= end_byte <= at + len(data):

@@ -25,6 +25,7 @@ from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
 from shoal.indexing.scan.speculative_reads import SpeculativeReads
+from shoal.indexing.scan.walk_plan import WalkPlan
 from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
 from shoal.storage.store_protocol import Advise, ReadRange
 from shoal.storage.urls import without_secrets
@@ -135,10 +136,8 @@ class ScanReading:
         self._fetch = partial(reads.fetch, path)
         self._ahead: SpeculativeReads | None = None
         if num_at_once > 1 and isinstance(format, MidwayFormat):
-            walks = num_at_once - 1
-            self._ahead = SpeculativeReads(
-                self._fetch, format, num_bytes, costs=reads.costs, threads=threads, most_walks=walks
-            )
+            plan = WalkPlan(reads.costs, num_bytes, most_walks=num_at_once - 1)
+            self._ahead = SpeculativeReads(self._fetch, format, num_bytes, plan=plan, threads=threads)
         self._ahead_bytes = num_at_once * BLOCK_BYTES
         self._comparison = CostComparison(reads.costs, num_bytes, num_at_once=num_at_once)
         self._blocks: deque[_Block] = deque()  # consecutive, without gaps

@@ -19,17 +19,11 @@ from dataclasses import dataclass, field
 from shoal.errors import ShardError
 from shoal.formats.shard_format import MidwayFormat
 from shoal.index.shard_scan import Buffer
-from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts
+from shoal.indexing.scan.costs import REACH_BYTES
+from shoal.indexing.scan.walk_plan import ALIGNMENT_BYTES, WalkPlan
 
-_LEAST_REQUESTS = 4  # of the scan itself, before the distance between its requests counts as known
-_SMOOTHING = 16  # the number of distances that are averaged
-_LEAST_WINDOWS = 8  # of a walk: a start is found after half a member on average, so a sixteenth of the bytes is read
-_USUAL_WINDOWS = 512  # of 2 KiB each, as a rule
 _MOST_KEPT_BYTES = 2 << 20  # of a walk, like a block of a stream
-_MOST_SEARCH_BYTES = 2 << 20  # of one request
-_LEAST_SEARCH_BYTES = 64 << 10
 _MOST_USELESS = 4  # walks that did not serve a single window
-_ALIGNMENT_BYTES = 4096
 
 
 class _WalkOverError(Exception):
@@ -62,10 +56,9 @@ class _Walk:
 
 
 class SpeculativeReads:
-    """Windows of one shard that are read ahead of its scan, by at most ``most_walks`` at a time.
+    """Windows of one shard that are read ahead of its scan, by walks of which ``plan`` says where they pay.
 
     All walks together read at most half of the shard, a sixteenth as a rule, and each keeps at most 2 MiB of windows.
-    They are made where the requests that one saves count for at least twice the bytes that it takes to find its start.
     """
 
     def __init__(
@@ -74,30 +67,20 @@ class SpeculativeReads:
         format: MidwayFormat,  # noqa: A002
         num_bytes: int,
         *,
-        costs: ReadCosts,
+        plan: WalkPlan,
         threads: Executor,
-        most_walks: int,
     ) -> None:
         self._fetch, self._format, self._num_bytes = fetch, format, num_bytes
-        self._costs, self._threads, self._most_walks = costs, threads, most_walks
+        self._plan, self._threads = plan, threads
         self._walks: deque[_Walk] = deque()  # consecutive, without gaps
         self._changed = threading.Condition()
         self._num_useless = 0
         self._left_bytes = num_bytes // 2  # that walks may still read
-        self._first = self._end = self._reached = self._num_requests = 0
-        self._stride = 0.0
 
     def asked(self, first_byte: int, end_byte: int) -> bool:
-        """Record a range that the scan asked for, wherever its bytes come from; return True if walks would pay now."""
-        if first_byte >= self._reached:
-            if self._reached:
-                self._num_requests += 1
-                distance = 0 if first_byte == self._end else first_byte - self._first
-                self._stride += (distance - self._stride) / min(self._num_requests, _SMOOTHING)
-            self._first, self._reached = first_byte, first_byte + REACH_BYTES
-        self._reached = max(self._reached, end_byte)
-        self._end = end_byte
-        return self._num_useless < _MOST_USELESS and bool(self._span_bytes(first_byte))
+        """Record a range that the scan asked for, wherever its bytes come from; return True if walks are of use now."""
+        pays = self._plan.asked(first_byte, end_byte) and self._num_useless < _MOST_USELESS
+        return pays or bool(self._walks)
 
     def window(self, first_byte: int, end_byte: int) -> bytes | None:
         """Return bytes from ``first_byte`` on, at least up to ``end_byte``, if a walk has read them, or is about to.
@@ -127,49 +110,36 @@ class SpeculativeReads:
         while self._walks:
             self._walks.pop().stop()
 
-    def _span_bytes(self, first_byte: int) -> int:
-        """Return the bytes that each walk should pass, if the scan is at ``first_byte``; 0 if none pays."""
-        if self._stride <= REACH_BYTES:
-            return 0
-        request_bytes = max(1, self._costs.request_bytes())
-        least_bytes = int(self._stride * max(_LEAST_WINDOWS, self._stride / request_bytes))
-        left_bytes = self._num_bytes - first_byte
-        if left_bytes < 2 * least_bytes:
-            return 0
-        most_bytes = max(least_bytes, int(self._stride * _USUAL_WINDOWS))
-        return min(max(least_bytes, left_bytes // (self._most_walks + 1)), most_bytes) & -_ALIGNMENT_BYTES
-
     def _begin_walks(self, first_byte: int) -> None:
-        span_bytes = self._span_bytes(first_byte)
-        if not span_bytes or self._num_requests < _LEAST_REQUESTS or self._num_useless >= _MOST_USELESS:
+        span_bytes = self._plan.span_bytes(first_byte)
+        if not span_bytes or self._num_useless >= _MOST_USELESS:
             return
         walks = self._walks
-        search_bytes = min(max(int(self._stride) // 4, _LEAST_SEARCH_BYTES), _MOST_SEARCH_BYTES)
-        while len(walks) < self._most_walks:
+        while len(walks) < self._plan.most_walks:
             # What lies before the first walk is the scan's own part.
-            begin = walks[-1].end_byte if walks else (first_byte + span_bytes) & -_ALIGNMENT_BYTES
+            begin = walks[-1].end_byte if walks else (first_byte + span_bytes) & -ALIGNMENT_BYTES
             end = min(begin + span_bytes, self._num_bytes)
             if self._num_bytes - end < span_bytes // 2:
                 end = self._num_bytes
             if end - begin < span_bytes // 2:
                 return
-            walk = _Walk(begin, end, search_bytes, left_bytes=(end - begin) // 2)
+            walk = _Walk(begin, end, self._plan.search_bytes, left_bytes=(end - begin) // 2)
             walk.future = self._threads.submit(self._run, walk)
             walks.append(walk)
 
     def _run(self, walk: _Walk) -> None:
         """Follow the chain from the first likely start, and again from behind the place where a chain broke off."""
         try:
-            position: int | None = walk.first_byte
-            while (position := self._likely_start(walk, position)) is not None:
+            start = self._likely_start(walk, walk.first_byte)
+            while start is not None:
                 with suppress(ShardError):
-                    self._scan_from(walk, position)
-                position = max(position, walk.newest) + 1
+                    self._scan_from(walk, start)
+                start = self._likely_start(walk, max(start, walk.newest) + 1)
         except _WalkOverError:
             pass
         finally:
             with self._changed:
-                walk.is_over = True
+                walk.is_over, walk.block = True, b""
                 self._changed.notify_all()
 
     def _scan_from(self, walk: _Walk, start: int) -> None:
@@ -196,7 +166,7 @@ class SpeculativeReads:
         while position < walk.end_byte:
             block_end = walk.block_byte + len(walk.block)
             if not walk.block_byte <= position < block_end:
-                block_end = (position + walk.search_bytes + _ALIGNMENT_BYTES) & -_ALIGNMENT_BYTES
+                block_end = (position + walk.search_bytes + ALIGNMENT_BYTES) & -ALIGNMENT_BYTES
                 self._read_block(walk, position, block_end)
             start = self._format.likely_start(memoryview(walk.block)[position - walk.block_byte :], position)
             if start is not None:
