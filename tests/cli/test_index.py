@@ -15,7 +15,7 @@ from tests.samples import write_jsonl, write_tar, write_tar_shards
 
 import shoal
 from shoal.cli.main import main
-from shoal.indexing import open_source
+from shoal.indexing import index_making
 from shoal.indexing.index_files import load_index
 from shoal.stats import live_line
 from shoal.storage.files.local_store import LocalStore
@@ -37,7 +37,7 @@ def test_an_index_beside_the_shards_is_found_there(data: Path, calls: Calls, mon
     assert said["file_bytes"] == (data / "shoal.index").stat().st_size
     assert (said["num_shards"], said["num_samples"], said["checksums"]) == (4, 200, False)
     assert said["num_bytes"] == sum(path.stat().st_size for path in data.glob("*.tar"))
-    monkeypatch.setattr(open_source, "build_index", pytest.fail)
+    monkeypatch.setattr(index_making, "build_index", pytest.fail)
     dataset = shoal.open(data)
     assert dataset.num_samples == said["num_samples"]
     assert dataset.state_dict()["index"] == said["fingerprint"]

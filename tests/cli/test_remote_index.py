@@ -12,7 +12,7 @@ from tests.samples import write_tar
 
 import shoal
 from shoal.errors import IndexFileError, StorageError
-from shoal.indexing import open_source
+from shoal.indexing import index_making
 from shoal.indexing.index_files import load_index
 from shoal.storage.memory_store import MemoryStore
 from shoal.testing import RangeServer
@@ -51,7 +51,7 @@ def test_an_index_beside_far_shards(root: str, data: Path, calls: Calls, monkeyp
     assert (said["num_shards"], said["num_samples"], said["checksums"]) == (4, 200, True)
     assert said["scan"]["shard_bytes"] == said["num_bytes"] == sum(path.stat().st_size for path in data.iterdir())
     assert said["scan"]["num_requests"] == 4
-    monkeypatch.setattr(open_source, "build_index", pytest.fail)
+    monkeypatch.setattr(index_making, "build_index", pytest.fail)
     assert shoal.open(root).state_dict()["index"] == said["fingerprint"]
     index = calls.json("info", root)["index"]
     assert (index["origin"], index["checksums"]) == ("beside the shards", True)

@@ -17,7 +17,7 @@ from tests.storage.test_http import answering, send
 from tests.stream.made import ids_of, write_tars
 
 from shoal.errors import IndexFileError, StorageError
-from shoal.indexing import open_source
+from shoal.indexing import index_making
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import load_index, save_index, was_left_by_opening
 from shoal.storage.files.local_store import LocalStore
@@ -66,7 +66,7 @@ def test_other_machines_find_it(root: str, machines: Iterator[None], monkeypatch
     first = open_dataset(root)
     assert where_from(first) == f"{root}/shoal.index"
     next(machines)
-    monkeypatch.setattr(open_source, "build_index", pytest.fail)
+    monkeypatch.setattr(index_making, "build_index", pytest.fail)
     second = open_dataset(root)
     assert where_from(second) == where_from(first)
     assert second.stream.opened.index.fingerprint == first.stream.opened.index.fingerprint
@@ -128,7 +128,7 @@ def test_a_place_that_may_not_be_written_is_left_alone(
     assert where_from(dataset).startswith(str(tmp_path))
     assert "not published beside the shards: could not write" in caplog.text
     assert "WARNING" in {record.levelname for record in caplog.records}  # it was asked for
-    monkeypatch.setattr(open_source, "build_index", pytest.fail)
+    monkeypatch.setattr(index_making, "build_index", pytest.fail)
     assert where_from(open_dataset(root)) == where_from(dataset)
 
 
@@ -245,7 +245,7 @@ def test_what_another_machine_left_meanwhile_stays(
         return made
 
     next(machines)
-    monkeypatch.setattr(open_source, "build_index", slowly)
+    monkeypatch.setattr(index_making, "build_index", slowly)
     with caplog.at_level(logging.INFO, logger="shoal"):
         slow = open_dataset(where, storage_options=place.options)
     assert "another machine has published an index" in caplog.text
@@ -253,7 +253,7 @@ def test_what_another_machine_left_meanwhile_stays(
     assert not where_from(slow).startswith(where)
     assert len(ids_of(slow)) == slow.num_samples
     next(machines)
-    monkeypatch.setattr(open_source, "build_index", pytest.fail)
+    monkeypatch.setattr(index_making, "build_index", pytest.fail)
     third = open_dataset(where, storage_options=place.options)
     assert third.stream.opened.index.fingerprint == others[0].stream.opened.index.fingerprint
     assert where_from(third) == f"{where}/shoal.index"
@@ -281,7 +281,7 @@ def test_an_index_that_somebody_asked_for_meanwhile_stays(
         return made
 
     next(machines)
-    monkeypatch.setattr(open_source, "build_index", meanwhile)
+    monkeypatch.setattr(index_making, "build_index", meanwhile)
     open_dataset(root)
     assert not was_left_by_opening(load_index(f"{root}/shoal.index", store=MemoryStore()))
 

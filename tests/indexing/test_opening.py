@@ -12,7 +12,7 @@ import pytest
 
 from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.formats.format_registry import format_named
-from shoal.indexing import open_source as opening
+from shoal.indexing import index_making
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import load_index, save_index
 from shoal.indexing.open_source import choose_format, known_suffixes, open_source
@@ -55,7 +55,7 @@ def test_made_once_and_cached(data: Path, cache: Path, monkeypatch: pytest.Monke
     assert first.index_path is not None
     assert Path(first.index_path).parent == cache / "indexes"
     assert first.format is format_named("jsonl")
-    monkeypatch.setattr(opening, "build_index", pytest.fail)
+    monkeypatch.setattr(index_making, "build_index", pytest.fail)
     again = open_source(str(data))
     assert again.index_path == first.index_path
     assert again.index.fingerprint == first.index.fingerprint

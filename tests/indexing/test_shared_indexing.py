@@ -18,7 +18,7 @@ from tests.stream.made import write_tars
 
 import shoal
 from shoal.errors import ShardError, StorageError
-from shoal.indexing import open_source
+from shoal.indexing import index_making
 from shoal.indexing.jobs import shard_units, shared_indexing
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.ranks import job_rank
@@ -30,9 +30,9 @@ RANK = """
     import json, os, signal, sys
     sys.path[:0] = {path!r}
     import shoal
-    from shoal.indexing import open_source
+    from shoal.indexing import index_making
     from shoal.indexing.jobs import index_units, shard_units, shared_indexing
-    open_source.small_bytes = lambda store: 0
+    index_making.small_bytes = lambda store: 0
     shard_units._LEAST_SHARDS, shared_indexing._LEAST_WAIT_SECONDS, dies = {least}, {wait}, {dies}
     ran, keep = [], index_units.IndexTask.keep
     def kept(self, part):
@@ -196,7 +196,7 @@ def as_rank(expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name, value in {"RANK": "1", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "own"))
-    monkeypatch.setattr(open_source, "small_bytes", lambda _: 0)
+    monkeypatch.setattr(index_making, "small_bytes", lambda _: 0)
     monkeypatch.setattr(shard_units, "_LEAST_SHARDS", 1)
     monkeypatch.setattr(shared_indexing, "_LEAST_WAIT_SECONDS", 0.01)
 

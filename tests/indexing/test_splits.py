@@ -111,7 +111,7 @@ def test_an_index_of_all_splits_serves_each(tmp_path: Path, calls: Calls, monkey
     calls.text("index", root, code=2)
     assert "--split" in calls.complaints
     calls.text("index", root, "--split", "all")
-    monkeypatch.setattr("shoal.indexing.open_source.build_index", pytest.fail)
+    monkeypatch.setattr("shoal.indexing.index_making.build_index", pytest.fail)
     assert [shoal.open(root, split=split).num_samples for split in ("train", "test", "all")] == [60, 20, 80]
     index = root / "shoal.index"
     assert [shoal.open(index, split=split).num_samples for split in ("train", "test", "all")] == [60, 20, 80]

@@ -469,7 +469,7 @@ def test_what_is_listed_is_not_read(
     for on_error in ("raise", "skip"):
         ds = shards.open().shuffle(order, chunk=None if order == "full" else "8KiB")
         store = Watched()
-        ds = described(ds, opened=replace(ds.stream.opened, store=store))
+        ds = described(ds, source=replace(ds.stream.opened, store=store))
         reading = ds.reading(on_error=on_error, quarantine=file)
         assert ids_of(reading) == [number for number in ds.ids().tolist() if number not in listed_ids]
         assert reading.stats()["num_skipped"] == len(listed_ids)

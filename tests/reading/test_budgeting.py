@@ -137,7 +137,7 @@ def test_a_chunk_of_more_than_half_the_window_is_read_sample_by_sample(
 def test_without_sizes_of_samples_such_chunks_are_read_whole(tmp_path: Path) -> None:
     ds = open_finely(uneven(tmp_path / "data", [70_000]), extent_bytes=300_000)
     opened = ds.stream.opened
-    ds = described(ds, opened=replace(opened, index=replace(opened.index, sample_bytes=None)))
+    ds = described(ds, source=replace(opened, index=replace(opened.index, sample_bytes=None)))
     ds = ds.shuffle(Window(chunks=2, num_canonical_nodes=1), chunk="300KB", seed=1)
     assert len(list(ds)) == 304
     assert ds.stats()["num_reads"] == len(ds.resolved.chunks)

@@ -198,7 +198,7 @@ def with_checksums(ds: Dataset) -> Dataset:
     )
     whole = sum(Path(path).stat().st_size for path in opened.paths)
     assert done[-1] == (whole, whole)
-    return described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    return described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=found)))
 
 
 @pytest.mark.parametrize("checksums", [False, True])

@@ -38,7 +38,7 @@ def checksummed(ds: Dataset) -> Dataset:
     """With a checksum of every extent in its index."""
     opened = ds.stream.opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
-    return described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    return described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=found)))
 
 
 @pytest.fixture(scope="module")

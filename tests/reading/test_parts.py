@@ -43,7 +43,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def checksummed(ds: Dataset) -> Dataset:
     opened = ds.stream.opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
-    return described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    return described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=found)))
 
 
 @pytest.fixture

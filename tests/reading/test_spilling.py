@@ -316,7 +316,7 @@ def test_bytes_that_are_lost_on_the_way_are_asked_for_again(
     ds = cached(data, tmp_path)
     index = ds.stream.opened.index
     crcs = np.array([crc32(_extent(data, index, e)) for e in range(index.num_extents)], dtype=np.uint32)
-    ds = described(ds, opened=replace(ds.stream.opened, index=replace(index, extent_checksum=crcs)))
+    ds = described(ds, source=replace(ds.stream.opened, index=replace(index, extent_checksum=crcs)))
     ds = far_away(narrow(ds), faulty(Fault("corrupt", probability=0.2)), rule=SOON)
     assert told(ds) == told(by_count(data))
     assert ds.stats()["num_corrupt"] > 0

@@ -30,7 +30,7 @@ def far_away(ds: Dataset, store: Store | None = None, *, rule: RetryRule = SOON,
     tried = RetryingStore(inner, rule)
     check = ShardCheck(opened.index, opened.paths, store=tried, format=opened.format)
     reading = ReadingOptions(**{"deadline_seconds": rule.deadline_seconds, **options})
-    return described(ds, opened=replace(opened, store=tried, check=check), reading=reading)
+    return described(ds, source=replace(opened, store=tried, check=check), reading=reading)
 
 
 def local_store() -> LocalStore:

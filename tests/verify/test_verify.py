@@ -33,7 +33,7 @@ def flipped(tmp_path: Path) -> Dataset:
     data[data.index(b"0055.bin") + 700] ^= 1
     path.write_bytes(data)
     opened.store.close()  # which forgets the file as it was
-    made = described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    made = described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=found)))
     return accepted(made)
 
 
@@ -88,7 +88,7 @@ def test_sound_data_come_as_ever(order: Any, far: bool, tmp_path: Path) -> None:
     ds = open_finely(write_tars(tmp_path / "data", [30, 40]))
     opened = ds.stream.opened
     found = extent_checksums(opened.index, opened.paths, store=opened.store, check=opened.check.check)
-    sound = described(ds, opened=replace(opened, index=replace(opened.index, extent_checksum=found)))
+    sound = described(ds, source=replace(opened, index=replace(opened.index, extent_checksum=found)))
     for limit in (None, 100_000):
         verified = ordered(verifying(sound, far=far, memory_limit_bytes=limit), order)
         assert ids_of(verified) == verified.ids().tolist()

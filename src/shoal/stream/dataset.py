@@ -412,7 +412,7 @@ class Dataset(LengthVerbs):
     @property
     def num_samples(self) -> int:
         """Number of samples in an epoch over all ranks, before any filter; an estimate while `growth` goes on."""
-        return self.stream.num_samples(self.stream.cursor.epoch)
+        return self.stream.num_samples(0)
 
     @property
     def growth(self) -> Growth | None:

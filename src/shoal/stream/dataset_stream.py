@@ -128,7 +128,7 @@ class Stream:
         return self.resolved.growing.growth() if isinstance(self.resolved, ResolvedGrowing) else None
 
     def num_samples(self, epoch: int) -> int:
-        """Return the samples of an epoch over all ranks; an estimate while some of its shards are not indexed."""
+        """Return the samples of an epoch over all ranks, gaps included; an estimate while shards are not indexed."""
         resolved = self.resolved
         if isinstance(resolved, ResolvedGrowing) and resolved.grows(epoch):
             growth = resolved.growing.growth()
@@ -137,11 +137,13 @@ class Stream:
                 text = "%d of %d shards are indexed: the epoch has about %d samples, give or take %d"
                 _log.info(text, growth.num_indexed_shards, growth.num_shards, growth.num_samples, growth.error)
             return growth.num_samples
-        return resolved.num_samples_of(epoch)
+        return resolved.num_positions(epoch)
 
     def length(self) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples."""
-        num_samples = self.num_samples(self.cursor.epoch)
+        resolved, epoch = self.resolved, self.cursor.epoch
+        is_estimated = isinstance(resolved, ResolvedGrowing) and resolved.grows(epoch)
+        num_samples = self.num_samples(epoch) if is_estimated else resolved.num_samples_of(epoch)
         if self.spec.batching is not None and not self.spec.refills:
             return self.partition.num_batches(num_samples)
         if self.spec.filters or self.spec.refills:

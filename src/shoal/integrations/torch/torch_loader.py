@@ -24,7 +24,7 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec
-from shoal.stream.iterating.piece_maker import PieceMaker, maker_of
+from shoal.stream.iterating.piece_maker import PieceMaker
 from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
@@ -193,7 +193,8 @@ class DataLoader:
         if self.pin_memory and can_pin():
             spec = spec.gathered_into(pinned_array)
             finish = self._pinned_after(finish)
-        maker = maker_of(spec, partial(map, finish))
+        convert = partial(map, finish)
+        maker = BatchMaker(spec, convert) if spec.growing is None else PieceMaker(spec, spec.growing, convert)
         if not self.prefetch_factor:
             return maker
         return Prefetcher(Iteration(spec, maker), limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)

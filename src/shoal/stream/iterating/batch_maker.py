@@ -24,10 +24,9 @@ from shoal.reading.borrowed_values import with_views
 from shoal.reading.fetcher import Fetcher, most_in_run
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters, Pins
-from shoal.stream.certificates.delivery_sums import DeliverySums
+from shoal.stream.certificates.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made, samples_read
 from shoal.stream.iterating.filled_batches import SharedParts
@@ -53,7 +52,7 @@ class BatchMaker:
         position: Position | None = None,
     ) -> None:
         end_with_trainer()
-        work, counters = spec.work.of_epoch(spec.epoch), spec.counters
+        work, counters = spec.work if spec.work.growing is None else spec.work.of_epoch(spec.epoch), spec.counters
         options, resolved = work.options, work.resolved
         pipeline = replace(work.pipeline, stages=_counting(in_epoch(work.pipeline.stages, spec.epoch), work, counters))
         parts = tuple(
@@ -66,10 +65,13 @@ class BatchMaker:
         documents = resolved.documents if isinstance(resolved, ResolvedSequences) else resolved
         hashes = hashes_of(resolved)
         self.position = spec.position() if position is None else position
-        sums = self.position.sums or DeliverySums(hashes, spec.epoch)
-        sums.hash_by(hashes)
+        sums = _sums(self.position, hashes)
         quarantine = quarantine_of(options, opened.index, counters)
-        reading = _reading(parts, documents, counters, options)
+        reading: SourceReading | MixedReading
+        if isinstance(documents, ResolvedMixture):
+            reading = MixedReading(parts, documents, counters, options)
+        else:
+            reading = SourceReading(parts[0], documents, counters, options)
         self._reading = reading
         self._decoders = None
         if pipeline.threaded is not None:
@@ -141,19 +143,18 @@ def _counting(stages: tuple[Stage, ...], work: WorkerSpec, counters: Counters) -
     return stages if work.pipeline.sequences is not None else tuple(map(counting, stages))
 
 
+def _sums(position: Position, hashes: RecordHashes) -> DeliverySums:
+    """Return the sums of what was delivered before, if that was a piece of the epoch, else new ones."""
+    sums = position.sums or DeliverySums(hashes, position.epoch)
+    sums.hash_by(hashes)
+    return sums
+
+
 def _keep_memory(partition: Partition, parts: tuple[Opened, ...]) -> None:
     """Have the memory of a batch of average samples stay for the next one."""
     num_samples = sum(part.index.num_samples for part in parts)
     num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
     keep_for_next(int(partition.global_batch / partition.world_size * num_bytes / max(1, num_samples)))
-
-
-def _reading(
-    parts: tuple[Opened, ...], resolved: ResolvedOrder | ResolvedMixture, counters: Counters, options: ReadingOptions
-) -> SourceReading | MixedReading:
-    if isinstance(resolved, ResolvedMixture):
-        return MixedReading(parts, resolved, counters, options)
-    return SourceReading(parts[0], resolved, counters, options)
 
 
 def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters) -> Opened:

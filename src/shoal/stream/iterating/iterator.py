@@ -12,7 +12,7 @@ from shoal.stats.counters import Throughput
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterating.piece_maker import PieceMaker, maker_of
+from shoal.stream.iterating.piece_maker import PieceMaker
 from shoal.stream.iterator_position import NONE_AT_HAND, Position
 from shoal.stream.progress_line import progress_line
 
@@ -53,12 +53,18 @@ class Iteration:
 
     def __init__(self, spec: IteratorSpec, source: BatchSource | BatchMaker | PieceMaker | None = None) -> None:
         with InterruptsHeld():
-            self._source = source = maker_of(spec) if source is None else source
+            if source is None:
+                source = BatchMaker(spec) if spec.growing is None else PieceMaker(spec, spec.growing)
+            self._source = source
             self._made = source.batches if isinstance(source, BatchMaker | PieceMaker) else iter(())
             self._elsewhere = None if isinstance(source, BatchMaker | PieceMaker) else source
             self.position = position = source.position
             self._num_steps, self._grows = position.num_steps, position.grows
-            self._resolved, self._counters, self._cursor = spec.work.epochs, spec.counters, spec.cursor
+            self._resolved, self._counters, self._cursor = (
+                spec.work.growing or spec.work.resolved,
+                spec.counters,
+                spec.cursor,
+            )
             self._failure: BaseException | None = None
             self._closed = self._is_stopped = False
             self._generation = start_methods.generation

@@ -106,11 +106,6 @@ class WorkerSpec:
     growing: ResolvedGrowing | None = None
 
     @property
-    def epochs(self) -> Resolved | ResolvedGrowing:
-        """The epochs that states count in."""
-        return self.resolved if self.growing is None else self.growing
-
-    @property
     def caches(self) -> tuple[ChunkCache | None, ...]:
         """The caches of all datasets."""
         return self.opened.caches if self.growing is None else self.growing.growing.caches
@@ -121,9 +116,7 @@ class WorkerSpec:
 
     def of_epoch(self, epoch: int) -> WorkerSpec:
         """Return the work of one epoch of shards that are all indexed, waiting until they are."""
-        if self.growing is None:
-            return self
-        return self.of_piece(self.growing.growing.whole, self.growing.of_epoch(epoch))
+        return self if self.growing is None else self.of_piece(self.growing.growing.whole, self.growing.of_epoch(epoch))
 
     def of_piece(self, opened: Opened, resolved: ResolvedOrder) -> WorkerSpec:
         """Return the work on some of the shards."""
@@ -165,7 +158,7 @@ class IteratorSpec:
     def position(self) -> Position:
         """Return the starting position, which is advanced batch by batch."""
         work = self.work
-        num_samples = MAX_POSITION if self.grows else work.epochs.num_samples_of(self.epoch)
+        num_samples = MAX_POSITION if self.grows else (work.growing or work.resolved).num_samples_of(self.epoch)
         pipeline = work.pipeline
         return Position(
             self.epoch,
@@ -181,6 +174,11 @@ class IteratorSpec:
         )
 
     @property
+    def growing(self) -> ResolvedGrowing | None:
+        """The epochs of shards that are still indexed, if this one is read in pieces."""
+        return self.work.growing if self.grows else None
+
+    @property
     def num_steps(self) -> int:
         """Number of batches from ``start`` to the end of the epoch, or of positions without batches."""
         return self.position().num_steps
@@ -188,7 +186,7 @@ class IteratorSpec:
     def settings(self) -> tuple[dict[str, Any], int]:
         """Return the settings that all ranks must share, in JSON types, and the part of the samples of this one."""
         work, partition = self.work, self.work.pipeline.partition
-        state = work.epochs.state_at(self.epoch, self.start)
+        state = (work.growing or work.resolved).state_at(self.epoch, self.start)
         settings = {
             "dataset": state["index"],
             "seed": state["seed"],

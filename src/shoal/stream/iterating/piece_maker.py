@@ -65,13 +65,6 @@ class PieceMaker:
                 self._making.maker.close()
 
 
-def maker_of(spec: IteratorSpec, convert: Convert | None = None) -> BatchMaker | PieceMaker:
-    """Return the maker of the batches of an iterator, in pieces if the epoch grows."""
-    if spec.grows and spec.work.growing is not None:
-        return PieceMaker(spec, spec.work.growing, convert)
-    return BatchMaker(spec, convert)
-
-
 def _batches(
     spec: IteratorSpec, resolved: ResolvedGrowing, convert: Convert | None, position: Position, making: _Making
 ) -> Iterator[Any]:
