@@ -9,13 +9,15 @@ from threading import Lock
 from typing import Any
 
 from shoal.formats.shard_format import ColumnarFormat
+from shoal.index.joined_index import JoinedIndex
+from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.partition import Partition
 from shoal.pipeline.batch_memory import keep_for_next
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource, with_chosen
 from shoal.pipeline.decode_pool import Decoders
-from shoal.pipeline.quarantine import quarantine_of
+from shoal.pipeline.quarantine import Quarantine, quarantine_of
 from shoal.pipeline.stages import BySource, Stage, in_epoch, stages_of
 from shoal.pipeline.tokenizing import Tokenize
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
@@ -30,7 +32,7 @@ from shoal.stream.certificates.delivery_sums import DeliverySums, RecordHashes
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batches import BatchContext, batches_gathered, batches_made, samples_made, samples_read
 from shoal.stream.iterating.filled_batches import SharedParts
-from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.iterating.packed_batches import filler_of, tokens_kept
 from shoal.stream.iterating.read_schedule import gathered, gathered_runs, shares_of
 from shoal.stream.iterating.sequence_batches import SequenceShares
@@ -73,10 +75,7 @@ class BatchMaker:
         else:
             reading = SourceReading(parts[0], documents, counters, options)
         self._reading = reading
-        self._decoders = None
-        if pipeline.threaded is not None:
-            forgiving = quarantine is not None and quarantine.finds
-            self._decoders = Decoders(pipeline.stages, pipeline.threaded, index=opened.index, forgiving=forgiving)
+        self._decoders = _decoders(pipeline, opened.index, quarantine)
         context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, quarantine, self._decoders)
         gathering = _gathering(context, reading, options)
         # Reading samples of a mixture finds the units of each source, and most orders move the units themselves.
@@ -141,6 +140,14 @@ def _counting(stages: tuple[Stage, ...], work: WorkerSpec, counters: Counters) -
         return replace(stage, count=count) if isinstance(stage, Tokenize) else stage
 
     return stages if work.pipeline.sequences is not None else tuple(map(counting, stages))
+
+
+def _decoders(pipeline: PipelineSpec, index: Index | JoinedIndex, quarantine: Quarantine | None) -> Decoders | None:
+    """Return the threads that run the first stages; None if there are none."""
+    if pipeline.threaded is None:
+        return None
+    forgiving = quarantine is not None and quarantine.finds
+    return Decoders(pipeline.stages, pipeline.threaded, index=index, forgiving=forgiving)
 
 
 def _sums(position: Position, hashes: RecordHashes) -> DeliverySums:
