@@ -16,6 +16,7 @@ import pytest
 
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.format_registry import format_named
+from shoal.index.index_file import encode
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.scan import processes
@@ -247,6 +248,19 @@ def test_finished_scans_are_used_and_not_made_again(lines: Path, monkeypatch: py
     monkeypatch.setattr("shoal.indexing.build.scan_in_processes", counted)
     assert_equal(index_of(lines, workers=1, cache_dir=cache), index_of(lines, workers=0))
     assert len(scanned) == 3
+
+
+@pytest.mark.parametrize("part_shards", [1, 2, 4])
+def test_parts_of_an_index_make_the_same(lines: Path, monkeypatch: pytest.MonkeyPatch, part_shards: int) -> None:
+    write_lines(lines / "003.jsonl", 0, 0)
+    whole = index_of(lines, workers=0)
+    monkeypatch.setattr("shoal.indexing.build.PART_SHARDS", part_shards)
+    for workers in (0, 2):
+        assert b"".join(encode(index_of(lines, workers=workers))) == b"".join(encode(whole))
+    monkeypatch.setattr("shoal.indexing.build.MANY_SAMPLES", whole.num_samples)
+    assert index_of(lines, workers=0).sample_bytes is None
+    monkeypatch.setattr("shoal.indexing.build.MANY_SAMPLES", whole.num_samples + 1)
+    assert index_of(lines, workers=0).sample_bytes is not None
 
 
 def test_scans_of_many_tiny_shards_are_not_kept(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from shoal.formats.format_registry import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import STALE_INDEXES
 from shoal.formats.shard_format import Format, VersionedFormat
-from shoal.index.assembly import ScannedShard, assemble
+from shoal.index.assembly import ScannedShard, assemble, joined
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
@@ -52,6 +52,8 @@ SMALL_BYTES = 256 << 20
 SMALL_REMOTE_BYTES = 16 << 20
 # Of so many local shards, each smaller than that, no scans are kept: writing one takes longer than to scan again.
 MANY_SHARDS, SMALL_SHARD_BYTES = 1000, 256 << 10
+# Shards whose scans are held at a time, to make them a part of the index.
+PART_SHARDS = 1024
 # From here on the index leaves out the size of each sample, which takes 4 bytes per sample.
 MANY_SAMPLES = 10**8
 
@@ -168,14 +170,42 @@ def index_of_tasks(
         scratch = Scratch(str(Path(cache_directory(cache_dir), "scans", key)), suffix=_SCAN_SUFFIX)
     scanning = _Scanning(store, format, workers, _Report(progress, total_bytes), traffic)
     with closing(_scan_all(tasks, scanning, scratch)) as results:
-        scans = {task.number: scan for task, scan in results}
-    _warn_of_stale(tasks, scans.values(), asked)
+        parts = _parts(tasks, results, format=format, extent_bytes=extent_bytes)
     if traffic.num_requests:
         _log.info("%s: %s", asked, traffic)
-    index = index_of_scans(tasks, scans, format=format, extent_bytes=extent_bytes)
+    index = parts[0]
+    if len(parts) > 1:
+        index = joined(parts, metadata=index.metadata, most_samples_with_sizes=MANY_SAMPLES - 1)
+    _warn_of_stale(tasks, index, asked)
     if scratch is not None:
         scratch.clear()
     return index
+
+
+def _parts(
+    tasks: Sequence[ScanTask],
+    results: Iterable[tuple[ScanTask, ShardScan]],
+    *,
+    format: Format,  # noqa: A002
+    extent_bytes: int,
+) -> list[Index]:
+    """Return the indexes of consecutive shards, in their order; scans, which take more memory, are held for few."""
+    groups = [tasks[first : first + PART_SHARDS] for first in range(0, len(tasks), PART_SHARDS)] or [tasks]
+    group_of = {task.number: number for number, group in enumerate(groups) for task in group}
+    parts: dict[int, Index] = {}
+    scans: dict[int, dict[int, ShardScan]] = {number: {} for number in range(len(groups))}
+
+    def finish(number: int) -> None:
+        parts[number] = index_of_scans(groups[number], scans.pop(number), format=format, extent_bytes=extent_bytes)
+
+    for task, scan in results:
+        number = group_of[task.number]
+        scans[number][task.number] = scan
+        if len(scans[number]) == len(groups[number]):
+            finish(number)
+    if not tasks:
+        finish(0)
+    return [parts[number] for number in range(len(groups))]
 
 
 def scans_of_tasks(
@@ -216,8 +246,8 @@ def _metadata(format: Format) -> dict[str, Any]:  # noqa: A002
     return {OPTIONS: options} if (options := options_of(format)) else {}
 
 
-def _warn_of_stale(tasks: Sequence[ScanTask], scans: Iterable[ShardScan], asked: str) -> None:
-    if num_stale := sum(scan.notes.get(STALE_INDEXES, 0) for scan in scans):
+def _warn_of_stale(tasks: Sequence[ScanTask], index: Index, asked: str) -> None:
+    if num_stale := index.notes.get(STALE_INDEXES, 0):
         text = "%s: %d of %d indexes of other tools do not fit their shards, and were not used"
         _log.warning(text, asked, num_stale, sum(task.index is not None for task in tasks))
 
