@@ -63,10 +63,10 @@ def test_what_is_known_of_the_data(calls: Calls, data: Path) -> None:
     told = calls.json(*words, "--rho", 0.9, "--shard-rho", 0.9)["growing"]
     assert f"Shuffling: {told['warning']}." in text
     assert "samples of a shard are alike (rho = 0.9 between its chunks)" in text
-    assert "The first epoch, while shards are indexed, in batches of 16:" in text
     first = told["first_segments"][0]
-    assert f"at first,   VR {first['vr']:.2f} ({first['share']:.2%} of the epoch: {first['num_shards']} shards" in text
-    assert f"later epochs {told['later_vr']:.2f}" in text
+    begin = f"VR {first['vr']:.2f} of batches of 16 in the first {first['share']:.2%} ({first['num_shards']} shards)"
+    assert f"first epoch, while shards are indexed: {begin}, " in text
+    assert f"{told['vr']:.2f} on average; {told['later_vr']:.2f} in later epochs" in text
     assert calls.json(*words, "--rho", 0.1, "--shard-rho", 0)["growing"]["warning"] == ""
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tests.reports.reading_pages import faults, read
 
-from shoal.quality.growing_quality import GrowingQuality, growing_quality
+from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.growing_quality import growing_quality
 from shoal.reports.curve_figures import LEFT, RIGHT, TOP, WIDTH
 from shoal.reports.growing_figure import growing_figure
 from shoal.reports.marks import Stroke

@@ -16,22 +16,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shoal.figures import counted
 from shoal.order.growing.shard_segments import cut_segments, permuted_shards
 from shoal.order.protocol import Order
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.quality.first_epoch import GrowingQuality, SegmentQuality
 from shoal.quality.metrics import check_batch, check_correlation, chunk_correlation
 from shoal.quality.prediction import ChunkLayout, companions, predicted_variance_ratio
 
 _ALL_PREDICTED = 32  # segments at the beginning, and as many spread over an epoch: those of its middle are alike
 _MOST_CHUNKS = 1 << 20  # more would change nothing but the time
-_MOST_VARIANCE_RATIO = 2.0
 _LEAST_SHARDS = 1.5
 
 
@@ -44,92 +43,56 @@ class SegmentSizes:
     shard_samples: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentQuality:
-    """Expected mixing of the batches of a segment.
+class ListedSizes(NamedTuple):
+    """The segments of shards of which only the sizes are known, and the dataset as a single one."""
 
-    Attributes
-    ----------
-    share
-        Its part of the epoch, from 0 to 1.
-    num_shards, num_chunks
-        Number of shards and of chunks that it has.
-    window_chunks
-        Chunks of it that mix at a time.
-    vr
-        Variance of batches around the mean of the dataset; 1 is a perfect shuffle of the dataset.
-    """
-
-    share: float
-    num_shards: int
-    num_chunks: int
-    window_chunks: int
-    vr: float
+    segments: list[SegmentSizes]
+    whole: SegmentSizes
 
 
-@dataclass(frozen=True, slots=True)
-class GrowingQuality:
-    """Expected mixing of batches over the first epoch of the growing order.
-
-    Attributes
-    ----------
-    batch
-        Samples of a global batch.
-    rho, shard_rho
-        Correlation of two samples of one chunk, and of two chunks of one shard: 1 if they are all alike.
-    segments
-        The segments in turn.
-    later_vr
-        Variance ratio of later epochs, in which the window is over the whole dataset.
-    """
-
-    batch: int
-    rho: float
-    shard_rho: float
-    segments: tuple[SegmentQuality, ...]
-    later_vr: float
-
-    @property
-    def vr(self) -> float:
-        """The mean variance ratio of the epoch."""
-        return sum(each.share * each.vr for each in self.segments)
-
-    def share_above(self, ratio: float) -> float:
-        """Return the part of the epoch whose batches vary more than this many times as in a perfect shuffle."""
-        return sum(each.share for each in self.segments if each.vr > ratio)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the quality as JSON types."""
-        return asdict(self)
-
-    def warning(self) -> str:
-        """Return a warning if the first batches vary far more than those of later epochs; empty if all is well."""
-        first, last = self.segments[0], self.segments[-1]
-        most = max(_MOST_VARIANCE_RATIO, 1.5 * self.later_vr)
-        if first.vr <= most:
-            return ""
-        alike = f"samples of a shard are alike (rho = {self.shard_rho:.2g} between its chunks)"
-        shards = f"{counted(first.num_shards, 'shard')} at first, {last.num_shards:,} at last"
-        ratios = f"{first.vr:,.1f} times as much as in a perfect shuffle, {last.vr:,.1f} times at the end of the epoch"
-        return (
-            f"{alike}, and the growing order mixes {shards}: batches of {self.batch:,} vary {ratios}, and more than "
-            f"{most:,.1f} times in {self.share_above(most):.2%} of it. With the whole index it would be "
-            f"{self.later_vr:,.1f} times, as in later epochs"
-        )
-
-
-def growing_quality(
+def listed_sizes(
     shard_bytes: ArrayLike,
-    batch: int,
     *,
     sample_bytes: float,
     seed: int | None = 0,
     window: Any = None,
     chunk: Any = None,
     num_canonical_nodes: int | None = None,
-    rho: float = 1.0,
-    shard_rho: float | None = None,
     extent_bytes: int = 65536,
+) -> ListedSizes:
+    """Estimate the samples of shards and of the chunks that an index will cut them into; see `growing_quality`."""
+    sizes = np.asarray(shard_bytes, dtype=np.int64)
+    sizes = sizes if seed is None else sizes[permuted_shards(len(sizes), seed=seed)]
+    window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
+    shard_samples = np.maximum(np.rint(sizes / sample_bytes).astype(np.int64), sizes > 0)
+    extents = -(-shard_samples // max(1, round(extent_bytes / sample_bytes)))
+
+    def part(first: int, stop: int) -> SegmentSizes:
+        resolved = resolve_window(
+            extents[first:stop],
+            int(sizes[first:stop].sum()),
+            window=window_bytes,
+            chunk=chunk,
+            num_canonical_nodes=num_canonical_nodes,
+            at_least_two=True,
+            fits_nodes=True,
+        )
+        num_chunks = int((-(-extents[first:stop] // resolved.extents_per_chunk)).sum())
+        num_samples = int(shard_samples[first:stop].sum())
+        even = np.diff(np.arange(num_chunks + 1) * num_samples // max(1, num_chunks))
+        return SegmentSizes(resolved.order, even, shard_samples[first:stop])
+
+    cuts = cut_segments(sizes, window_bytes=window_bytes)
+    return ListedSizes([part(first, stop) for first, stop in itertools.pairwise(cuts)], part(0, len(sizes)))
+
+
+def growing_quality(
+    shard_bytes: ArrayLike,
+    batch: int,
+    *,
+    rho: float | None = None,
+    shard_rho: float | None = None,
+    **listed: Any,
 ) -> GrowingQuality:
     """Predict how well each segment of the first epoch is mixed, for shards of which nothing but the sizes is known.
 
@@ -139,14 +102,11 @@ def growing_quality(
         Bytes of each shard, in the order of the listing, or permuted if ``seed`` is None; shape (num_shards,).
     batch
         Samples of a global batch.
-    sample_bytes
-        Mean bytes of a sample: of the shards that are indexed, or an estimate.
-    seed, window, chunk, num_canonical_nodes
-        As of `shoal.Dataset.shuffle`.
     rho, shard_rho
         See `segments_quality`.
-    extent_bytes
-        Bytes of an extent of the index.
+    listed
+        ``sample_bytes``, the mean bytes of a sample, of the shards that are indexed or an estimate; ``seed``,
+        ``window``, ``chunk`` and ``num_canonical_nodes`` as of `shoal.Dataset.shuffle`; ``extent_bytes`` of the index.
 
     Examples
     --------
@@ -160,37 +120,17 @@ def growing_quality(
     >>> growing_quality([2**24] * 1000, 256, sample_bytes=2**16, rho=0.02, shard_rho=0.0).segments[0].vr < 1.1
     True
     """
-    sizes = np.asarray(shard_bytes, dtype=np.int64)
-    sizes = sizes if seed is None else sizes[permuted_shards(len(sizes), seed=seed)]
-    window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
-    shard_samples = np.maximum(np.rint(sizes / sample_bytes).astype(np.int64), sizes > 0)
-    extents = -(-shard_samples // max(1, round(extent_bytes / sample_bytes)))
-
-    def part(first: int, stop: int) -> SegmentSizes:
-        here, resolved = (
-            extents[first:stop],
-            resolve_window(
-                extents[first:stop],
-                int(sizes[first:stop].sum()),
-                window=window_bytes,
-                chunk=chunk,
-                num_canonical_nodes=num_canonical_nodes,
-                at_least_two=True,
-                fits_nodes=True,
-            ),
-        )
-        num_chunks = int((-(-here // resolved.extents_per_chunk)).sum())
-        num_samples = int(shard_samples[first:stop].sum())
-        even = np.diff(np.arange(num_chunks + 1) * num_samples // max(1, num_chunks))
-        return SegmentSizes(resolved.order, even, shard_samples[first:stop])
-
-    cuts = cut_segments(sizes, window_bytes=window_bytes)
-    segments = [part(first, stop) for first, stop in itertools.pairwise(cuts)]
-    return segments_quality(segments, part(0, len(sizes)).order, batch, rho=rho, shard_rho=shard_rho)
+    segments, whole = listed_sizes(shard_bytes, **listed)
+    return segments_quality(segments, whole.order, batch, rho=rho, shard_rho=shard_rho)
 
 
 def segments_quality(
-    segments: Sequence[SegmentSizes], later: Order, batch: int, *, rho: float = 1.0, shard_rho: float | None = None
+    segments: Sequence[SegmentSizes],
+    later: Order,
+    batch: int,
+    *,
+    rho: float | None = None,
+    shard_rho: float | None = None,
 ) -> GrowingQuality:
     """Predict how well each segment is mixed; those of a long epoch between its ends are interpolated.
 
@@ -203,7 +143,7 @@ def segments_quality(
     batch
         Samples of a global batch; less than all.
     rho
-        Correlation of two samples of one chunk (`first_correlations`); 1 if they are all alike, the worst case.
+        Correlation of two samples of one chunk (`first_correlations`). Default: 1, the worst case.
     shard_rho
         Correlation of samples of two chunks of one shard; 0 if similar samples are not in the same shard. Default: as
         in one chunk, the worst case.
@@ -213,6 +153,8 @@ def segments_quality(
     UsageError
         The batch does not fit, or a correlation is none.
     """
+    is_assumed = rho is None and shard_rho is None
+    rho = 1.0 if rho is None else rho
     shard_rho = rho if shard_rho is None else shard_rho
     for each in (rho, shard_rho):
         check_correlation(each)
@@ -249,6 +191,7 @@ def segments_quality(
             for each, layout, ratio in rows
         ),
         later_vr,
+        is_assumed,
     )
 
 

@@ -32,6 +32,7 @@ from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 from shoal.order.window.timeline_slabs import slab_samples
+from shoal.quality.first_epoch import GrowingQuality
 from shoal.quality.metrics import check_batch, check_correlation
 
 _MOST_BORDERS = 1 << 20
@@ -315,6 +316,8 @@ class ShuffleQuality:
         Distinct chunks in a batch, counted in the order of epoch 0, and in one of a perfect shuffle.
     distinct_shards, perfect_shards
         Distinct shards, likewise.
+    first_epoch
+        Mixing of a first epoch in the growing order, where the other figures are those of later epochs; else None.
     """
 
     order: str
@@ -328,10 +331,12 @@ class ShuffleQuality:
     perfect_chunks: float
     distinct_shards: float
     perfect_shards: float
+    first_epoch: GrowingQuality | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the quality as JSON types."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        first_epoch = None if self.first_epoch is None else self.first_epoch.to_dict()
+        return {**{name: getattr(self, name) for name in self.__slots__}, "first_epoch": first_epoch}
 
     def __str__(self) -> str:
         """Return a readable summary of a few lines."""
@@ -340,6 +345,9 @@ class ShuffleQuality:
         chunks = f"{self.distinct_chunks:,.1f} of {self.perfect_chunks:,.1f} in a perfect shuffle"
         shards = f"{self.distinct_shards:,.1f} of {self.perfect_shards:,.1f}"
         here = f"batches of {self.batch:,} vary {_ratio(self.vr[self.batch])} times as much as in a perfect shuffle"
+        first = []
+        if self.first_epoch is not None:
+            first = [f"first epoch, while shards are indexed: {self.first_epoch}", self.first_epoch.warning()]
         return "\n".join(
             [
                 self.order,
@@ -347,6 +355,7 @@ class ShuffleQuality:
                 f"{here}, as batches of {self.effective_batch:,.0f} would",
                 f"chunks in a batch: {chunks}; shards: {shards}",
                 f"VR by batch size, {how}: {curve}",
+                *filter(None, first),
             ]
         )
 

@@ -456,7 +456,8 @@ class Dataset(LengthVerbs):
         """Predict how well batches will be mixed, from the index and the order alone; no data is read.
 
         Predictions are within 10 % of measurements; orders without a formula are measured: storage order, and a buffer
-        with a key. `shoal.measure.audit` measures any order.
+        with a key. `shoal.measure.audit` measures any order. In the growing order, ``first_epoch`` of the result tells
+        how few shards mix at first: by the sizes of all shards and what is known of the first ones, without waiting.
 
         Parameters
         ----------

@@ -38,6 +38,7 @@ from shoal.stream.certificates.certificate import Certificate, differences
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.growing_mixing import quality_of_growing
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.iterating.refilled_states import resumed
 from shoal.stream.iterator_position import Cursor, place_in
@@ -162,13 +163,14 @@ class Stream:
     def quality(self, batch: int | None, key: Any, rho: float | None) -> ShuffleQuality:
         """Predict how well batches will be mixed; see `Dataset.quality`."""
         if batch is None:
-            few = max(1, min(256, self.resolved.num_samples // 2))
+            is_growing = isinstance(self.resolved, ResolvedGrowing)
+            few = max(1, min(256, (self.num_samples(0) if is_growing else self.resolved.num_samples) // 2))
             batch = few if self.spec.batching is None else self.partition.global_batch
         resolved, size = self.resolved, count_of(batch, "quality(batch=)")
         if isinstance(resolved, ResolvedSequences):
             size, resolved = resolved.documents_in(size), resolved.documents
         if isinstance(resolved, ResolvedGrowing):
-            resolved = resolved.of_epoch(1)
+            return quality_of_growing(resolved, size, key=key, rho=rho)
         if isinstance(resolved, ResolvedMixture):
             return mixture_quality(resolved, size, key=key, rho=rho)
         return quality_of(resolved, size, key=key, rho=rho)

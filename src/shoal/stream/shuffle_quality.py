@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.formats.tokens.token_files import Tokens
 from shoal.order.block_and_buffer import Buffer
-from shoal.order.protocol import chunk_starts
+from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.order import Window
@@ -60,7 +60,7 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     return ShuffleQuality(
         order=str(resolved),
         batch=batch,
-        key=_name_of(key, order=order),
+        key=name_of(key, order=order),
         rho=correlation,
         is_measured=is_measured,
         vr=vr,
@@ -117,10 +117,23 @@ def _different(
     resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64], turns: Turns | None
 ) -> tuple[float, float]:
     """Return the mean number of parts between these borders that a batch draws from, and that in a perfect shuffle."""
-    order = resolved.epoch(0)
+    found = mean_distinct(resolved.epoch(0), batch, borders)
+    if np.isnan(found):
+        return found, found
+    counts = resolved.stored_between(borders)
+    if turns is not None:
+        counts = turns.copies.count_between(chunk_starts(counts))
+    if resolved.request.has_own_length:  # how often each part comes, its repeats included
+        ids = resolved.untouched(0).ids(0, resolved.epoch(0).num_samples)
+        counts = np.bincount(np.searchsorted(borders, ids, side="right") - 1, minlength=len(counts))
+    return found, expected_distinct_of(counts[counts > 0], batch)
+
+
+def mean_distinct(order: BoundOrder, batch: int, borders: NDArray[np.int64]) -> float:
+    """Return the mean number of parts between these borders that a batch draws from; NaN without a full batch."""
     num_batches = order.num_samples // batch
     if not num_batches:
-        return float("nan"), float("nan")
+        return float("nan")
     wanted = max(1, min(num_batches, _MOST_COUNTED // batch))
     # Spans of whole batches from the start, the middle and the end.
     each = -(-wanted // 4)
@@ -130,16 +143,11 @@ def _different(
         ids = order.ids(first * batch, min(num_batches, first + each) * batch)
         parts = np.searchsorted(borders, ids, side="right") - 1
         found.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
-    counts = resolved.stored_between(borders)
-    if turns is not None:
-        counts = turns.copies.count_between(chunk_starts(counts))
-    if resolved.request.has_own_length:  # how often each part comes, its repeats included
-        ids = resolved.untouched(0).ids(0, order.num_samples)
-        counts = np.bincount(np.searchsorted(borders, ids, side="right") - 1, minlength=len(counts))
-    return float(np.mean(found)), expected_distinct_of(counts[counts > 0], batch)
+    return float(np.mean(found))
 
 
-def _name_of(key: Any, *, order: Any) -> str:
+def name_of(key: Any, *, order: Any) -> str:
+    """Return the name of a key in a `ShuffleQuality`."""
     if key is None:
         return "position of storage" if isinstance(order, Sequential) else "worst case (chunks of one kind each)"
     if isinstance(key, str):

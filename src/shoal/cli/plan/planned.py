@@ -25,7 +25,7 @@ from shoal.planning.request_model import (
 )
 from shoal.planning.simulated_reads import ClusterReads, simulate_reads
 from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
-from shoal.quality.growing_quality import GrowingQuality
+from shoal.quality.first_epoch import GrowingQuality
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.schedule.lifetimes import span_positions
 from shoal.reading.schedule.memory_ledger import ahead_limit_bytes

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from shoal.cli import output
 from shoal.cli.options.source_options import refuse_mixture, source_of, storage_options_of
 from shoal.errors import UsageError
-from shoal.figures import counted
 from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.quality.growing_quality import GrowingQuality, growing_quality
+from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.growing_quality import growing_quality
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.storage.sources.source import printed
 from shoal.stream.open_dataset import open_dataset
@@ -36,7 +36,7 @@ class ListedShards:
         self, order: Window | Block, chunk_bytes: float, batch: int, arguments: argparse.Namespace
     ) -> GrowingQuality:
         """Predict the mixing of the first epoch, whose segments have windows of as many bytes as that of later ones."""
-        nodes = order.resolved_nodes if isinstance(order, Window) else None
+        is_known = arguments.rho < 1.0 or arguments.shard_rho is not None
         return growing_quality(
             self.num_bytes,
             batch,
@@ -44,8 +44,8 @@ class ListedShards:
             seed=None,
             window=round(order.chunks * chunk_bytes) if arguments.window is None else arguments.window,
             chunk=round(chunk_bytes) if arguments.chunk is None else arguments.chunk,
-            num_canonical_nodes=nodes,
-            rho=arguments.rho,
+            num_canonical_nodes=order.resolved_nodes if isinstance(order, Window) else None,
+            rho=arguments.rho if is_known else None,
             shard_rho=arguments.shard_rho,
         )
 
@@ -87,15 +87,10 @@ def growing_facts(quality: GrowingQuality) -> dict[str, Any]:
     told = quality.to_dict()
     segments = told.pop("segments")
     told |= {"vr": quality.vr, "num_segments": len(segments), "first_segments": segments[:_MOST_SHOWN]}
-    return {**told, "last_segment": segments[-1], "warning": quality.warning() if quality.rho < 1.0 else ""}
+    return {**told, "last_segment": segments[-1], "warning": quality.warning()}
 
 
 def show_growing(quality: GrowingQuality) -> None:
     """Print how well the first epoch is mixed."""
     output.say()
-    output.say(f"The first epoch, while shards are indexed, in batches of {quality.batch:,}:")
-    segments = {"at first": quality.segments[0], "at its end": quality.segments[-1]}
-    for when, segment in segments.items():
-        shards = f"{counted(segment.num_shards, 'shard')}, {segment.window_chunks:,} chunks at a time"
-        output.say(f"  {when + ',':11} VR {segment.vr:.2f} ({segment.share:.2%} of the epoch: {shards})")
-    output.say(f"  on average, VR {quality.vr:.2f}; later epochs {quality.later_vr:.2f}")
+    output.say(f"first epoch, while shards are indexed: {quality}")

@@ -1,0 +1,105 @@
+"""Shuffle quality of a dataset in the growing order: by indexes that are made, and sizes of the other shards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.index.table import Index
+from shoal.order.protocol import chunk_starts
+from shoal.quality.curves import batch_sizes
+from shoal.quality.growing_quality import (
+    ListedSizes,
+    SegmentSizes,
+    first_correlations,
+    listed_sizes,
+    segments_quality,
+)
+from shoal.quality.metrics import expected_distinct_of
+from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
+from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
+from shoal.stream.index_columns import key_column
+from shoal.stream.shuffle_quality import mean_distinct, name_of, quality_of
+
+
+def quality_of_growing(
+    resolved: ResolvedGrowing, batch: int, *, key: Any = None, rho: float | None = None
+) -> ShuffleQuality:
+    """Return the shuffle quality; where shards are not indexed yet, by their sizes, and by the keys of those that are.
+
+    Waits for the first segment.
+    """
+    if resolved.delivered is not None or resolved.gaps:
+        return quality_of(resolved.of_epoch(1), batch, key=key, rho=rho)
+    known = resolved.piece(0, is_stopped=lambda: False)
+    rho_of = (rho, None) if key is None or rho is not None else _correlations(known, key)
+    if known.is_last:
+        found, later = quality_of(resolved.of_epoch(1), batch, key=key, rho=rho), resolved.of_epoch(1).order
+        segments = [
+            SegmentSizes(each.order, each.chunks.num_samples, _shard_samples(each.index))
+            for each in known.resolved.segments
+        ]
+        return replace(found, first_epoch=segments_quality(segments, later, batch, rho=rho_of[0], shard_rho=rho_of[1]))
+    growing, request, index = resolved.growing, resolved.request, known.resolved.index
+    listed = listed_sizes(
+        growing.shard_bytes,
+        sample_bytes=float(growing.shard_bytes[: index.num_shards].sum()) / index.num_samples,
+        seed=None,
+        window=growing.window_bytes,
+        chunk=request.chunk,
+        num_canonical_nodes=request.num_canonical_nodes,
+    )
+    return _of_listing(resolved, listed, batch, key, rho_of)
+
+
+def _of_listing(
+    resolved: ResolvedGrowing, listed: ListedSizes, batch: int, key: Any, rho_of: tuple[float | None, float | None]
+) -> ShuffleQuality:
+    """Return the quality of shards by their sizes: that of later epochs, and of the segments of the first."""
+    whole = listed.whole
+    num_samples = int(whole.shard_samples.sum())
+    if not 1 <= batch <= num_samples // 2:
+        msg = f"batches of {batch} cannot be compared: about {num_samples} samples must make at least two"
+        raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
+    first = segments_quality(listed.segments, whole.order, batch, rho=rho_of[0], shard_rho=rho_of[1])
+    layout, sizes = ChunkLayout.of(whole.chunk_samples), batch_sizes(batch, num_samples)
+    vr = {size: predicted_variance_ratio(whole.order, layout, size, rho=first.rho) for size in sizes}
+    bound = whole.order.bind(whole.chunk_samples, seed=resolved.seed)
+    (chunks, perfect_chunks), (shards, perfect_shards) = (
+        (mean_distinct(bound, batch, chunk_starts(each)), expected_distinct_of(each[each > 0], batch))
+        for each in (whole.chunk_samples, whole.shard_samples)
+    )
+    return ShuffleQuality(
+        order=str(resolved),
+        batch=batch,
+        key=name_of(key, order=whole.order),
+        rho=first.rho,
+        is_measured=False,
+        vr=vr,
+        effective_batch=batch / max(vr[batch], 1e-9),
+        distinct_chunks=chunks,
+        perfect_chunks=perfect_chunks,
+        distinct_shards=shards,
+        perfect_shards=perfect_shards,
+        first_epoch=first,
+    )
+
+
+def _correlations(known: Piece, key: Any) -> tuple[float, float]:
+    """Measure the correlation of a key inside chunks, and between chunks of a shard, where shards are indexed."""
+    index = known.resolved.index
+    keys = key_column(index, key) if isinstance(key, str) else np.asarray(key)[: index.num_samples]
+    if len(keys) < index.num_samples:
+        msg = f"key must have a label for each sample by id, of which {index.num_samples} are indexed; got {len(keys)}"
+        raise UsageError(
+            msg, hint="ids count samples shard after shard, in the order in which the seed permutes shards"
+        )
+    return first_correlations(keys, known.resolved.chunks.num_samples, _shard_samples(index))
+
+
+def _shard_samples(index: Index) -> NDArray[np.int64]:
+    return np.diff(index.extent_first_sample[index.shard_first_extent])
