@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
@@ -82,3 +84,12 @@ class OpenedMixture:
         """Return the dataset that holds a sample, and the id of the sample there."""
         number, inside = self.index.part_of(sample_id)
         return self.parts[number], inside
+
+
+def refuse_empty(index: Index, asked: str) -> None:
+    """Raise `UsageError` if no shard of what was ``asked`` for has a sample."""
+    if not index.num_samples:
+        met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in index.notes.items())
+        msg = f"{asked}: {counted(index.num_shards, 'shard')} without a single sample"
+        msg += met and f"; met: {met}"
+        raise UsageError(msg, hint="is this the right format, with the right options?")

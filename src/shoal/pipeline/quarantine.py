@@ -34,13 +34,14 @@ class Quarantine:
     """The samples left out of one run, and their record.
 
     ``known`` are the ids that the quarantine file lists, sorted; ``finds`` is true if samples found damaged on the way
-    are left out as well.
+    are left out as well. ``dataset`` is the name of the dataset in the file.
     """
 
     def __init__(
-        self, options: ReadingOptions, index: SampleIndex, counters: Counters, known: NDArray[np.int64]
+        self, options: ReadingOptions, index: SampleIndex, counters: Counters, known: NDArray[np.int64], dataset: str
     ) -> None:
         self.known = known
+        self.dataset = dataset
         self.finds = options.skips
         self._path = options.quarantine
         self._index, self._counters = index, counters
@@ -83,7 +84,7 @@ class Quarantine:
         shard, first_byte, end_byte = self._index.place(sample_id)
         byte = error.byte if isinstance(error, ShardError) else None
         return {
-            "dataset": self._index.fingerprint,
+            "dataset": self.dataset,
             "id": sample_id,
             "shard": shard,
             "first_byte": first_byte,
@@ -93,8 +94,13 @@ class Quarantine:
         }
 
 
-def quarantine_of(options: ReadingOptions, index: SampleIndex, counters: Counters) -> Quarantine | None:
+def quarantine_of(
+    options: ReadingOptions, index: SampleIndex, counters: Counters, *, growing: str | None = None
+) -> Quarantine | None:
     """Return the `Quarantine` of a run with these options; None if it leaves nothing out.
+
+    ``growing`` is the name of a dataset of which ``index`` has only the first samples, perhaps; None for a dataset that
+    is all of ``index``, by whose fingerprint it is known.
 
     Raises
     ------
@@ -108,13 +114,13 @@ def quarantine_of(options: ReadingOptions, index: SampleIndex, counters: Counter
     if options.quarantine is not None:
         if options.skips:
             make_line_file(options.quarantine)  # a file that cannot be written is found now, not after a night
-        known = _known(options.quarantine, index)
+        known = _known(options.quarantine, index, growing)
     if not options.skips and not len(known):
         return None
-    return Quarantine(options, index, counters, known)
+    return Quarantine(options, index, counters, known, index.fingerprint if growing is None else growing)
 
 
-def _known(path: str, index: SampleIndex) -> NDArray[np.int64]:
+def _known(path: str, index: SampleIndex, growing: str | None) -> NDArray[np.int64]:
     """Return the ids that a quarantine file lists for a dataset, sorted, each once."""
     lines = read_lines(path)
     if lines is None:
@@ -129,8 +135,10 @@ def _known(path: str, index: SampleIndex) -> NDArray[np.int64]:
         if not isinstance(told.get("dataset"), str) or type(sample_id) is not int:
             msg = f"line {number} of the quarantine file {path} names no sample of a dataset: {line[:80]!r}"
             raise UsageError(msg, hint="take the line out, or name the right file")
-        if told["dataset"] != index.fingerprint:
+        if told["dataset"] != (index.fingerprint if growing is None else growing):
             continue
+        if growing is not None and sample_id >= index.num_samples:
+            continue  # of shards that are not indexed yet
         if not 0 <= sample_id < index.num_samples:
             msg = f"line {number} of the quarantine file {path} names sample {sample_id}; there are {index.num_samples}"
             raise UsageError(msg, hint="the line was changed after it was written")

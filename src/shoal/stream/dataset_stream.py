@@ -31,7 +31,7 @@ from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.certificates.certificate import Certificate, differences
@@ -103,6 +103,7 @@ class Stream:
         growing = resolved if isinstance(resolved, ResolvedGrowing) else None
         opened: Opened | OpenedMixture
         if isinstance(resolved, ResolvedGrowing):
+            resolved.growing.begin(rank, world_size)
             opened, resolved = resolved.first
         else:
             opened = spec.opened
@@ -126,13 +127,17 @@ class Stream:
     @property
     def growth(self) -> Growth | None:
         """Shards indexed so far, of a dataset in the growing order; None in another one."""
-        return self.resolved.growing.growth() if isinstance(self.resolved, ResolvedGrowing) else None
+        return self._growth(self.resolved) if isinstance(self.resolved, ResolvedGrowing) else None
+
+    def _growth(self, resolved: ResolvedGrowing) -> Growth:
+        resolved.growing.begin(*self.spec.ranks.resolve())
+        return resolved.growing.growth()
 
     def num_samples(self, epoch: int) -> int:
         """Return the samples of an epoch over all ranks, gaps included; an estimate while shards are not indexed."""
         resolved = self.resolved
         if isinstance(resolved, ResolvedGrowing) and resolved.grows(epoch):
-            growth = resolved.growing.growth()
+            growth = self._growth(resolved)
             if not self._has_told_estimate:
                 self._has_told_estimate = True
                 text = "%d of %d shards are indexed: the epoch has about %d samples, give or take %d"
@@ -294,9 +299,18 @@ class Stream:
     def _meet(self, saved: State) -> None:
         """Take the growing order if a state is of it, and the ordinary one if not: the same run may have had either."""
         spec, is_growing = self.spec, saved.order.get("name") == Growing.name
-        if isinstance(spec.source, OpenedMixture) or not isinstance(spec.request, OrderRequest) or spec.request.order:
+        if isinstance(spec.source, OpenedMixture):
             return
-        if is_growing and replace(spec, grows=True).is_growing:
+        can_grow = replace(spec, grows=True).is_growing
+        if is_growing and not can_grow:
+            msg = f"the state was saved in the growing order of shuffle(); this stream is {spec.summary()}"
+            hint = (
+                "that order has all samples in a window: no select(), sample() or other order, and no lengths to pack"
+            )
+            raise StateError(msg, hint=hint)
+        if not can_grow:
+            return
+        if is_growing:
             asked = growing_as_saved(spec.source, spec.request, saved)
             known = self.resolved
             if not (isinstance(known, ResolvedGrowing) and known.state_order == asked.state_order):

@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any, cast
 
 from shoal.errors import UsageError
-from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.open_source import find_source
-from shoal.indexing.opened_dataset import Opened
+from shoal.indexing.opened_dataset import Opened, refuse_empty
 from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
@@ -132,11 +131,7 @@ def _open_shards(
         kept = chunk_cache_of(cache, dataset=found.identity)
         return Dataset(DatasetSpec.of(found if kept is None else replace(found, cache=kept), grows=True))
     opened = found.whole if isinstance(found, Unindexed) else found
-    if not opened.index.num_samples:
-        met = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in opened.index.notes.items())
-        msg = f"{printed(source)}: {counted(opened.index.num_shards, 'shard')} without a single sample"
-        msg += met and f"; met: {met}"
-        raise UsageError(msg, hint="is this the right format, with the right options?")
+    refuse_empty(opened.index, printed(source))
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)

@@ -16,7 +16,8 @@ from shoal.index.assembly import joined
 from shoal.index.table import Index
 from shoal.indexing.growing.segment_indexes import KnownSegments, SegmentIndexes, SegmentsAhead
 from shoal.indexing.growing.unindexed import Unindexed
-from shoal.indexing.opened_dataset import Opened
+from shoal.indexing.jobs.shared_indexing import JobRank
+from shoal.indexing.opened_dataset import Opened, refuse_empty
 from shoal.order.growing.shard_segments import cut_segments, permuted_shards
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
@@ -115,13 +116,20 @@ class GrowingShards:
         """True if all segments are indexed."""
         return self.segments.num_made == self.num_segments
 
+    def begin(self, rank: int, world_size: int) -> None:
+        """Begin to index as one of the processes that read these shards together, unless this one has begun."""
+        self.segments.begin(None if world_size == 1 else JobRank(rank, world_size, world_size))
+
     def prefix(self, num_segments: int) -> Opened:
         """Return the first segments, waiting for their indexes; the first alone and the newest are remembered."""
         found = self._prefixes.get(num_segments)
         if found is None:
             found = self._opened(self._index(num_segments))
-            for other in [other for other in self._prefixes if other != 1]:
-                del self._prefixes[other]
+            if isinstance(self.shards, Unindexed) and num_segments == self.num_segments:
+                refuse_empty(found.index, self.shards.making.what.source.asked)
+            for other in list(self._prefixes):
+                if other != 1:
+                    self._prefixes.pop(other, None)  # another thread may have just removed it
             self._prefixes[num_segments] = found
         return found
 

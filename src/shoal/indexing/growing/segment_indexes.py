@@ -103,8 +103,8 @@ class SegmentsAhead:
 
     @property
     def num_made(self) -> int:
-        """Number of segments whose index is at hand."""
-        return self._running.num_made
+        """Number of segments whose index is at hand; asking for it begins nothing."""
+        return 0 if self._ahead is None or self._pid != os.getpid() else self._ahead.num_made
 
     def begin(self, me: JobRank | None) -> None:
         """Begin to index as one rank of a job, unless it has begun."""

@@ -8,10 +8,11 @@ the index is whole; then it is kept as the one that `shoal index` would have mad
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +29,7 @@ from shoal.indexing.jobs.shared_indexing import KEEP_SECONDS, JobRank, Sharing
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.process_ends import Stop
+from shoal.storage.memory_store import MemoryStore
 from shoal.storage.retry import StoppedError
 from shoal.storage.store_protocol import Store
 
@@ -38,6 +40,7 @@ _AHEAD = 2  # segments beyond those in use: more would leave more bytes waiting 
 _ATTEMPTS = 3
 _PARTS_OF_SEGMENT = 16  # units, so that as many processes share it
 _MOST_SHARDS_OF_UNIT = 64
+_ALONE = JobRank(0, 1, 1)
 
 
 def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -148,10 +151,10 @@ class SegmentJob:
         self, making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None, stop: Stop
     ) -> None:
         self._making, self._order, self._borders, self._stop = making, order, borders, stop
-        self._me = _sharing(making, JobRank(0, 1, 1) if me is None else me)
+        self._me = _sharing(making, _ALONE if me is None else me)
         self._units: IndexUnits | None = None
-        self._first_units: list[int] = []
         self._whole: Index | None = None
+        self._is_alone = self._is_in_memory = False
 
     def segment(self, segment: int) -> Index:
         """Return the index of one segment, made together with others.
@@ -159,28 +162,45 @@ class SegmentJob:
         Raises `ShardError`: a shard cannot be parsed; `StorageError`: it cannot be read, or has changed.
         """
         first, stop = self._borders[segment], self._borders[segment + 1]
-        units = self._begun()
-        numbers = range(self._first_units[segment], self._first_units[segment + 1])
         if self._whole is None and (found := self._making.there()) is not None:
             self._whole = found[0]
-        sharing = Sharing(units, self._me, self._report, numbers, num_processors=1)
-        if self._whole is None:
-            sharing.run_own_share()
         while self._whole is None:
-            if not units.parts.is_open():  # another process has kept the whole index, and removed the parts
-                self._whole = self._found()
-                continue
+            units = self._begun()
+            try:
+                made = self._made(units, range(self._first_units[segment], self._first_units[segment + 1]))
+            except StorageError as error:
+                if self._is_in_memory or not units.parts.failed:
+                    raise
+                self._units = self._in_memory(error.message)  # the disk may be full
+            else:
+                if made is not None:
+                    return made
+        return subset(self._whole, self._order[first:stop].tolist())
+
+    def _made(self, units: IndexUnits, numbers: range) -> Index | None:
+        """Return the index of some units, made together with others; None if they have other places, or all is made."""
+        sharing = Sharing(units, self._rank, self._report, numbers, num_processors=1)
+        sharing.run_own_share()
+        while units.parts.is_open():
             sharing.wait_or_take_over()
             parts = [units.part(number) for number in numbers] if sharing.is_complete() else [None]
             there = [part for part in parts if part is not None]
             if len(there) == len(numbers):
+                self._is_alone = self._is_in_memory or sharing.is_alone
+                for number in numbers if self._is_in_memory else ():
+                    units.parts.drop(number)
                 return joined(there, metadata=units.common_metadata(there[0]))
-        return subset(self._whole, self._order[first:stop].tolist())
+        # Another process has removed the parts, since the whole index is made.
+        if (found := self._making.there()) is None:
+            self._units = self._in_memory("another process could not keep the whole index")
+        else:
+            self._whole = found[0]
+        return None
 
     def finish(self, segments: Sequence[Index]) -> None:
         """Keep the index of all shards, in the order of the listing, unless another process does."""
         units = self._begun()
-        if self._whole is None and not Sharing(units, self._me, None, range(0)).is_finished_by_another():
+        if self._whole is None and not Sharing(units, self._rank, None, range(0)).is_finished_by_another():
             permuted = joined(segments, metadata=segments[0].metadata)
             listed = subset(permuted, np.argsort(self._order).tolist())
             _, path = self._making.kept(replace(listed, notes=permuted.notes))
@@ -191,42 +211,56 @@ class SegmentJob:
     def _asked(self) -> str:
         return self._making.what.source.asked
 
+    @property
+    def _rank(self) -> JobRank:
+        """The rank of this process: the only one if no other was there last time, so as not to wait for it again."""
+        return _ALONE if self._is_alone else self._me
+
+    @cached_property
+    def _permuted(self) -> list[ScanTask]:
+        making, source = self._making, self._making.what.source
+        tasks = scan_tasks(source, store=making.store, format=making.format, expected=making.what.expected)
+        return [replace(tasks[number], number=place) for place, number in enumerate(self._order.tolist())]
+
+    @cached_property
+    def _cuts(self) -> tuple[list[int], list[int]]:
+        return unit_cuts([task.num_bytes for task in self._permuted], self._borders)
+
+    @property
+    def _first_units(self) -> list[int]:
+        return self._cuts[1]
+
     def _begun(self) -> IndexUnits:
-        """Return the units, with a place for their parts that can be written."""
+        """Return the units, with a place for their parts."""
         if self._units is None:
-            making, source = self._making, self._making.what.source
-            tasks = scan_tasks(source, store=making.store, format=making.format, expected=making.what.expected)
-            permuted = [replace(tasks[number], number=place) for place, number in enumerate(self._order.tolist())]
-            cuts, self._first_units = unit_cuts([task.num_bytes for task in permuted], self._borders)
-            failure = StorageError("")
-            for directory, parts_store in making.places(self._me) * _ATTEMPTS:
-                units = self._units_in(directory, parts_store, permuted, cuts)
+            failure = ""
+            for directory, parts_store in self._making.places(self._me) * _ATTEMPTS:
+                units = self._units_in(directory, parts_store)
                 try:
                     units.parts.begin(keep_seconds=KEEP_SECONDS)
                 except StorageError as error:  # perhaps another process removes the parts of a whole index
-                    failure = error
+                    failure = error.message
                 else:
                     self._units = units
                     return units
-            msg = f"{self._asked}: no directory takes the parts of the index: {failure.message}"
-            raise StorageError(msg, hint="set SHOAL_CACHE_DIR to a directory that can be written")
+            self._units = self._in_memory(failure)
         return self._units
 
-    def _units_in(
-        self, directory: str, parts_store: Store, tasks: Sequence[ScanTask], cuts: Sequence[int]
-    ) -> IndexUnits:
+    def _in_memory(self, failure: str) -> IndexUnits:
+        """Return the units with the memory of this process for their parts: no others share the work."""
+        text = "%s: this process indexes all shards for itself, since parts of the index cannot be kept: %s"
+        _log.warning(text, self._asked, failure)
+        self._is_alone = self._is_in_memory = True
+        units = self._units_in(f"memory://shoal-index/{os.getpid()}/{id(self)}", MemoryStore())
+        units.parts.begin(keep_seconds=KEEP_SECONDS)
+        return units
+
+    def _units_in(self, directory: str, parts_store: Store) -> IndexUnits:
         making = self._making
         return index_units(
             making.what, making.store, making.format, extent_bytes=EXTENT_BYTES, checksum=False,
-            parts_in=partial(UnitParts, directory, store=parts_store), shards=tasks, cuts=cuts,
+            parts_in=partial(UnitParts, directory, store=parts_store), shards=self._permuted, cuts=self._cuts[0],
         )  # fmt: skip
-
-    def _found(self) -> Index:
-        found = self._making.there()
-        if found is None:
-            msg = f"{self._asked}: the parts of the index were removed while they were in use"
-            raise StorageError(msg, hint="run again; nothing is lost")
-        return found[0]
 
     def _report(self, done_bytes: int, total_bytes: int, num_samples: int) -> None:  # noqa: ARG002
         if self._stop.is_set():

@@ -131,6 +131,11 @@ class Sharing:
         usual_seconds = 2 * longest_seconds if own else _UNKNOWN_WAIT_SECONDS
         self._wait_seconds = max(_LEAST_WAIT_SECONDS, usual_seconds)
 
+    @property
+    def is_alone(self) -> bool:
+        """True if this rank has run all units, and no other was there to run its share."""
+        return self._num_run == len(self._numbers) and (self._is_alone or self._me.world_size == 1)
+
     def is_complete(self) -> bool:
         """Return True if all parts are there."""
         return not self._missing()

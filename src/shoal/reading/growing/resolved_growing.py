@@ -77,6 +77,11 @@ class ResolvedGrowing(ResolvedEpochs):
         """Identity of the listing."""
         return self.growing.fingerprint
 
+    @property
+    def numbering(self) -> str:
+        """Identity of the numbering of samples: the seed permutes the shards of the listing."""
+        return f"{self.fingerprint}-{self.seed}"
+
     def of_epoch(self, epoch: int) -> ResolvedOrder:
         """Return the order of one epoch over all shards: segments in turn for the first, else a window."""
         is_first = epoch == 0

@@ -43,8 +43,8 @@ from shoal.stream.iterator_position import Position
 class BatchMaker:
     """The source of an iterator that makes its batches itself; its position is that of what it has made.
 
-    ``convert`` maps the iterator over batches to one over what is given out. ``position`` is that of the batches made
-    before, if these are a piece of an epoch.
+    ``convert`` maps the iterator over batches to one over what is given out. If the batches are a piece of an epoch,
+    ``position`` is that of those made before, and ``wait_for_all`` returns all samples of the epoch, and their order.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class BatchMaker:
         spec: IteratorSpec,
         convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
         position: Position | None = None,
+        wait_for_all: Callable[[], tuple[Opened, ResolvedOrder]] | None = None,
     ) -> None:
         end_with_trainer()
         work, counters = spec.work if spec.work.growing is None else spec.work.of_epoch(spec.epoch), spec.counters
@@ -68,7 +69,7 @@ class BatchMaker:
         hashes = hashes_of(resolved)
         self.position = spec.position() if position is None else position
         sums = _sums(self.position, hashes)
-        quarantine = quarantine_of(options, opened.index, counters)
+        quarantine = quarantine_of(options, opened.index, counters, growing=work.numbering)
         reading: SourceReading | MixedReading
         if isinstance(documents, ResolvedMixture):
             reading = MixedReading(parts, documents, counters, options)
@@ -77,6 +78,8 @@ class BatchMaker:
         self._reading = reading
         self._decoders = _decoders(pipeline, opened.index, quarantine)
         context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, quarantine, self._decoders)
+        if wait_for_all is not None:
+            context = replace(context, wait_for_all=partial(_context_of_all, context, work, wait_for_all))
         gathering = _gathering(context, reading, options)
         # Reading samples of a mixture finds the units of each source, and most orders move the units themselves.
         finds_units = isinstance(reading, MixedReading) and gathering is None
@@ -124,6 +127,16 @@ class BatchMaker:
             self._reading.close()
             if self._decoders is not None:
                 self._decoders.close()
+
+
+def _context_of_all(
+    context: BatchContext, work: WorkerSpec, wait_for_all: Callable[[], tuple[Opened, ResolvedOrder]]
+) -> BatchContext:
+    """Return the inputs of a piece over all samples of the epoch."""
+    opened, resolved = wait_for_all()
+    opened = _prepared(opened, context.pipeline.stages, work.options, context.counters)
+    quarantine = quarantine_of(work.options, opened.index, context.counters, growing=work.numbering)
+    return replace(context, opened=opened, resolved=resolved, quarantine=quarantine)
 
 
 def _counting(stages: tuple[Stage, ...], work: WorkerSpec, counters: Counters) -> tuple[Stage, ...]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
+from shoal.order.state_dict import MAX_POSITION
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
 from shoal.pipeline.stages import DROPPED, BySource, filters_in, run_stages
@@ -33,7 +34,10 @@ _DROPPED_BETWEEN_CHECKS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """Inputs for making samples and batches, and the counters of the results."""
+    """Inputs for making samples and batches, and the counters of the results.
+
+    If they are of a piece of an epoch that grows, ``wait_for_all`` returns those of all of it.
+    """
 
     opened: Opened | OpenedMixture
     resolved: Resolved
@@ -43,6 +47,7 @@ class BatchContext:
     sums: DeliverySums
     quarantine: Quarantine | None
     decoders: Decoders | None
+    wait_for_all: Callable[[], BatchContext] | None = None
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
         """Iterate over the samples of a span, after the stages that run in threads."""
@@ -63,6 +68,8 @@ class BatchContext:
         Two, as sources do not come evenly in all mixtures; of every source, and before this step.
         """
         position, resolved = self.position, self.resolved
+        if position.grows:  # those that follow may be kept
+            return MAX_POSITION
         if position.num_samples <= FOREVER // 2 or not isinstance(resolved, ResolvedMixture):
             return position.num_samples
         number = position.start + step * position.partition.global_batch
@@ -264,20 +271,36 @@ def _nearest_kept(source: BatchContext) -> Any:
 
     Found from the order alone, so that a resumed run finds the same one.
     """
-    position, resolved = source.position, source.resolved
-    order = resolved.epoch(position.epoch)
-    begin = position.start + position.num_yielded * position.partition.global_batch
-    for step in range(1, position.num_samples + 1):
-        before = (begin - step) % position.num_samples
-        sample = _alone(source, int(order.ids(before, before + 1)[0]))
+    position, num_looked_at = source.position, 0
+    for context, sample_id in _before(source):
+        sample = _alone(context, sample_id)
         if sample is not DROPPED and sample is not SKIPPED:
             return sample
-        source.check_dropped(step, position.num_yielded)
+        num_looked_at += 1
+        source.check_dropped(num_looked_at, position.num_yielded)
     if source.quarantine is None:
-        msg = f"filter() keeps none of the {position.num_samples} samples of the epoch"
+        msg = f"filter() keeps none of the {num_looked_at} samples of the epoch"
         raise UsageError(msg, hint="try the function on ds[0]")
-    msg = f"all {position.num_samples} samples of the epoch are damaged, or dropped by filter()"
+    msg = f"all {num_looked_at} samples of the epoch are damaged, or dropped by filter()"
     raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
+
+
+def _before(source: BatchContext) -> Iterator[tuple[BatchContext, int]]:
+    """Yield the ids of all samples, backwards from a batch and cyclically, and how each is read.
+
+    Before the first sample of an epoch comes its last one: while it grows, that waits for all of it.
+    """
+    position = source.position
+    order, num_samples = source.resolved.epoch(position.epoch), position.num_samples
+    begin = position.start + position.num_yielded * position.partition.global_batch
+    for before in range(begin - 1, -1, -1):
+        yield source, int(order.ids(before, before + 1)[0])
+    if position.grows and source.wait_for_all is not None:
+        source = source.wait_for_all()
+        order = source.resolved.epoch(position.epoch)
+        num_samples = source.resolved.num_samples_of(position.epoch)
+    for before in range(num_samples - 1, begin - 1, -1):
+        yield source, int(order.ids(before, before + 1)[0])
 
 
 def _alone(source: BatchContext, sample_id: int) -> Any:

@@ -97,6 +97,7 @@ class WorkerSpec:
     """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position.
 
     With ``growing``, ``opened`` and ``resolved`` are those of the first segment, and `of_epoch` gives the rest.
+    ``numbering`` names the dataset whose samples have these ids; None for that of the index.
     """
 
     opened: Opened | OpenedMixture
@@ -104,6 +105,7 @@ class WorkerSpec:
     pipeline: PipelineSpec
     options: ReadingOptions
     growing: ResolvedGrowing | None = None
+    numbering: str | None = None
 
     @property
     def caches(self) -> tuple[ChunkCache | None, ...]:
@@ -120,7 +122,8 @@ class WorkerSpec:
 
     def of_piece(self, opened: Opened, resolved: ResolvedOrder) -> WorkerSpec:
         """Return the work on some of the shards."""
-        return replace(self, opened=opened, resolved=resolved, growing=None)
+        numbering = None if self.growing is None else self.growing.numbering
+        return replace(self, opened=opened, resolved=resolved, growing=None, numbering=numbering)
 
     def of_worker(self, worker: int, num_workers: int) -> WorkerSpec:
         """Return the spec of one of ``num_workers`` workers, which share the memory limit of this process.

@@ -6,11 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from shoal.indexing.jobs.shared_indexing import JobRank
+from shoal.indexing.opened_dataset import Opened
+from shoal.order.state_dict import MAX_POSITION
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
+from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
 from shoal.storage.passing_bytes.passing_bytes import PassingBytes
@@ -69,7 +72,9 @@ def _batches(
     spec: IteratorSpec, resolved: ResolvedGrowing, convert: Convert | None, position: Position, making: _Making
 ) -> Iterator[Any]:
     size = position.partition.global_batch
-    resolved.growing.segments.begin(_share_of(spec))
+    pipeline = spec.work.pipeline
+    num_workers = pipeline.num_workers
+    resolved.growing.begin(pipeline.rank * num_workers + pipeline.worker, position.partition.world_size * num_workers)
     while position.grows:
         piece = _next_piece(spec, resolved, position.end + size - 1, making)
         num_steps = (piece.resolved.num_samples - position.start) // size
@@ -80,16 +85,24 @@ def _batches(
         resolved.growing.drop_before(position.end)
         refuse_too_large(piece.opened, piece.resolved, spec.work.options.memory_limit_bytes)
         work = spec.work.of_piece(piece.opened, piece.resolved)
-        making.maker = BatchMaker(replace(spec, work=work), convert, position)
+        making.maker = BatchMaker(replace(spec, work=work), convert, position, partial(_all_of, resolved, making))
         try:
             yield from making.maker.batches
         finally:
             making.maker.close()
             _count_passing(spec.counters, resolved.growing.segments.passing)
+        if making.is_closed:
+            return
         if position.grows:
-            position.is_over = making.is_closed
+            position.is_over = False  # of this maker alone
             # The last steps of a piece may be those of other workers.
             position.num_yielded = max(position.num_yielded, num_steps)
+
+
+def _all_of(resolved: ResolvedGrowing, making: _Making) -> tuple[Opened, ResolvedSegments]:
+    """Return all samples of the epoch, waiting until they are indexed."""
+    piece = resolved.piece(MAX_POSITION, is_stopped=lambda: making.is_closed)
+    return piece.opened, piece.resolved
 
 
 def _next_piece(spec: IteratorSpec, resolved: ResolvedGrowing, position: int, making: _Making) -> Piece:
@@ -113,11 +126,3 @@ def _count_passing(counters: Counters, passing: PassingBytes | None) -> None:
     if passing is not None:
         counters.from_scans_bytes = passing.counters.served_bytes
         counters.not_kept_bytes = passing.counters.refused_bytes
-
-
-def _share_of(spec: IteratorSpec) -> JobRank | None:
-    """Return which of the processes that read this dataset together this one is."""
-    pipeline = spec.work.pipeline
-    partition, num_workers = pipeline.partition, pipeline.num_workers
-    rank, world_size = pipeline.rank * num_workers + pipeline.worker, partition.world_size * num_workers
-    return None if world_size == 1 else JobRank(rank, world_size, world_size)
