@@ -31,7 +31,7 @@ from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.certificates.certificate import Certificate, differences
@@ -308,7 +308,7 @@ class Stream:
                 "that order has all samples in a window: no select(), sample() or other order, and no lengths to pack"
             )
             raise StateError(msg, hint=hint)
-        if not can_grow:
+        if not (can_grow and isinstance(spec.request, OrderRequest)):
             return
         if is_growing:
             asked = growing_as_saved(spec.source, spec.request, saved)

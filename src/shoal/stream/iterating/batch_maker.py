@@ -24,6 +24,7 @@ from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
 from shoal.reading.fetcher import Fetcher, most_in_run
+from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_sequences import ResolvedSequences
@@ -44,7 +45,7 @@ class BatchMaker:
     """The source of an iterator that makes its batches itself; its position is that of what it has made.
 
     ``convert`` maps the iterator over batches to one over what is given out. If the batches are a piece of an epoch,
-    ``position`` is that of those made before, and ``wait_for_all`` returns all samples of the epoch, and their order.
+    ``position`` is that of those made before, and ``of_all`` as in `BatchContext`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class BatchMaker:
         spec: IteratorSpec,
         convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
         position: Position | None = None,
-        wait_for_all: Callable[[], tuple[Opened, ResolvedOrder]] | None = None,
+        of_all: Callable[[BatchContext], BatchContext] | None = None,
     ) -> None:
         end_with_trainer()
         work, counters = spec.work if spec.work.growing is None else spec.work.of_epoch(spec.epoch), spec.counters
@@ -67,8 +68,8 @@ class BatchMaker:
         packed = resolved if isinstance(resolved, ResolvedSequences) else None
         documents = resolved.documents if isinstance(resolved, ResolvedSequences) else resolved
         hashes = hashes_of(resolved)
-        self.position = spec.position() if position is None else position
-        sums = _sums(self.position, hashes)
+        self.position = position = spec.position() if position is None else position
+        sums = _sums(position, hashes)
         quarantine = quarantine_of(options, opened.index, counters, growing=work.numbering)
         reading: SourceReading | MixedReading
         if isinstance(documents, ResolvedMixture):
@@ -77,34 +78,30 @@ class BatchMaker:
             reading = SourceReading(parts[0], documents, counters, options)
         self._reading = reading
         self._decoders = _decoders(pipeline, opened.index, quarantine)
-        context = BatchContext(opened, resolved, pipeline, counters, self.position, sums, quarantine, self._decoders)
-        if wait_for_all is not None:
-            context = replace(context, wait_for_all=partial(_context_of_all, context, work, wait_for_all))
+        context = BatchContext(opened, resolved, pipeline, counters, position, sums, quarantine, self._decoders, of_all)
         gathering = _gathering(context, reading, options)
         # Reading samples of a mixture finds the units of each source, and most orders move the units themselves.
         finds_units = isinstance(reading, MixedReading) and gathering is None
         units_of = None if finds_units or reading.moves_units else reading.units_of
-        shares = shares_of(order, pipeline, self.position, None if packed else units_of)
+        shares = shares_of(order, pipeline, position, None if packed else units_of)
         make = batches_made if batched else samples_read if pipeline.as_stored(quarantine) else samples_made
         fields = pipeline.sequences
         if packed is not None and fields is not None:
             sequences = SequenceShares(packed.untouched(spec.epoch), fields, packed.lengths)
             shares, make = sequences.of_documents(shares, units_of), sequences.batches
         if pipeline.partition.refills:
-            parts_made = SharedParts(hashes, self.position, tokens_kept(pipeline))
+            parts_made = SharedParts(hashes, position, tokens_kept(pipeline))
             shares, make = parts_made.noted(shares), parts_made.made
             if pipeline.fills:
                 make = partial(parts_made.batches, filler=filler_of(context))
         else:
-            self.position.sums = sums
-        if gathering is not None:
-            made = (
-                batches_gathered(gathered(shares, gathering), context)
-                if batched
-                else samples_read(gathered_runs(shares, gathering), context)
-            )
-        else:
+            position.sums = sums
+        if gathering is None:
             made = make(reading.spans(shares, quarantine), context)
+        elif batched:
+            made = batches_gathered(gathered(shares, gathering), context)
+        else:
+            made = samples_read(gathered_runs(shares, gathering), context)
         # Generators, without a call in between for every sample.
         self.batches: Iterator[Any] = made if convert is None else convert(made)
         self.are_converted = convert is not None
@@ -129,11 +126,11 @@ class BatchMaker:
                 self._decoders.close()
 
 
-def _context_of_all(
-    context: BatchContext, work: WorkerSpec, wait_for_all: Callable[[], tuple[Opened, ResolvedOrder]]
+def context_of_all(
+    work: WorkerSpec, piece: Callable[[], tuple[Opened, ResolvedSegments]], context: BatchContext
 ) -> BatchContext:
-    """Return the inputs of a piece over all samples of the epoch."""
-    opened, resolved = wait_for_all()
+    """Return the inputs of a piece over all samples of its epoch, which ``piece`` waits for."""
+    opened, resolved = piece()
     opened = _prepared(opened, context.pipeline.stages, work.options, context.counters)
     quarantine = quarantine_of(work.options, opened.index, context.counters, growing=work.numbering)
     return replace(context, opened=opened, resolved=resolved, quarantine=quarantine)

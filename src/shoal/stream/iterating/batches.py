@@ -36,7 +36,7 @@ _DROPPED_BETWEEN_CHECKS = 1024
 class BatchContext:
     """Inputs for making samples and batches, and the counters of the results.
 
-    If they are of a piece of an epoch that grows, ``wait_for_all`` returns those of all of it.
+    If they are of a piece of an epoch that grows, ``of_all`` makes those of all of it, waiting until it is indexed.
     """
 
     opened: Opened | OpenedMixture
@@ -47,7 +47,7 @@ class BatchContext:
     sums: DeliverySums
     quarantine: Quarantine | None
     decoders: Decoders | None
-    wait_for_all: Callable[[], BatchContext] | None = None
+    of_all: Callable[[BatchContext], BatchContext] | None = None
 
     def samples(self, span: ReadSpan) -> Iterator[Any]:
         """Iterate over the samples of a span, after the stages that run in threads."""
@@ -295,8 +295,8 @@ def _before(source: BatchContext) -> Iterator[tuple[BatchContext, int]]:
     begin = position.start + position.num_yielded * position.partition.global_batch
     for before in range(begin - 1, -1, -1):
         yield source, int(order.ids(before, before + 1)[0])
-    if position.grows and source.wait_for_all is not None:
-        source = source.wait_for_all()
+    if position.grows and source.of_all is not None:
+        source = source.of_all(source)
         order = source.resolved.epoch(position.epoch)
         num_samples = source.resolved.num_samples_of(position.epoch)
     for before in range(num_samples - 1, begin - 1, -1):

@@ -17,7 +17,7 @@ from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
 from shoal.storage.passing_bytes.passing_bytes import PassingBytes
-from shoal.stream.iterating.batch_maker import BatchMaker
+from shoal.stream.iterating.batch_maker import BatchMaker, context_of_all
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterator_position import Position
 
@@ -85,7 +85,8 @@ def _batches(
         resolved.growing.drop_before(position.end)
         refuse_too_large(piece.opened, piece.resolved, spec.work.options.memory_limit_bytes)
         work = spec.work.of_piece(piece.opened, piece.resolved)
-        making.maker = BatchMaker(replace(spec, work=work), convert, position, partial(_all_of, resolved, making))
+        of_all = partial(context_of_all, work, partial(_all_of, resolved, making))
+        making.maker = BatchMaker(replace(spec, work=work), convert, position, of_all)
         try:
             yield from making.maker.batches
         finally:
