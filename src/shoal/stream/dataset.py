@@ -41,7 +41,7 @@ class Dataset(LengthVerbs):
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        return f"<shoal.Dataset: {self.stream.spec.summary()}>"
+        return f"<shoal.Dataset: {self.stream.summary()}>"
 
     # ---- order and selection
 

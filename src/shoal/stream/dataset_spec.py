@@ -97,8 +97,8 @@ class DatasetSpec:
         chosen = self.stored is not None or self.sampling is not None
         return in_window and not chosen and (packed is None or packed.lengths is None)
 
-    def summary(self) -> str:
-        """Return a one-line description of the stream."""
+    def summary(self, resolved: Resolved | ResolvedGrowing | None = None) -> str:
+        """Return a one-line description, without indexing anything; ``resolved`` knows what is indexed by now."""
         batching, request = self.batching, self.request
         if isinstance(request, MixRequest):
             length = "endless" if self.num_samples == FOREVER else f"{self.num_samples:,} samples"
@@ -106,8 +106,10 @@ class DatasetSpec:
             if request.asked is not None:
                 order = request.asked.order
                 parts.append(f"shuffle({'window' if order is None else order.name!r}, seed={request.asked.seed})")
-        elif self.is_growing:
-            parts = [repr(self.resolve())]
+        elif isinstance(resolved, ResolvedGrowing):
+            parts = [resolved.growing.summary]
+        elif isinstance(self.source, Unindexed) and not self.source.is_indexed:
+            parts = [f"{self.source.summary}, not indexed yet"]
         else:
             index = self.dataset("repr()").index
             parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
@@ -115,7 +117,8 @@ class DatasetSpec:
             parts.append(f"sampled ({self.repeats})")
         if isinstance(request, OrderRequest):
             order = request.order
-            parts.append(f"order {'window' if order is None else order.name} with seed={request.seed}")
+            name = "growing" if self.is_growing else "window" if order is None else order.name
+            parts.append(f"order {name} with seed={request.seed}")
         parts += [type(stage).__name__.lower() for stage in self.stages if not isinstance(stage, BySource)]
         if batching is not None:
             by_length = self.sequences is not None and self.sequences.packing.alike

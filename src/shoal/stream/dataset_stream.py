@@ -61,6 +61,10 @@ class Stream:
         self.cursor = Cursor()
         self._has_told_estimate = False
 
+    def summary(self) -> str:
+        """Return a one-line description, without waiting for an index."""
+        return self.spec.summary(self.__dict__.get("resolved"))
+
     @property
     def opened(self) -> Opened:
         """Shards and their index; an error for a mixture."""

@@ -120,6 +120,14 @@ class GrowingShards:
         """Begin to index as one of the processes that read these shards together, unless this one has begun."""
         self.segments.begin(None if world_size == 1 else JobRank(rank, world_size, world_size))
 
+    @property
+    def summary(self) -> str:
+        """Number and format of the shards, and how many are indexed, for messages; nothing is indexed for it."""
+        shards = self.shards
+        if isinstance(shards, Opened):
+            return f"{shards.index.num_samples:,} samples of {shards.index.num_shards:,} {shards.index.format} shards"
+        return f"{shards.summary}, {self.segments.num_made:,} of {self.num_segments:,} segments indexed"
+
     def prefix(self, num_segments: int) -> Opened:
         """Return the first segments, waiting for their indexes; the first alone and the newest are remembered."""
         found = self._prefixes.get(num_segments)

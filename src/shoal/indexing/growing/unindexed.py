@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 
+from shoal.figures import counted
 from shoal.formats.folder.reader import Folder
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
@@ -44,6 +45,16 @@ class Unindexed:
     def can_grow(self) -> bool:
         """True if something is read to index the shards, so that some can be indexed before others."""
         return not isinstance(self.making.format, Folder)
+
+    @property
+    def is_indexed(self) -> bool:
+        """True if the index has been asked for, and was made."""
+        return "whole" in self.__dict__
+
+    @property
+    def summary(self) -> str:
+        """Number and format of the shards, for messages."""
+        return counted(len(self.making.infos), f"{self.making.format.name} shard")
 
     @property
     def identity(self) -> str:
