@@ -115,6 +115,7 @@ def _next_piece(spec: IteratorSpec, resolved: ResolvedGrowing, position: int, ma
     counters = spec.counters
     counters.num_pieces += 1
     counters.index_wait_seconds += waited
+    counters.wait_seconds += waited  # for bytes of the storage, or the bottleneck would be the stages
     counters.num_indexed_segments = max(counters.num_indexed_segments, segments.num_made)
     if num_made and waited > _NOTICED_SECONDS:
         text = "waited %.1f s for the index of the next shards: indexing is slower than the stream; %d of %d segments "
