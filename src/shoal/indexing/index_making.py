@@ -131,7 +131,8 @@ class IndexMaking:
         """Index the shards together with the other ranks of the job; None if that cannot be done."""
         if isinstance(self.format, Folder):
             return None  # nothing is read
-        for directory, parts_store in self.places(me):
+        self.tell_of_machines(me)
+        for directory, parts_store in self.places():
             units = index_units(
                 self.what, self.store, self.format, extent_bytes=EXTENT_BYTES, checksum=False,
                 parts_in=partial(UnitParts, directory, store=parts_store),
@@ -141,16 +142,21 @@ class IndexMaking:
                 return made
         return None
 
-    def places(self, me: JobRank) -> list[tuple[str, Store]]:
+    def places(self) -> list[tuple[str, Store]]:
         """Return the directories, with their stores, in which ranks can exchange parts of the index: the best first."""
-        found, places = self.what.source, [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore()))]
+        places = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore()))]
         if self.shared is not None:
-            places.insert(0, (join(found.root, PARTS), self.shared))
-        elif scheme_of(found.root) or me.local_size < me.world_size:
-            text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
-            how = "; publish_index=True shares that, too" if scheme_of(found.root) else ""
-            _log.info(text, found.asked, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
+            places.insert(0, (join(self.what.source.root, PARTS), self.shared))
         return places
+
+    def tell_of_machines(self, me: JobRank) -> None:
+        """Log what it costs if machines of a job have no place in common; not all launchers tell of several."""
+        found = self.what.source
+        scheme = scheme_of(found.root)
+        if self.shared is None and (scheme or me.local_size < me.world_size):
+            text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
+            how = "; publish_index=True shares that, too" if scheme not in ("", "http", "https") else ""
+            _log.info(text, found.asked, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
 
     def there(self) -> tuple[Index, str | None] | None:
         """Return the whole index as soon as some rank has kept it, with its file."""

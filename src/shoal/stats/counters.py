@@ -45,8 +45,8 @@ class Counters:
     Without sequences, ``num_tokens`` are those that `Dataset.tokenize` has made, some of them ahead.
 
     Of an epoch that grows (``index="grow"``): ``num_pieces`` in which it was read, ``num_indexed_segments`` of its
-    shards, and ``index_wait_seconds`` spent waiting for these, a part of ``wait_seconds``. ``from_scans_bytes`` were read from what the scans of
-    remote shards had left on this machine, and ``not_kept_bytes`` had found no room there.
+    shards, and ``index_wait_seconds`` spent waiting for these, a part of ``wait_seconds``. ``from_scans_bytes`` were
+    read from what the scans of remote shards had left on this machine, and ``not_kept_bytes`` had found no room there.
 
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.

@@ -137,8 +137,10 @@ class IndexingAhead:
 
 def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
     """Return the rank among those that share the work: of this machine, unless parts are left beside the shards."""
-    job = making.job_rank
-    if job is None or making.shared is not None or job.local_size >= job.world_size:
+    if (job := making.job_rank) is None:
+        return me
+    making.tell_of_machines(job)
+    if making.shared is not None or job.local_size >= job.world_size:
         return me
     local_size = job.local_size * max(1, me.world_size // job.world_size)
     return JobRank(me.rank % local_size, local_size, local_size)
@@ -234,7 +236,7 @@ class SegmentJob:
         """Return the units, with a place for their parts."""
         if self._units is None:
             failure = ""
-            for directory, parts_store in self._making.places(self._me) * _ATTEMPTS:
+            for directory, parts_store in self._making.places() * _ATTEMPTS:
                 units = self._units_in(directory, parts_store)
                 try:
                     units.parts.begin(keep_seconds=KEEP_SECONDS)
