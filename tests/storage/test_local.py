@@ -304,3 +304,14 @@ def test_a_reader_keeps_its_file_while_others_come_and_go(tmp_path: Path) -> Non
     (tmp_path / "0").write_bytes(b"other")
     with pytest.raises(StorageError, match="changed"):
         reader.confirm()
+
+
+def test_writes_wait_for_the_disk_only_if_they_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    passing = pickle.loads(pickle.dumps(LocalStore(durable=False)))
+    passing.put(str(tmp_path / "a"), b"12")
+    assert not flushed
+    LocalStore().put(str(tmp_path / "b"), b"34")
+    assert len(flushed) == 2  # the file and its directory
+    assert passing.read_range(str(tmp_path / "a"), 0, 2) + passing.read_range(str(tmp_path / "b"), 0, 2) == b"1234"

@@ -42,7 +42,7 @@ from shoal.storage.cache_directory import Scratch, cache_directory
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import stat_all
-from shoal.storage.store_protocol import Advise, Find, ReadRange, Stat
+from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat
 
 _log = logging.getLogger("shoal")
 
@@ -123,12 +123,15 @@ def scan_tasks(
     store: IndexStore,
     format: Format,  # noqa: A002
     expected: Mapping[str, Expected] | None = None,
+    infos: Sequence[ObjectInfo] | None = None,
 ) -> list[ScanTask]:
     """Return the shards of ``source`` as tasks, with sizes, versions, and what is known of each beforehand.
 
+    ``infos`` are the sizes and versions, if they were asked for already.
+
     Raises `StorageError`: a shard is missing.
     """
-    infos = stat_all(source.paths, store)
+    infos = stat_all(source.paths, store) if infos is None else infos
     known = expected or {}
     indexes = {} if isinstance(format, Folder) else third_party_indexes(source.paths, format, store)
     return [

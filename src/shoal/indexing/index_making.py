@@ -18,13 +18,14 @@ from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.indexing.build import Progress, build_index, scan_rules, small_bytes
+from shoal.indexing.build import Progress, build_index, scan_rules, scan_tasks, small_bytes
 from shoal.indexing.index_covers_source import describes
 from shoal.indexing.index_files import bound_cache, load_index, save_index
 from shoal.indexing.jobs.index_units import PARTS, index_units
 from shoal.indexing.jobs.shared_indexing import JobRank, index_together
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import Described, versions_beside
+from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.machine_locks import machine_lock
@@ -57,6 +58,11 @@ class IndexMaking:
     def infos(self) -> list[ObjectInfo]:
         """Size and version of every shard."""
         return stat_all(self.what.source.paths, self.store)
+
+    def tasks(self) -> list[ScanTask]:
+        """Return the shards as tasks, with what is known of each beforehand; their sizes are asked for only once."""
+        what = self.what
+        return scan_tasks(what.source, store=self.store, format=self.format, expected=what.expected, infos=self.infos)
 
     @property
     def num_bytes(self) -> int:
@@ -143,8 +149,11 @@ class IndexMaking:
         return None
 
     def places(self) -> list[tuple[str, Store]]:
-        """Return the directories, with their stores, in which ranks can exchange parts of the index: the best first."""
-        places = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore()))]
+        """Return the directories, with their stores, in which ranks can exchange parts of the index: the best first.
+
+        Parts have checksums, so one that a crash of the machine has torn is made again.
+        """
+        places = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore(durable=False)))]
         if self.shared is not None:
             places.insert(0, (join(self.what.source.root, PARTS), self.shared))
         return places

@@ -45,6 +45,14 @@ def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
     return multiprocessing.get_context(asked)
 
 
+def begin_importing(context: Any) -> None:
+    """Start the fork server, if this context has one, so that it imports beside what is done before workers start."""
+    if context.get_start_method() == "forkserver":
+        from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
+
+        forkserver.ensure_running()
+
+
 def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:
     """Wait until one of these processes has ended, for at most ``timeout_seconds``."""
     connection.wait([process.sentinel for process in processes], timeout=timeout_seconds)

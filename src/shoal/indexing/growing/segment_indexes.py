@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -131,9 +130,8 @@ class SegmentsAhead:
         if self._ahead is None or self._pid != os.getpid():
             self._pid = os.getpid()
             making = self._shards.making
-            if self.passing is not None:
-                making = replace(making, store=self.passing.noting(making.store))
-            self._ahead = IndexingAhead(making, self._order, self.borders, self._me)
+            store = making.store if self.passing is None else self.passing.noting(making.store)
+            self._ahead = IndexingAhead(making, store, self._order, self.borders, self._me)
             self._stop = weakref.finalize(self, self._ahead.stop)
         return self._ahead
 

@@ -22,7 +22,6 @@ from shoal.errors import StorageError
 from shoal.index.assembly import joined, subset
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.indexing.build import scan_tasks
 from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.jobs.index_units import IndexUnits, index_units
 from shoal.indexing.jobs.shared_indexing import KEEP_SECONDS, JobRank, Sharing
@@ -67,20 +66,21 @@ def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[in
 
 
 class IndexingAhead:
-    """A thread that indexes segment after segment, a few ahead of the ones in use.
+    """A thread that indexes segment after segment, up to those that are waited for, and a few ahead of those in use.
 
-    Raises the error of a shard in whoever waits for its segment or a later one.
+    ``store`` is what shards are scanned through. Raises the error of a shard in whoever waits for its segment or a
+    later one.
     """
 
     def __init__(
-        self, making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None
+        self, making: IndexMaking, store: Store, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None
     ) -> None:
         self._changed = threading.Condition()
         self._stop = Stop(self._changed)
         self._made: list[Index] = []
         self._error: Exception | None = None
-        self._needed = 0
-        job = SegmentJob(making, order, borders, me, self._stop)
+        self._last = -1  # segment that may be indexed
+        job = SegmentJob(making, store, order, borders, me, self._stop)
         threading.Thread(target=self._run, args=(job, len(borders) - 1), name="shoal-index-ahead", daemon=True).start()
 
     @property
@@ -90,15 +90,12 @@ class IndexingAhead:
 
     def need(self, segment: int) -> None:
         """Allow the segments behind this one to be indexed."""
-        with self._changed:
-            self._needed = max(self._needed, segment)
-            self._changed.notify_all()
+        self._allow(segment + _AHEAD)
 
     def wait(self, segment: int, is_stopped: Callable[[], bool] | None = None) -> Index:
         """Return the index of a segment when it is made; raise `StoppedError` soon after ``is_stopped`` says so."""
+        self._allow(segment)
         with self._changed:
-            self._needed = max(self._needed, segment)
-            self._changed.notify_all()
             while not (len(self._made) > segment or self._error or self._stop.is_set()):
                 if is_stopped is not None and is_stopped():
                     break
@@ -113,6 +110,11 @@ class IndexingAhead:
     def stop(self) -> None:
         """Stop soon, without waiting."""
         self._stop.set()
+
+    def _allow(self, segment: int) -> None:
+        with self._changed:
+            self._last = max(self._last, segment)
+            self._changed.notify_all()
 
     def _run(self, job: SegmentJob, num_segments: int) -> None:
         try:
@@ -132,7 +134,7 @@ class IndexingAhead:
                 self._changed.notify_all()
 
     def _may_begin(self, segment: int) -> bool:
-        return segment <= self._needed + _AHEAD or self._stop.is_set()
+        return segment <= self._last or self._stop.is_set()
 
 
 def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
@@ -147,12 +149,18 @@ def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
 
 
 class SegmentJob:
-    """The units of all segments, and the share of this process in them."""
+    """The units of all segments, scanned through ``store``, and the share of this process in them."""
 
     def __init__(
-        self, making: IndexMaking, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None, stop: Stop
+        self,
+        making: IndexMaking,
+        store: Store,
+        order: NDArray[np.int64],
+        borders: Sequence[int],
+        me: JobRank | None,
+        stop: Stop,
     ) -> None:
-        self._making, self._order, self._borders, self._stop = making, order, borders, stop
+        self._making, self._store, self._order, self._borders, self._stop = making, store, order, borders, stop
         self._me = _sharing(making, _ALONE if me is None else me)
         self._units: IndexUnits | None = None
         self._whole: Index | None = None
@@ -220,8 +228,7 @@ class SegmentJob:
 
     @cached_property
     def _permuted(self) -> list[ScanTask]:
-        making, source = self._making, self._making.what.source
-        tasks = scan_tasks(source, store=making.store, format=making.format, expected=making.what.expected)
+        tasks = self._making.tasks()
         return [replace(tasks[number], number=place) for place, number in enumerate(self._order.tolist())]
 
     @cached_property
@@ -260,7 +267,7 @@ class SegmentJob:
     def _units_in(self, directory: str, parts_store: Store) -> IndexUnits:
         making = self._making
         return index_units(
-            making.what, making.store, making.format, extent_bytes=EXTENT_BYTES, checksum=False,
+            making.what, self._store, making.format, extent_bytes=EXTENT_BYTES, checksum=False,
             parts_in=partial(UnitParts, directory, store=parts_store), shards=self._permuted, cuts=self._cuts[0],
         )  # fmt: skip
 

@@ -11,7 +11,6 @@ from shoal.figures import counted
 from shoal.formats.folder.reader import Folder
 from shoal.formats.shard_format import Format
 from shoal.index.table import Index
-from shoal.indexing.build import scan_tasks
 from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.indexing_estimate import IndexingEstimate, estimate_indexing
 from shoal.indexing.opened_dataset import Opened
@@ -38,8 +37,7 @@ class Unindexed:
     def estimate(self) -> IndexingEstimate:
         """Estimate of what indexing the shards takes, from their listing and a few requests."""
         making = self.making
-        tasks = scan_tasks(making.what.source, store=making.store, format=making.format, expected=making.what.expected)
-        return estimate_indexing(tasks, store=making.store, format=making.format)
+        return estimate_indexing(making.tasks(), store=making.store, format=making.format)
 
     @property
     def can_grow(self) -> bool:

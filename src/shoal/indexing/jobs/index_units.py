@@ -143,8 +143,7 @@ class IndexUnits:
         request, tasks = self.request, {number: self.task(number) for number in numbers}
         left = {number: len(task.shards) for number, task in tasks.items()}
         unit_of = {shard.number: number for number, task in tasks.items() for shard in task.shards}
-        for number in numbers:
-            tasks[number].check_unchanged()
+        check_unchanged([shard for task in tasks.values() for shard in task.shards], request.store)
         found: dict[int, dict[int, Any]] = {number: {} for number in numbers}
         with closing(self._scans(tasks.values(), workers, progress)) as scans:
             for shard, scan in scans:

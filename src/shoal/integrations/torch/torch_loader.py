@@ -19,7 +19,7 @@ from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
 from shoal.pipeline.stages import Stage
 from shoal.pipeline.tensors import tensors
 from shoal.processes.interrupts import InterruptsHeld
-from shoal.processes.start_methods import start_context
+from shoal.processes.start_methods import begin_importing, start_context
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
@@ -169,6 +169,8 @@ class DataLoader:
 
     def __iter__(self) -> Iteration:
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
+        if self.num_workers:
+            begin_importing(self._worker_options["multiprocessing_context"])
         spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, grows=True)
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"

@@ -67,6 +67,9 @@ class LocalStore:
     three eighths of the system's limit: half of it, with those that readers hold. Safe to share between threads,
     to inherit over a fork, and to pickle; a pickled store leaves its records of files behind.
 
+    What is written is ``durable``: on the disk when `put` returns. Without that, a crash of the machine may leave a
+    file without its contents, and writes do not wait for the disk, which may be busy with the files of others.
+
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     store = LocalStore()
@@ -75,11 +78,11 @@ class LocalStore:
     b'234'
     """
 
-    def __init__(self, *, max_open: int = _MAX_OPEN) -> None:
+    def __init__(self, *, max_open: int = _MAX_OPEN, durable: bool = True) -> None:
         if max_open < 1:
             msg = f"max_open={max_open}: a store needs at least one open file"
             raise UsageError(msg)
-        self._max_open = max_open
+        self._max_open, self._durable = max_open, durable
         _stores[id(self)] = self
         # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits
         # for the interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
@@ -90,7 +93,7 @@ class LocalStore:
         self._identities: dict[str, _Identity] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(LocalStore, max_open=self._max_open), ()
+        return partial(LocalStore, max_open=self._max_open, durable=self._durable), ()
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)`` of ``path``.
@@ -171,11 +174,12 @@ class LocalStore:
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole file, from one buffer or several one after another: visible at once or not at all.
 
-        Missing directories are made. After a crash the old file is there, or the new one; after an error, nothing new.
+        Missing directories are made. After an error there is nothing new; after a crash the old file is there, or the
+        new one, if writes are durable.
         """
         buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         try:
-            write_atomically(path, buffers)
+            write_atomically(path, buffers, durable=self._durable)
         except OSError as error:
             raise os_failure(error, path, verb="write") from error
         self._open.pop(path, None)

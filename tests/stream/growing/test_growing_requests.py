@@ -1,0 +1,74 @@
+"""Requests of the growing order: each process asks for the listing at most once, and for shards that it indexes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.stream.growing.growing_data import COUNTS, WINDOW, gated, keys_of_all, write_shards
+
+import shoal
+from shoal.indexing.growing.growing_shards import GrowingShards
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
+from shoal.stream.dataset import Dataset
+from shoal.testing import RangeServer
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    with RangeServer(write_shards(tmp_path / "data")) as running:
+        yield running
+
+
+def opened(server: RangeServer) -> Dataset:
+    last = len(COUNTS) - 1
+    return shoal.open(f"{server.url}/{{000..{last:03d}}}.jsonl", index="grow").shuffle(seed=5, window=WINDOW)
+
+
+def growing_of(dataset: Dataset) -> GrowingShards:
+    resolved = dataset.stream.resolved
+    assert isinstance(resolved, ResolvedGrowing)
+    return resolved.growing
+
+
+def test_each_shard_is_looked_at_once(server: RangeServer) -> None:
+    keys = [key for batch in opened(server).batch(5) for key in batch["key"]]
+    assert sorted(keys) == keys_of_all()
+    looks = Counter(each.path for each in server.exchanges if each.num_bytes <= 1 and each.status == 206)
+    assert len(looks) >= sum(count > 0 for count in COUNTS)
+    assert set(looks.values()) == {1}
+
+
+def test_another_process_lists_no_shards_that_it_does_not_index(server: RangeServer) -> None:
+    growing = growing_of(opened(server))
+    assert growing.num_segments > 4  # which asks for the listing, unless opening has
+    copied = pickle.loads(pickle.dumps(growing))
+    server.clear()
+    assert copied.segments.index(0).num_samples
+    assert server.num_requests() <= 2 * copied.borders[1] + 3  # and indexes of other tools beside the first
+    assert copied.whole.index.num_samples == sum(COUNTS)
+
+
+def test_a_process_that_only_waits_for_a_segment_indexes_no_others(server: RangeServer) -> None:
+    growing = growing_of(opened(server))
+    with gated(1000):
+        assert growing.prefix(1).index.num_shards == growing.borders[1]
+        assert growing.segments.num_made == 1
+        growing.segments.need(0)
+        assert growing.segments.index(2).num_shards == growing.borders[3] - growing.borders[2]
+        assert 3 <= growing.segments.num_made <= 5
+        assert growing.whole.index.num_samples == sum(COUNTS)
+
+
+def test_parts_do_not_wait_for_the_disk(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    growing = growing_of(opened(server))
+    assert growing.segments.index(0).num_samples
+    assert not flushed
+    assert growing.whole.index.num_samples == sum(COUNTS)
