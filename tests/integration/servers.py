@@ -33,6 +33,12 @@ class Server:
     options: dict[str, Any] = field(default_factory=dict)
     wrong_options: dict[str, Any] = field(default_factory=dict)
     directory: Path | None = None
+    access_log: Path | None = None
+
+    def sent_bytes(self) -> int:
+        """Bytes of all bodies that were sent so far, by the server's own log."""
+        assert self.access_log is not None
+        return sum(map(int, self.access_log.read_text().split()))
 
 
 def free_ports(count: int) -> list[int]:
@@ -85,8 +91,11 @@ def _listens(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def nginx() -> Iterator[Server]:
-    """nginx over a directory; what is below ``private/`` wants user "reader" and password "pass-of-the-test"."""
+def nginx(more: str = "") -> Iterator[Server]:
+    """nginx over a directory; what is below ``private/`` wants user "reader" and password "pass-of-the-test".
+
+    ``more`` are further directives of the server.
+    """
     program = nginx_program()
     with tempfile.TemporaryDirectory(prefix="shoal-nginx-") as directory:
         home, (port,) = Path(directory), free_ports(1)
@@ -98,13 +107,14 @@ def nginx() -> Iterator[Server]:
             f"""daemon off; pid {home}/pid; error_log stderr warn; worker_processes 1;
             {"user root;" if os.geteuid() == 0 else ""}
             events {{}}
-            http {{ access_log off; {places} sendfile on; tcp_nopush on; keepalive_requests 100000;
-              server {{ listen 127.0.0.1:{port}; root {home}/www;
+            http {{ log_format sent $body_bytes_sent; access_log {home}/sent sent; {places}
+              sendfile on; tcp_nopush on; keepalive_requests 100000;
+              server {{ listen 127.0.0.1:{port}; root {home}/www; {more}
                 location /private/ {{ auth_basic "the test"; auth_basic_user_file {home}/users; }} }} }}"""
         )
         command: list[str | Path] = [program, "-e", "stderr", "-p", home, "-c", home / "nginx.conf"]
         with running([command], [port], home / "log"):
-            yield Server(f"http://127.0.0.1:{port}", directory=home / "www")
+            yield Server(f"http://127.0.0.1:{port}", directory=home / "www", access_log=home / "sent")
 
 
 _NGINX_PLACES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
