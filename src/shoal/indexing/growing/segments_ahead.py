@@ -185,7 +185,8 @@ class SegmentJob:
             else:
                 if made is not None:
                     return made
-        return subset(self._whole, self._order[first:stop].tolist())
+        notes = {} if segment else self._whole.notes  # which are of all shards: those of the segments add up to them
+        return replace(subset(self._whole, self._order[first:stop].tolist()), notes=notes)
 
     def _made(self, units: IndexUnits, numbers: range) -> Index | None:
         """Return the index of some units, made together with others; None if they have other places, or all is made."""

@@ -118,8 +118,8 @@ def _next_piece(spec: IteratorSpec, resolved: ResolvedGrowing, position: int, ma
     counters.wait_seconds += waited  # for bytes of the storage, or the bottleneck would be the stages
     counters.num_indexed_segments = max(counters.num_indexed_segments, segments.num_made)
     if num_made and waited > _NOTICED_SECONDS:
-        text = "waited %.1f s for the index of the next shards: indexing is slower than the stream; %d of %d segments "
-        text += "of the shards are indexed now"
+        text = "waited %.1f s for the index of the next shards: indexing is slower than the stream; "
+        text += "%d of %d segments are indexed now (docs/guides/first-batch.md)"
         _log.warning(text, waited, segments.num_made, resolved.growing.num_segments)
     return piece
 
