@@ -337,6 +337,22 @@ def test_between_epochs_merged_states_are_what_they_are_without_refill(tars: Dat
     assert merged == tars.shuffle(seed=1).batch(6).state_at(0, epoch=1)
 
 
+@pytest.mark.parametrize("idle", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stop_before_the_first_batch_forgets_nothing(tars: Dataset, idle: int, seed: int) -> None:
+    """Where ranks are ahead of each other, and others have gone on from there."""
+    base = tars.shuffle(Full(), seed=seed).filter(keep(seed, 3), refill=True).with_ids()
+    found: list[int] = []
+    state: Any = None
+    legs = [(3, 1, 3), (1, 1, 2), (idle, 2, 0)]
+    for world_size, size, steps in legs:
+        leg = Leg(world_size, size, is_global=False, remainder="keep", steps=steps, resaves=False)
+        state, _ = run_leg(leg, base, state, lambda batch: found.extend(ids_of(batch)), None)
+    last = Leg(3, 2, is_global=False, remainder="keep", steps=0, resaves=False)
+    run_leg(last, base, state, lambda batch: found.extend(ids_of(batch)), 1)
+    assert sorted(found) == sorted(kept_ids(seed, 3))
+
+
 def test_a_state_grows_with_ranks_and_not_with_stops(tars: Dataset) -> None:
     """What an earlier part of a run has taken is told only until all of it lies behind every rank."""
     ds = tars.shuffle(Full(), seed=1).filter(keep(1, 7), refill=True)

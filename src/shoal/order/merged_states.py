@@ -110,13 +110,17 @@ def _merged(states: list[State]) -> State:
             raise StateError(msg, hint="load one merged state on all ranks, and give the states of that run")
     epochs = {deal.epoch for state in states for deal in state.deals if deal.rank is not None}
     epochs |= {*range(last.epoch, max(epochs))}  # one that some ranks have finished and others have not begun
-    merged = [_of_all(states, epoch) for epoch in sorted(epochs) if epoch >= last.epoch]
-    deals += [deal for deal in merged if deal is not None]
+    before = {deal.epoch for deal in deals}
+    for epoch in sorted(epoch for epoch in epochs if epoch >= last.epoch):
+        merged = _of_all(states, epoch)
+        # One that has taken nothing tells where it begins: behind all that deals before it have left.
+        if epoch in before or any(count != 0 for count in (*merged.taken, *merged.sequences)):
+            deals.append(merged)
     return replace(last, deals=tuple(sorted(deals, key=lambda deal: deal.epoch)))  # stable: later deals stay behind
 
 
-def _of_all(states: list[State], epoch: int) -> Deal | None:
-    """Return what all ranks have taken of an epoch; None if that is nothing."""
+def _of_all(states: list[State], epoch: int) -> Deal:
+    """Return what all ranks have taken of an epoch."""
     taken: list[int | None] = []
     sequences: list[int] = []
     terms: list[Deal] = []
@@ -131,5 +135,4 @@ def _of_all(states: list[State], epoch: int) -> Deal | None:
         msg = f"these states are from different runs: global batches of epoch {epoch} are dealt in several ways"
         raise StateError(msg, hint="ranks of one run have the same batch size, and loaded the same state")
     told = replace(terms[0] if terms else whole, taken=tuple(taken), rank=None)
-    told = replace(told, sequences=() if told.packing is None else tuple(sequences))
-    return told if any(count != 0 for count in (*taken, *told.sequences)) else None
+    return replace(told, sequences=() if told.packing is None else tuple(sequences))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
 from collections import Counter
@@ -224,7 +225,7 @@ def test_certificates_prove_the_epoch_without_an_index(shards: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["changed", "gone", "damaged"])
-def test_shards_that_change_or_vanish_are_named(tmp_path: Path, how: str) -> None:
+def test_shards_that_change_or_vanish_are_named_until_they_are_repaired(tmp_path: Path, how: str) -> None:
     data = write_shards(tmp_path / "data")
     with gated(1) as gate:
         dataset = growing(data).batch(4)
@@ -233,6 +234,7 @@ def test_shards_that_change_or_vanish_are_named(tmp_path: Path, how: str) -> Non
         listed = {int(key.split("/")[0]) for key in first}
         victim = next(number for number in range(len(COUNTS) - 1, -1, -1) if COUNTS[number] and number not in listed)
         path = data / f"{victim:03d}.jsonl"
+        before, looked = path.read_bytes(), path.stat()
         if how == "gone":
             path.unlink()
         else:
@@ -240,8 +242,17 @@ def test_shards_that_change_or_vanish_are_named(tmp_path: Path, how: str) -> Non
         gate.let(1000)
         with pytest.raises((StorageError, ShardError), match=path.name):
             list(iterator)
-    state = iterator.state_dict()
-    assert state["position"] % 4 == 0
+        state = iterator.state_dict()
+        assert state["position"] % 4 == 0
+        with pytest.raises((StorageError, ShardError), match=path.name):
+            list(dataset)
+        path.write_bytes(before)
+        os.utime(path, ns=(looked.st_atime_ns, looked.st_mtime_ns))
+        whole = batches(growing(data).batch(4))
+        # A store refuses a shard that has changed under it, for good.
+        again = dataset if how == "gone" else growing(data).batch(4)
+        again.load_state_dict(state)
+        assert batches(again) == whole[state["position"] // 4 :]
 
 
 def test_what_counts_samples_gets_the_whole_index(shards: Path) -> None:

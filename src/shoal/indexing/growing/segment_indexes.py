@@ -106,8 +106,10 @@ class SegmentsAhead:
         return 0 if self._ahead is None or self._pid != os.getpid() else self._ahead.num_made
 
     def begin(self, me: JobRank | None) -> None:
-        """Begin to index as one rank of a job, unless it has begun."""
+        """Begin to index as one rank of a job, unless it has begun; begin again where an error has ended it."""
         self._me = self._me or me
+        if self._ahead is not None and self._ahead.has_failed:
+            self._ahead = None  # the store may be there again, and the shard repaired
         _ = self._running
 
     def need(self, segment: int) -> None:

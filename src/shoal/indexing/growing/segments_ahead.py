@@ -79,14 +79,19 @@ class IndexingAhead:
         self._stop = Stop(self._changed)
         self._made: list[Index] = []
         self._error: Exception | None = None
-        self._last = -1  # segment that may be indexed
+        self._last, self._num_segments = -1, len(borders) - 1  # the last segment that may be indexed
         job = SegmentJob(making, store, order, borders, me, self._stop)
-        threading.Thread(target=self._run, args=(job, len(borders) - 1), name="shoal-index-ahead", daemon=True).start()
+        threading.Thread(target=self._run, args=(job,), name="shoal-index-ahead", daemon=True).start()
 
     @property
     def num_made(self) -> int:
         """Number of segments that are indexed."""
         return len(self._made)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if an error has ended the indexing, and some segments are missing."""
+        return self._error is not None and len(self._made) < self._num_segments
 
     def need(self, segment: int) -> None:
         """Allow the segments behind this one to be indexed."""
@@ -116,9 +121,9 @@ class IndexingAhead:
             self._last = max(self._last, segment)
             self._changed.notify_all()
 
-    def _run(self, job: SegmentJob, num_segments: int) -> None:
+    def _run(self, job: SegmentJob) -> None:
         try:
-            for segment in range(num_segments):
+            for segment in range(self._num_segments):
                 with self._changed:
                     self._changed.wait_for(partial(self._may_begin, segment))
                 if self._stop.is_set():
