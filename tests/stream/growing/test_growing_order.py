@@ -82,7 +82,9 @@ def test_batches_do_not_depend_on_what_is_indexed(shards: Path, num_made: int, w
         gate.let(1000)
         pieces[0] += [batch["key"] for batch in first]
         pieces += [batches(dataset) for dataset in datasets[1:]]
-    assert datasets[0].stats()["num_pieces"] > 1
+    stats = datasets[0].stats()
+    assert stats["num_pieces"] > 1
+    assert 0 < stats["index_wait_seconds"] <= stats["wait_seconds"]
     assert pieces == [batches(dataset) for dataset in ranked(indexed(shards), world_size, 4)]
 
 
@@ -210,6 +212,18 @@ def test_it_prints_without_waiting_for_an_index(shards: Path) -> None:
     assert repr(indexed(shards)) == (
         f"<shoal.Dataset: {sum(COUNTS)} samples of {len(COUNTS)} jsonl shards, order growing with seed=5>"
     )
+
+
+def test_what_machines_without_a_common_place_cost_is_told_once(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="shoal")
+    batches(growing(shards, seed=1).batch(4), 5)
+    assert "machines" not in caplog.text
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    batches(growing(shards, seed=2).batch(4), 5)
+    assert caplog.text.count("machines that do not share") == 1
 
 
 def test_certificates_prove_the_epoch_without_an_index(shards: Path) -> None:
