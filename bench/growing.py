@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--shard-kb", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("first", "job", "epoch"), nargs="+", default=("first", "job", "epoch"))
+    parser.add_argument("--cold", action="store_true", help="count the imports of the fork server")
     parser.add_argument("--without-webdataset", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -61,7 +62,7 @@ def main() -> None:
         num_bytes = make_tars(data, arguments.shards, arguments.shard_kb * 1000)
         print(f"{arguments.shards:,} tars, {num_bytes / 1e6:,.0f} MB, 20 ms, 60 MB/s a connection", flush=True)
         with Quick(data, 20.0, 60.0) as server:
-            bench = Bench(Path(scratch), server, arguments.shards, num_bytes)
+            bench = Bench(Path(scratch), server, arguments.shards, num_bytes, is_cold=arguments.cold)
             peers = () if arguments.without_webdataset else ("webdataset",)
             if "first" in arguments.only:
                 bench.first(("grow", *peers), 1, 0, arguments.rounds, "first batch")
@@ -93,7 +94,8 @@ def make_tars(data: Path, num_shards: int, shard_bytes: int) -> int:
 class Bench:
     """Runs of the two libraries on the shards of one server."""
 
-    def __init__(self, scratch: Path, server: Any, num_shards: int, num_bytes: int) -> None:
+    def __init__(self, scratch: Path, server: Any, num_shards: int, num_bytes: int, *, is_cold: bool) -> None:
+        self.is_cold = is_cold
         self.scratch, self.server, self.num_shards, self.num_bytes = scratch, server, num_shards, num_bytes
         self.pythons: dict[str, str] = {}
 
@@ -148,7 +150,7 @@ class Bench:
             processes = []
             for rank in range(ranks):
                 asked = {"kind": kind, "url": self.server.url, "num_shards": self.num_shards, "workers": workers}
-                asked |= {"seed": seed, "is_epoch": is_epoch}
+                asked |= {"seed": seed, "is_epoch": is_epoch, "is_cold": self.is_cold}
                 environment = {"SHOAL_CACHE_DIR": cache or fresh, "TMPDIR": fresh, "OMP_NUM_THREADS": "1"}
                 environment |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
                 source = os.environ.get("PYTHONPATH", str(ROOT / "src"))
@@ -205,10 +207,9 @@ def judge(what: str, found: float, limit: float, *, is_most: bool = False) -> No
     sys.stdout.flush()
 
 
-def run_one(kind: str, url: str, num_shards: int, workers: int, seed: int, is_epoch: bool) -> None:  # noqa: FBT001
+def run_one(is_epoch: bool, **asked: Any) -> None:  # noqa: FBT001
     """Be one rank: import, tell so, wait, and tell how long the first batch and the rest took."""
-    made = of_webdataset if kind == "webdataset" else of_shoal
-    begin = made(kind, url, num_shards, workers, seed)
+    begin = (of_webdataset if asked["kind"] == "webdataset" else of_shoal)(**asked)
     print("ready", flush=True)
     sys.stdin.readline()
     began, worked = time.perf_counter(), sum(os.times()[:4])
@@ -228,7 +229,7 @@ def first_field(batch: Any) -> Any:
     return batch["bin"] if isinstance(batch, dict) else batch[0]
 
 
-def of_webdataset(kind: str, url: str, num_shards: int, workers: int, seed: int) -> Any:  # noqa: ARG001
+def of_webdataset(url: str, num_shards: int, workers: int, seed: int, **_: Any) -> Any:
     """Return a function that makes WebDataset's batches."""
     import webdataset as wds  # noqa: PLC0415  # an environment of its own
 
@@ -252,7 +253,7 @@ def start_fork_server(loader: Any) -> None:
             pass
 
 
-def of_shoal(kind: str, url: str, num_shards: int, workers: int, seed: int) -> Any:
+def of_shoal(kind: str, url: str, num_shards: int, workers: int, seed: int, is_cold: bool) -> Any:  # noqa: FBT001
     """Return a function that makes shoal's batches, with a text about pieces and waits."""
     import shoal  # noqa: PLC0415  # the package of PYTHONPATH
 
@@ -261,7 +262,8 @@ def of_shoal(kind: str, url: str, num_shards: int, workers: int, seed: int) -> A
         import shoal.torch  # noqa: PLC0415  # as above
 
         loader = shoal.torch.DataLoader
-        start_fork_server(loader)
+        if not is_cold:
+            start_fork_server(loader)
 
     def begin() -> Any:
         index = "grow" if kind == "grow" else "wait"

@@ -12,6 +12,8 @@ import pytest
 from tests.stream.growing.growing_data import COUNTS, WINDOW, gated, keys_of_all, write_shards
 
 import shoal
+from shoal.index.table import Index
+from shoal.indexing.growing import segments_ahead
 from shoal.indexing.growing.growing_shards import GrowingShards
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.stream.dataset import Dataset
@@ -72,3 +74,26 @@ def test_parts_do_not_wait_for_the_disk(server: RangeServer, monkeypatch: pytest
     assert growing.segments.index(0).num_samples
     assert not flushed
     assert growing.whole.index.num_samples == sum(COUNTS)
+
+
+def test_segments_behind_the_first_wait_for_the_first_batch(
+    server: RangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    segment_of = segments_ahead.SegmentJob.segment
+
+    def made_of(job: segments_ahead.SegmentJob, segment: int) -> Index:
+        made.append(segment)
+        return segment_of(job, segment)
+
+    monkeypatch.setattr(segments_ahead.SegmentJob, "segment", made_of)
+    at_first: list[list[int]] = []
+
+    def look(sample: dict[str, str]) -> dict[str, str]:
+        at_first.append(list(made))
+        return sample
+
+    dataset = opened(server).map(look).batch(1)
+    assert sorted(key for batch in dataset for key in batch["key"]) == keys_of_all()
+    assert at_first[0] == [0]
+    assert made == list(range(growing_of(dataset).num_segments))

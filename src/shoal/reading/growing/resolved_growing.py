@@ -31,6 +31,11 @@ class Piece(NamedTuple):
     resolved: ResolvedSegments
     is_last: bool
 
+    @property
+    def last_segment(self) -> int:
+        """Number of the last of them."""
+        return len(self.resolved.borders) - 2
+
 
 @dataclass(frozen=True)
 class ResolvedGrowing(ResolvedEpochs):
@@ -115,7 +120,6 @@ class ResolvedGrowing(ResolvedEpochs):
         while number < num_segments and (number < segments.num_made or num_samples <= position):
             num_samples += segments.index(number, is_stopped).num_samples
             number += 1
-        segments.need(number - 1)
         return Piece(*self._upto(number), number == num_segments)
 
     def _upto(self, num_segments: int) -> tuple[Opened, ResolvedSegments]:

@@ -88,7 +88,7 @@ def _batches(
         of_all = partial(context_of_all, work, partial(_all_of, resolved, making))
         making.maker = BatchMaker(replace(spec, work=work), convert, position, of_all)
         try:
-            yield from making.maker.batches
+            yield from _begun(making.maker.batches, partial(resolved.growing.segments.need, piece.last_segment))
         finally:
             making.maker.close()
             _count_passing(spec.counters, resolved.growing.segments.passing)
@@ -98,6 +98,17 @@ def _batches(
             position.is_over = False  # of this maker alone
             # The last steps of a piece may be those of other workers.
             position.num_yielded = max(position.num_yielded, num_steps)
+
+
+def _begun(batches: Iterator[Any], need_more: Callable[[], None]) -> Iterator[Any]:
+    """Yield the batches of a piece; say that more is needed when the first is made, which thus has all processors."""
+    for batch in batches:
+        need_more()
+        yield batch
+        break
+    else:
+        need_more()
+    yield from batches
 
 
 def _all_of(resolved: ResolvedGrowing, making: _Making) -> tuple[Opened, ResolvedSegments]:
