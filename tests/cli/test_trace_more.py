@@ -157,3 +157,27 @@ def test_the_page_of_samples_that_are_nowhere(data: Path, calls: Calls, tmp_path
     text = (tmp_path / "trace.html").read_text()
     assert faults(text) == []
     assert "Not delivered in this epoch" in text
+
+
+def test_a_run_in_the_growing_order_is_traced_by_its_state(data: Path, calls: Calls, tmp_path: Path) -> None:
+    growing = shoal.open(data, index="grow").shuffle(seed=3, window="64KiB").with_ids().batch(8)
+    epochs = []
+    path = tmp_path / "state.json"
+    for epoch in range(2):
+        batches = []
+        for batch in growing:
+            batches.append(batch["__id__"].tolist())
+            if len(batches) == 5:
+                path.write_text(json.dumps(growing.state_dict()))
+                state = ["--state", path, "--batch-size", 8]
+                before = calls.json("trace", data, "--step", -1, "--from-state", *state)["samples"]
+                assert [row["sample"] for row in before] == batches[-1]
+                assert calls.json("trace", data, "--step", 2, *state)["epoch"] == epoch
+        epochs.append(batches)
+    index = growing.resolved.index
+    for epoch, batches in enumerate(epochs):
+        for step in (0, 7, len(batches) - 1):
+            found = calls.json("trace", data, "--step", step, "--epoch", epoch, "--state", path, "--batch-size", 8)
+            assert [row["sample"] for row in found["samples"]] == batches[step]
+            places = [index.place(row["sample"])[0] for row in found["samples"]]
+            assert [row["shard"] for row in found["samples"]] == places

@@ -31,8 +31,10 @@ from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS
 from shoal.order.state_dict import State
+from shoal.reading.growing.resolved_growing import growing_as_saved
+from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.mixture.mix_request import FOREVER
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import request_of_state
@@ -251,6 +253,10 @@ def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset,
         mixture = open_mixture(arguments)
         return mixture, mixture.resolved.resumed(state, NO_GAPS)
     opened = open_with_samples(arguments)
+    if state is not None and state.order.get("name") == Growing.name:
+        growing = growing_as_saved(opened, OrderRequest(seed=state.seed), state).resumed(state, NO_GAPS)
+        epoch = state.epoch if arguments.epoch is None else arguments.epoch
+        return Dataset(DatasetSpec.of(growing.growing.whole)), growing.of_epoch(epoch)
     request = requested_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
     gaps = NO_GAPS if state is None else state.gaps
     resolved = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
