@@ -173,7 +173,8 @@ class Stream:
         """Predict how well batches will be mixed; see `Dataset.quality`."""
         if batch is None:
             is_growing = isinstance(self.resolved, ResolvedGrowing)
-            few = max(1, min(256, (self.num_samples(0) if is_growing else self.resolved.num_samples) // 2))
+            most = self.num_samples(0) // 3 if is_growing else self.resolved.num_samples // 2  # an estimate may be high
+            few = max(1, min(256, most))
             batch = few if self.spec.batching is None else self.partition.global_batch
         resolved, size = self.resolved, count_of(batch, "quality(batch=)")
         if isinstance(resolved, ResolvedSequences):
