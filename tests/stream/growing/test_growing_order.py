@@ -238,6 +238,19 @@ def test_certificates_prove_the_epoch_without_an_index(shards: Path) -> None:
         runs[0].check_certificate(runs[1].certificate())
 
 
+def test_a_certificate_in_the_middle_waits_for_no_index(shards: Path) -> None:
+    with gated(1):
+        first = growing(shards).batch(3)
+        iterator = iter(first)
+        batch = next(iterator)["key"]
+        state, part = first.state_dict(), first.certificate()
+        iterator.close()
+    rest = growing(shards).batch(3)
+    rest.load_state_dict(state)
+    assert len(batch) + sum(len(keys) for keys in batches(rest)) == sum(COUNTS)
+    rest.check_certificate(shoal.merge_certificates([part, rest.certificate()]))
+
+
 @pytest.mark.parametrize("how", ["changed", "gone", "damaged"])
 def test_shards_that_change_or_vanish_are_named_until_they_are_repaired(tmp_path: Path, how: str) -> None:
     data = write_shards(tmp_path / "data")
