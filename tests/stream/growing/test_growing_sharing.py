@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.stream.growing.growing_data import COUNTS, WINDOW, growing, keys_of_all, write_shards
+from tests.stream.growing.growing_data import COUNTS, WINDOW, gated, growing, keys_of_all, write_shards
 
 import shoal
 from shoal.errors import StateError, StorageError, UsageError
@@ -17,6 +17,7 @@ from shoal.indexing.growing import segments_ahead
 from shoal.indexing.jobs import index_units, shared_indexing
 from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.stream.dataset import Dataset
 
 
@@ -149,3 +150,20 @@ def test_a_growing_state_says_why_another_order_does_not_take_it(shards: Path) -
     for said, other in others.items():
         with pytest.raises(StateError, match=f"saved in the growing order of .*; this stream is .*{said}"):
             other.batch(4).load_state_dict(state)
+
+
+def test_a_segment_is_resolved_once_however_many_pieces_follow(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+    usual = ResolvedSegments._segment
+
+    def noted(resolved: ResolvedSegments, number: int, among: range) -> object:
+        numbers.append(number)
+        return usual(resolved, number, among)
+
+    monkeypatch.setattr(ResolvedSegments, "_segment", noted)
+    with gated(1) as gate:
+        dataset = growing(shards)
+        for _ in dataset:
+            gate.let(1)
+    assert dataset.stats()["num_pieces"] > 2
+    assert numbers == list(range(len(numbers)))

@@ -51,11 +51,12 @@ class ResolvedGrowing(ResolvedEpochs):
     deals: tuple[Deal, ...] = ()
     _epochs: dict[bool, ResolvedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _segments: dict[int, ResolvedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without orders."""
         kept = ("growing", "request", "delivered", "gaps", "deals")
-        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}}
+        return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}, "_segments": {}}
 
     @property
     def num_samples(self) -> int:
@@ -124,7 +125,11 @@ class ResolvedGrowing(ResolvedEpochs):
 
     def _upto(self, num_segments: int) -> tuple[Opened, ResolvedSegments]:
         opened, borders = self.growing.prefix(num_segments), tuple(self.growing.borders[: num_segments + 1])
-        return opened, ResolvedSegments(opened.index, self.request, spills=can_spill(opened), borders=borders)
+        resolved = ResolvedSegments(
+            opened.index, self.request, spills=can_spill(opened), borders=borders, known=dict(self._segments)
+        )
+        self._segments.update(enumerate(resolved.segments))
+        return opened, resolved
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch, gaps included."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
@@ -43,25 +44,27 @@ class Growing:
 
 @dataclass(frozen=True)
 class ResolvedSegments(ResolvedOrder):
-    """Segments in turn, each with a window of its own over the shards ``[borders[s], borders[s + 1])`` of the index."""
+    """Segments in turn, each with a window of its own over the shards ``[borders[s], borders[s + 1])`` of the index.
+
+    ``known`` are some of them, by number, that were resolved before: with fewer segments behind them.
+    """
 
     borders: tuple[int, ...] = (0,)
+    known: Mapping[int, ResolvedOrder] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes."""
-        return {**super().__getstate__(), "borders": self.borders}
+        return {**super().__getstate__(), "borders": self.borders, "known": {}}
 
     @cached_property
     def segments(self) -> tuple[ResolvedOrder, ...]:
         """Each segment, as the dataset that it would be."""
-        return tuple(
-            ResolvedOrder(
-                subset(self.index, range(first, stop)),
-                replace(self.request, seed=segment_seed(self.request.seed, number)),
-                spills=self.spills,
-            )
-            for number, (first, stop) in enumerate(pairwise(self.borders))
-        )
+        ranges = enumerate(pairwise(self.borders))
+        return tuple(self.known.get(number) or self._segment(number, range(*shards)) for number, shards in ranges)
+
+    def _segment(self, number: int, shards: range) -> ResolvedOrder:
+        request = replace(self.request, seed=segment_seed(self.request.seed, number))
+        return ResolvedOrder(subset(self.index, shards), request, spills=self.spills)
 
     @cached_property
     def _resolved(self) -> tuple[Order, int]:
@@ -93,12 +96,17 @@ class ResolvedSegments(ResolvedOrder):
             found = SegmentsInTurn(
                 list(accumulate((segment.index.num_samples for segment in segments), initial=0)),
                 list(accumulate((len(segment.chunks) for segment in segments), initial=0)),
-                lambda number: segments[number].untouched(0),
+                lambda number: _bound(segments[number]),
                 parameters=self.order.parameters,
             )
             found = found if self.delivered is None else ChosenPositions(found, self.delivered)
             self._epochs[epoch] = found
         return found
+
+
+def _bound(segment: ResolvedOrder) -> BoundOrder:
+    """Return the order of a segment, which is kept by whoever asks: most segments lie behind a stream."""
+    return segment.order.bind(np.diff(segment.order_borders), seed=segment.seed, epoch=0)
 
 
 def _one_after_another(columns: list[NDArray[np.int64]], firsts: Any) -> NDArray[np.int64]:
