@@ -54,6 +54,7 @@ LIBRARIES = {
     "torch": (
         "shoal.integrations",
         "shoal.pipeline.tensors",
+        "shoal.storage.objects.torch_store",
         "shoal.formats.decoding.images",
         "shoal.formats.decoding.pickles",
     ),

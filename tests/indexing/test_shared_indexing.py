@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.servers import moto, s3_client, s3_options
+from tests.storage.servers import moto, s3_client, s3_options, torch_server
 from tests.stream.made import write_tars
 
 import shoal
@@ -21,6 +21,7 @@ from shoal.errors import ShardError, StorageError
 from shoal.indexing import index_making
 from shoal.indexing.jobs import shard_units, shared_indexing
 from shoal.storage.files.local_store import LocalStore
+from shoal.storage.objects.torch_store import TorchStore
 from shoal.stream.ranks import job_rank
 
 COUNTS = [20, 30, 10, 5, 40, 1, 7, 9, 12, 3]
@@ -29,6 +30,8 @@ WORLD_SIZE = 3
 RANK = """
     import json, os, signal, sys
     sys.path[:0] = {path!r}
+    if {is_torch}:
+        import torch.distributed
     import shoal
     from shoal.indexing import index_making
     from shoal.indexing.jobs import index_units, shard_units, shared_indexing
@@ -58,15 +61,19 @@ class Ranks:
         self, source: object, *, cache: str, ranks: list[int], dies: dict[int, int] | None = None, **how: Any
     ) -> None:
         """Start these ranks; ``dies`` has those that are killed, and the number of units after which."""
-        how = {"wait": 60.0, "options": None, "publish": False, "least": 1, **how}
+        how = {"wait": 60.0, "options": None, "publish": False, "least": 1, "store": None, **how}
         for rank in ranks:
             path = [str(Path(shoal.__file__).parents[1])]
-            code = textwrap.dedent(RANK).format(path=path, source=str(source), dies=(dies or {}).get(rank), **how)
+            terms = how | {"path": path, "source": str(source), "dies": (dies or {}).get(rank)}
+            code = textwrap.dedent(RANK).format(**terms, is_torch=how["store"] is not None)
             environment = {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(WORLD_SIZE),
                 "SHOAL_CACHE_DIR": str(self._caches / cache),
             }
+            if how["store"] is not None:
+                environment |= {"MASTER_ADDR": how["store"].host, "MASTER_PORT": str(how["store"].port)}
+                environment["LOCAL_WORLD_SIZE"] = "1"
             self.processes.append(
                 subprocess.Popen(
                     [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ | environment
@@ -162,6 +169,27 @@ def test_parts_are_exchanged_beside_the_shards_where_the_index_is_published(
     assert {0, 3, 6, 9} <= set(there[0][2])
     assert {2, 5, 8} <= set(there[1][2])
     assert [key for key in keys if not key.endswith(".tar")] == ["train/shoal.index"]
+
+
+@pytest.mark.parametrize("dies", [{}, {1: 1}])
+def test_machines_without_a_common_place_use_the_store_of_torch(
+    ranks: Ranks, tars: Path, expected: str, tmp_path: Path, dies: dict[int, int]
+) -> None:
+    server = torch_server()
+    store = TorchStore(server.host, server.port)
+    for rank in range(WORLD_SIZE):
+        ranks.start(tars, cache=f"machine-{rank}", ranks=[rank], wait=3.0 if dies else 60.0, store=store, dies=dies)
+    found = ranks.ended()
+    there = {rank: one for rank, one in enumerate(found) if one is not None}
+    assert set(there) == set(range(WORLD_SIZE)) - set(dies)
+    assert {one[0] for one in there.values()} == {expected}
+    shares = [{0, 3, 6, 9}, {1, 4, 7}, {2, 5, 8}]
+    assert all(set(one[2]) >= shares[rank] for rank, one in there.items())
+    assert dies or all(set(one[2]) == shares[rank] for rank, one in there.items())
+    for rank, one in there.items():
+        assert Path(one[3]).is_relative_to(tmp_path / f"machine-{rank}")
+    (left,) = store.list(store.url)  # the index alone, for machines that come later
+    assert left.path.endswith(".index")
 
 
 @pytest.mark.slow

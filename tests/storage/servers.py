@@ -84,3 +84,12 @@ def place_of_kind(kind: str, name: str, endpoint: str) -> Iterator[Place]:
         filesystem = fsspec.filesystem("memory", skip_instance_cache=True)
         options = {"filesystem": filesystem}
         yield Place(kind, f"memory:///{name}", lambda key, data: filesystem.pipe_file(f"/{name}/{key}", data), options)
+
+
+def torch_server() -> Any:
+    """Return a `torch.distributed.TCPStore` that serves as long as it is referenced."""
+    import torch.distributed
+
+    return getattr(torch.distributed, "TCPStore")(  # noqa: B009  # mypy finds no such name
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )

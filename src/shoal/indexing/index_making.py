@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 from shoal.errors import ShoalError, StorageError
@@ -29,6 +29,7 @@ from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.machine_locks import machine_lock
+from shoal.storage.objects.torch_store import TorchStore
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_protocol import ObjectInfo, Store
@@ -42,7 +43,7 @@ class IndexMaking:
     """Shards whose index is not beside them: it is in the cache of this machine, or must be made.
 
     ``publish`` may write it beside the shards, and returns its path there; ``shared`` is a store of its own for what
-    ranks exchange there.
+    ranks exchange there. ``exchange`` is one for what machines exchange that have no such place; at most one is given.
     """
 
     what: Described
@@ -53,6 +54,12 @@ class IndexMaking:
     publish: Callable[[Index], str | None]
     job_rank: JobRank | None
     shared: Store | None
+    exchange: TorchStore | None = None
+
+    @property
+    def common(self) -> Store | None:
+        """The store through which all machines of the job exchange parts of the index; None if there is none."""
+        return self.shared if self.exchange is None else self.exchange
 
     @cached_property
     def infos(self) -> list[ObjectInfo]:
@@ -123,7 +130,15 @@ class IndexMaking:
 
     def kept(self, index: Index) -> tuple[Index, str | None]:
         """Cache an index of these shards, publish it if that is wanted, and return it with its file."""
-        beside, path = self.publish(index), self.path
+        beside = self.publish(index)
+        if self.exchange is not None:
+            with suppress(StorageError):  # other machines then index what they still need
+                save_index(index, self._common_path, store=self.exchange)
+        return self._in_cache(index, beside)
+
+    def _in_cache(self, index: Index, beside: str | None) -> tuple[Index, str | None]:
+        """Cache an index, and return it with its file, here or ``beside`` the shards."""
+        path = self.path
         try:
             save_index(index, path, store=self._local())
         except StorageError as error:
@@ -154,30 +169,39 @@ class IndexMaking:
         Parts have checksums, so one that a crash of the machine has torn is made again.
         """
         places = [(str(Path(self.cache_dir, UNITS)), cast("Store", LocalStore(durable=False)))]
-        if self.shared is not None:
-            places.insert(0, (join(self.what.source.root, PARTS), self.shared))
+        if self.common is not None:
+            root = self.what.source.root if self.exchange is None else self.exchange.url
+            places.insert(0, (join(root, PARTS), self.common))
         return places
 
     def tell_of_machines(self, me: JobRank) -> None:
         """Log what it costs if machines of a job have no place in common; not all launchers tell of several."""
         found = self.what.source
         scheme = scheme_of(found.root)
-        if self.shared is None and (scheme or me.local_size < me.world_size):
+        if self.common is None and (scheme or me.local_size < me.world_size):
             text = "%s: machines that do not share %s each index all %d shards of %.1f GB%s"
             how = "; publish_index=True shares that, too" if scheme not in ("", "http", "https") else ""
             _log.info(text, found.asked, self.cache_dir, len(self.infos), self.num_bytes / 1e9, how)
 
     def there(self) -> tuple[Index, str | None] | None:
         """Return the whole index as soon as some rank has kept it, with its file."""
-        if (known := self.cached()) is not None or self.shared is None:
+        store, path = self.common, self._common_path
+        if (known := self.cached()) is not None or store is None:
             return known
-        beside = join(self.what.source.root, INDEX_NAME)
-        self.shared.close()  # drops what was known of the index
+        store.close()  # drops what was known of the index
         with suppress(ShoalError):
-            if self.shared.find(beside) is not None:
-                index = load_index(beside, store=self.shared, cache_dir=self.cache_dir)
-                return (index, beside) if describes(index, self.what.source, self.infos) else None
+            if store.find(path) is not None:
+                is_beside = self.exchange is None
+                index = load_index(path, store=store, cache_dir=self.cache_dir if is_beside else None)
+                if describes(index, self.what.source, self.infos):
+                    return (index, path) if is_beside else self._in_cache(index, None)
         return None
+
+    @property
+    def _common_path(self) -> str:
+        if self.exchange is None:
+            return join(self.what.source.root, INDEX_NAME)
+        return join(self.exchange.url, PurePath(self.path).name)
 
     def _local(self) -> LocalStore:
         return self.store if isinstance(self.store, LocalStore) else LocalStore()

@@ -47,6 +47,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
 from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
+from shoal.storage.objects.torch_store import reachable_torch_store
 from shoal.storage.retry import retried, rule_of, with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING_PLAN
@@ -140,7 +141,9 @@ def find_source(
         chosen = choose_format(found, opening.format)
         publish = partial(publish_beside, source=found, store=store, replaces=beside, is_asked=publish_index)
         shared = store_of_published(found, storage_options) if publish_index else None
-        making = IndexMaking(what, store, chosen, directory, progress, publish, job_rank, shared)
+        is_of_machines = job_rank is not None and job_rank.local_size < job_rank.world_size
+        exchange = reachable_torch_store() if is_of_machines and shared is None else None
+        making = IndexMaking(what, store, chosen, directory, progress, publish, job_rank, shared, exchange)
         unindexed = Unindexed(making, opening.opened)
         known = making.cached()
         if known is None and not selected.left_out:

@@ -47,6 +47,8 @@ class Counters:
     Of an epoch that grows (``index="grow"``): ``num_pieces`` in which it was read, ``num_indexed_segments`` of its
     shards, and ``index_wait_seconds`` spent waiting for these, a part of ``wait_seconds``. ``from_scans_bytes`` were
     read from what the scans of remote shards had left on this machine, and ``not_kept_bytes`` had found no room there.
+    ``num_scan_requests`` of ``scanned_bytes`` were made for the index of remote shards, ``num_scan_retries`` of them
+    because others failed; they are not among the requests and retries above.
 
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.
@@ -98,6 +100,9 @@ class Counters:
     index_wait_seconds: float = 0.0
     from_scans_bytes: int = 0
     not_kept_bytes: int = 0
+    num_scan_requests: int = 0
+    num_scan_retries: int = 0
+    scanned_bytes: int = 0
     # Counts by worker processes of their cache use; the cache's own counts are of this process.
     of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     throughput: Throughput | None = field(default=None, repr=False, compare=False)

@@ -131,7 +131,7 @@ class VerifyJob:
 
     def missing(self) -> list[int]:
         """Return the numbers of units that are still to be run; one listing."""
-        return self.parts.missing(self.num_units)
+        return self.parts.missing(range(self.num_units))
 
     def finish(self) -> VerifyReport:
         """Check that all units have run, and join their reports; once, as this removes them.

@@ -18,11 +18,6 @@ from shoal.errors import UsageError
 from shoal.stream.dataset import Dataset
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("growing") / "data")
-
-
 def _cached_in(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(directory))
 

@@ -22,16 +22,6 @@ from shoal.errors import ShardError, StateError, StorageError
 from shoal.stream.dataset import Dataset
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("growing") / "data")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-
-
 def batches(dataset: Dataset, stop: int | None = None) -> list[list[str]]:
     """Return the keys of each batch, up to a number of them."""
     found: list[list[str]] = []

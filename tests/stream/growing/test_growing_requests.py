@@ -17,12 +17,11 @@ from shoal.indexing.growing import segments_ahead
 from shoal.indexing.growing.growing_shards import GrowingShards
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.stream.dataset import Dataset
-from shoal.testing import RangeServer
+from shoal.testing import Fault, RangeServer
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+def server(tmp_path: Path) -> Iterator[RangeServer]:
     with RangeServer(write_shards(tmp_path / "data")) as running:
         yield running
 
@@ -97,3 +96,13 @@ def test_segments_behind_the_first_wait_for_the_first_batch(
     assert sorted(key for batch in dataset for key in batch["key"]) == keys_of_all()
     assert at_first[0] == [0]
     assert made == list(range(growing_of(dataset).num_segments))
+
+
+def test_retries_of_scans_are_counted(server: RangeServer) -> None:
+    dataset = opened(server).batch(5)
+    last = int(growing_of(dataset).shard_order[-1])
+    server.faults = [Fault("status", requests=[0, 1], path=f"*{last:03d}.jsonl")]  # it has been looked at
+    assert sorted(key for batch in dataset for key in batch["key"]) == keys_of_all()
+    assert dataset.stats()["num_scan_retries"] == 2
+    assert dataset.stats()["num_scan_requests"] > 2
+    assert dataset.stats()["scanned_bytes"] > 0

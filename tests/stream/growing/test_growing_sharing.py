@@ -21,16 +21,6 @@ from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.stream.dataset import Dataset
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("growing") / "data")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-
-
 def _keys(dataset: Dataset) -> list[str]:
     return [sample["key"] for sample in dataset]
 

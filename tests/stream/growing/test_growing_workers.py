@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stream.growing.growing_data import gated, growing, keys_of_all, write_shards
+from tests.stream.growing.growing_data import gated, growing, keys_of_all
 
 torch = pytest.importorskip("torch")
 
@@ -34,16 +34,6 @@ with gated(1) as gate:
             os.kill(os.getpid(), 9)
         gate.let(1)
 """
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards(tmp_path_factory.mktemp("growing") / "data")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2])

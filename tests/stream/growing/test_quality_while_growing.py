@@ -28,11 +28,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-
-
 def opened(data: Path, *, seed: int = 5) -> Dataset:
     return shoal.open(data, index="grow").shuffle(seed=seed, window=WINDOW, chunk=CHUNK)
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from shoal.index.assembly import joined, subset
 from shoal.index.table import Index
-from shoal.indexing.growing.segments_ahead import IndexingAhead
+from shoal.indexing.growing.segments_ahead import IndexingAhead, SegmentJob
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.jobs.shared_indexing import JobRank
+from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.storage.passing_bytes.passing_bytes import PassingBytes
 
 _SEGMENTS_KEPT = 4  # those that are read, and those that are indexed ahead
@@ -41,6 +42,11 @@ class SegmentIndexes(Protocol):
         ...
 
     @property
+    def traffic(self) -> ScanTraffic:
+        """Traffic of the scans of remote shards in this process, not of others that share the work."""
+        ...
+
+    @property
     def passing(self) -> PassingBytes | None:
         """The bytes that scans have left for the stream; None if they leave none."""
         ...
@@ -61,6 +67,7 @@ class KnownSegments:
 
     def __init__(self, index: Index, order: NDArray[np.int64], borders: Sequence[int]) -> None:
         self.borders, self._index, self._order = borders, index, order
+        self.traffic = ScanTraffic()
 
     @property
     def num_made(self) -> int:
@@ -90,6 +97,7 @@ class SegmentsAhead:
 
     def __init__(self, shards: Unindexed, order: NDArray[np.int64], borders: Sequence[int]) -> None:
         self.borders, self._shards, self._order = borders, shards, order
+        self.traffic = ScanTraffic()
         self.passing = _passing(shards.making, order, borders)
         self._ahead: IndexingAhead | None = None
         self._me: JobRank | None = None
@@ -131,9 +139,8 @@ class SegmentsAhead:
     def _running(self) -> IndexingAhead:
         if self._ahead is None or self._pid != os.getpid():
             self._pid = os.getpid()
-            making = self._shards.making
-            store = making.store if self.passing is None else self.passing.noting(making.store)
-            self._ahead = IndexingAhead(making, store, self._order, self.borders, self._me)
+            job = SegmentJob(self._shards.making, self._order, self.borders, self._me, self.passing, self.traffic)
+            self._ahead = IndexingAhead(job)
             self._stop = weakref.finalize(self, self._ahead.stop)
         return self._ahead
 

@@ -26,9 +26,11 @@ from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.jobs.index_units import IndexUnits, index_units
 from shoal.indexing.jobs.shared_indexing import KEEP_SECONDS, JobRank, Sharing
 from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.process_ends import Stop
 from shoal.storage.memory_store import MemoryStore
+from shoal.storage.passing_bytes.passing_bytes import PassingBytes
 from shoal.storage.retry import StoppedError
 from shoal.storage.store_protocol import Store
 
@@ -68,19 +70,16 @@ def unit_cuts(num_bytes: Sequence[int], borders: Sequence[int]) -> tuple[list[in
 class IndexingAhead:
     """A thread that indexes segment after segment, up to those that are waited for, and a few ahead of those in use.
 
-    ``store`` is what shards are scanned through. Raises the error of a shard in whoever waits for its segment or a
-    later one.
+    Raises the error of a shard in whoever waits for its segment or a later one.
     """
 
-    def __init__(
-        self, making: IndexMaking, store: Store, order: NDArray[np.int64], borders: Sequence[int], me: JobRank | None
-    ) -> None:
+    def __init__(self, job: SegmentJob) -> None:
         self._changed = threading.Condition()
         self._stop = Stop(self._changed)
         self._made: list[Index] = []
         self._error: Exception | None = None
-        self._last, self._num_segments = -1, len(borders) - 1  # the last segment that may be indexed
-        job = SegmentJob(making, store, order, borders, me, self._stop)
+        self._last, self._num_segments = -1, job.num_segments  # the last segment that may be indexed
+        job.stop = self._stop
         threading.Thread(target=self._run, args=(job,), name="shoal-index-ahead", daemon=True).start()
 
     @property
@@ -147,25 +146,31 @@ def _sharing(making: IndexMaking, me: JobRank) -> JobRank:
     if (job := making.job_rank) is None:
         return me
     making.tell_of_machines(job)
-    if making.shared is not None or job.local_size >= job.world_size:
+    if making.common is not None or job.local_size >= job.world_size:
         return me
     local_size = job.local_size * max(1, me.world_size // job.world_size)
     return JobRank(me.rank % local_size, local_size, local_size)
 
 
 class SegmentJob:
-    """The units of all segments, scanned through ``store``, and the share of this process in them."""
+    """The units of all segments, and the share of this process in them.
+
+    Scanned bytes are left in ``passing``, and what is read is counted in ``traffic``. Raises `StoppedError` soon after
+    ``stop`` is set.
+    """
 
     def __init__(
         self,
         making: IndexMaking,
-        store: Store,
         order: NDArray[np.int64],
         borders: Sequence[int],
         me: JobRank | None,
-        stop: Stop,
+        passing: PassingBytes | None,
+        traffic: ScanTraffic,
     ) -> None:
-        self._making, self._store, self._order, self._borders, self._stop = making, store, order, borders, stop
+        self.num_segments, self.stop = len(borders) - 1, threading.Event()
+        self._making, self._order, self._borders, self._passing = making, order, borders, passing
+        self._traffic = traffic
         self._me = _sharing(making, _ALONE if me is None else me)
         self._units: IndexUnits | None = None
         self._whole: Index | None = None
@@ -195,7 +200,7 @@ class SegmentJob:
 
     def _made(self, units: IndexUnits, numbers: range) -> Index | None:
         """Return the index of some units, made together with others; None if they have other places, or all is made."""
-        sharing = Sharing(units, self._rank, self._report, numbers, num_processors=1)
+        sharing = Sharing(units, self._rank, self._report, numbers, num_processors=1, traffic=self._traffic)
         sharing.run_own_share()
         while units.parts.is_open():
             sharing.wait_or_take_over()
@@ -271,13 +276,14 @@ class SegmentJob:
         return units
 
     def _units_in(self, directory: str, parts_store: Store) -> IndexUnits:
-        making = self._making
+        making, passing = self._making, self._passing
+        store = making.store if passing is None else passing.noting(making.store)
         return index_units(
-            making.what, self._store, making.format, extent_bytes=EXTENT_BYTES, checksum=False,
+            making.what, store, making.format, extent_bytes=EXTENT_BYTES, checksum=False,
             parts_in=partial(UnitParts, directory, store=parts_store), shards=self._permuted, cuts=self._cuts[0],
         )  # fmt: skip
 
     def _report(self, done_bytes: int, total_bytes: int, num_samples: int) -> None:  # noqa: ARG002
-        if self._stop.is_set():
+        if self.stop.is_set():
             msg = "indexing was stopped"
             raise StoppedError(msg)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +32,7 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.jobs.shard_units import cut_units, spans
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import Described, compare_hashes
+from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import stat_all
@@ -132,20 +133,32 @@ class IndexUnits:
         rows = {task.name: self.rows[task.name] for task in shards if task.name in self.rows}
         return IndexTask(number, self.request, shards, rows, self.parts)
 
-    def missing(self) -> list[int]:
-        """Return the numbers of the units that have left no part; one listing."""
-        return self.parts.missing(self.num_units)
+    def missing(self, numbers: range | None = None) -> list[int]:
+        """Return the numbers of the units that have left no part, of all or of some; one listing."""
+        return self.parts.missing(range(self.num_units) if numbers is None else numbers)
 
     def run_side_by_side(
-        self, numbers: Sequence[int], *, workers: int, progress: Progress | None = None
+        self,
+        numbers: Sequence[int],
+        *,
+        workers: int,
+        progress: Progress | None = None,
+        traffic: ScanTraffic | None = None,
     ) -> Iterator[UnitScanned]:
-        """Scan the shards of some units in one pass, several at a time, and leave each part as soon as it is whole."""
+        """Scan the shards of some units in one pass, several at a time, and leave each part as soon as it is whole.
+
+        What is read of remote shards is added to ``traffic``.
+        """
         request, tasks = self.request, {number: self.task(number) for number in numbers}
         left = {number: len(task.shards) for number, task in tasks.items()}
         unit_of = {shard.number: number for number, task in tasks.items() for shard in task.shards}
-        check_unchanged([shard for task in tasks.values() for shard in task.shards], request.store)
+        every = [shard for task in tasks.values() for shard in task.shards]
+        check_unchanged(every, request.store)
         found: dict[int, dict[int, Any]] = {number: {} for number in numbers}
-        with closing(self._scans(tasks.values(), workers, progress)) as scans:
+        scanned = scans_of_tasks(
+            every, store=request.store, format=request.format, workers=workers, progress=progress, traffic=traffic
+        )
+        with closing(scanned) as scans:
             for shard, scan in scans:
                 number = unit_of[shard.number]
                 found[number][shard.number] = scan
@@ -154,11 +167,6 @@ class IndexUnits:
                     shards, scans_of = tasks[number].shards, found.pop(number)
                     kind, extent_bytes = request.format, request.extent_bytes
                     yield tasks[number].keep(index_of_scans(shards, scans_of, format=kind, extent_bytes=extent_bytes))
-
-    def _scans(self, tasks: Any, workers: int, progress: Progress | None) -> Generator[tuple[ScanTask, Any]]:
-        shards = [shard for task in tasks for shard in task.shards]
-        request = self.request
-        return scans_of_tasks(shards, store=request.store, format=request.format, workers=workers, progress=progress)
 
     def merged(self) -> tuple[Index, int]:
         """Join the parts of all units into the index of one machine; with the number of shards compared with hashes.

@@ -16,6 +16,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.index.table import Index
 from shoal.indexing.build import Progress
 from shoal.indexing.jobs.index_units import IndexUnits
+from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.urls import without_secrets
 
@@ -100,7 +101,10 @@ def _shared(
 
 
 class Sharing:
-    """The part of one rank in the work on some units; by default on all, with the processors of this machine."""
+    """The part of one rank in the work on some units; by default on all, with the processors of this machine.
+
+    What this rank reads of remote shards is added to ``traffic``.
+    """
 
     def __init__(
         self,
@@ -110,9 +114,10 @@ class Sharing:
         numbers: range | None = None,
         *,
         num_processors: int | None = None,
+        traffic: ScanTraffic | None = None,
     ) -> None:
         self._num_processors = usable_processors() if num_processors is None else num_processors
-        self._units, self._me, self._progress = units, me, progress
+        self._units, self._me, self._progress, self._traffic = units, me, progress, traffic
         self._numbers = range(units.num_units) if numbers is None else numbers
         self._wait_seconds = _LEAST_WAIT_SECONDS
         self._num_run = 0
@@ -171,7 +176,7 @@ class Sharing:
             missing = self._missing()
 
     def _missing(self) -> list[int]:
-        return [number for number in self._units.missing() if number in self._numbers]
+        return self._units.missing(self._numbers)
 
     def _some(self, missing: Sequence[int]) -> list[int]:
         wanted, some, num_shards = set(missing), [], 0
@@ -185,7 +190,8 @@ class Sharing:
         """Run some units; return the longest time in which none was done."""
         workers = 0 if num_processes == 1 else num_processes
         longest_seconds, last_seconds = 0.0, time.monotonic()
-        for _ in self._units.run_side_by_side(numbers, workers=workers, progress=self._progress):
+        running = self._units.run_side_by_side(numbers, workers=workers, progress=self._progress, traffic=self._traffic)
+        for _ in running:
             self._num_run += 1
             now_seconds = time.monotonic()
             longest_seconds, last_seconds = max(longest_seconds, now_seconds - last_seconds), now_seconds

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from shoal.errors import StorageError
+from shoal.storage.objects.torch_store import TorchStore
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 from shoal.storage.urls import join, relative, scheme_of
@@ -107,11 +108,13 @@ class UnitParts:
         self._store.delete(self._path(_name(number)))
 
     @_noting_failure
-    def missing(self, num_units: int) -> list[int]:
-        """Return the numbers of the units that have left no part; one listing."""
+    def missing(self, numbers: Sequence[int]) -> list[int]:
+        """Return those of some units that have left no part; one listing, or a look for each where that costs less."""
         self._store.close()
+        if isinstance(self._store, TorchStore):  # which lists the objects of all jobs
+            return [number for number in numbers if self._store.find(self._path(_name(number))) is None]
         there = self._names()
-        return [number for number in range(num_units) if _name(number) not in there]
+        return [number for number in numbers if _name(number) not in there]
 
     @_noting_failure
     def close(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from shoal.indexing.growing.segment_indexes import SegmentIndexes
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.state_dict import MAX_POSITION
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
@@ -16,7 +17,6 @@ from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
 from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
-from shoal.storage.passing_bytes.passing_bytes import PassingBytes
 from shoal.stream.iterating.batch_maker import BatchMaker, context_of_all
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterator_position import Position
@@ -91,7 +91,7 @@ def _batches(
             yield from _begun(making.maker.batches, partial(resolved.growing.segments.need, piece.last_segment))
         finally:
             making.maker.close()
-            _count_passing(spec.counters, resolved.growing.segments.passing)
+            _count_scans(spec.counters, resolved.growing.segments)
         if making.is_closed:
             return
         if position.grows:
@@ -135,7 +135,10 @@ def _next_piece(spec: IteratorSpec, resolved: ResolvedGrowing, position: int, ma
     return piece
 
 
-def _count_passing(counters: Counters, passing: PassingBytes | None) -> None:
+def _count_scans(counters: Counters, segments: SegmentIndexes) -> None:
+    traffic, passing = segments.traffic, segments.passing
+    counters.num_scan_requests, counters.num_scan_retries = traffic.num_requests, traffic.num_retries
+    counters.scanned_bytes = traffic.read_bytes
     if passing is not None:
         counters.from_scans_bytes = passing.counters.served_bytes
         counters.not_kept_bytes = passing.counters.refused_bytes
