@@ -7,11 +7,11 @@ a peer is ahead. ``--json FILE`` keeps the results of all rounds; ``--page`` wri
 picture from such a file, without measuring.
 
 Time is from the construction of a dataset to the end of its epoch, after a first sample of another one, so imports and
-what is made on first use (shoal's index) are not in it. Shards are read once just before, and a process that is timed
-to its first batch runs once before: machines may take back pages that were not used for a minute. Processor time is
-that of the process and its children. Memory is the peak of anonymous and shared pages of the process tree (PSS),
-looked at 20 times a second. Mixing is the number of distinct classes in 64 samples; a perfect shuffle has 47.4. "far"
-is a server on this machine that answers after 20 ms and sends 60 MB/s over each connection.
+what is made on first use (shoal's index) are not in it. Shards are read once just before, and before a first batch the
+files of the library, too: machines may take back pages that were not used for a minute. Processor time is that of the
+process and its children. Memory is the peak of anonymous and shared pages of the process tree (PSS), looked at 20
+times a second. Mixing is the number of distinct classes in 64 samples; a perfect shuffle has 47.4. "far" is a server
+on this machine that answers after 20 ms and sends 60 MB/s over each connection.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Runner:
     def read(self, row: Row, seed: int, far: str) -> dict[str, Any] | None:
         """Stream an epoch; None if that failed, which is told and kept."""
         if row.workload == "first":
-            self._run("read", row, seed, far)
+            read_all(Path(str(self.pythons[LIBRARIES[row.library].environment])).parent.parent / "lib")
         found = self._run("read", row, seed, far)
         if found is None:
             print(f"round {seed}: {row.title} on {row.workload} failed: {self.failed[row.name]}", flush=True)
