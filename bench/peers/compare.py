@@ -194,7 +194,9 @@ class Runner:
             packages=made.packages,
         )
         caches = Path(tempfile.mkdtemp(dir=self.scratch))
-        inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+        # What pip installs is compiled. shoal's own source is as well, but for a user who lets nothing be written.
+        not_meant = ("RANK", "WORLD_SIZE", "PYTHONDONTWRITEBYTECODE")
+        inherited = {name: value for name, value in os.environ.items() if name not in not_meant}
         settings = {
             "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]) if not made.environment else str(HERE),
             "TMPDIR": str(caches),
