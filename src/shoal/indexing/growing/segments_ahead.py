@@ -80,7 +80,8 @@ class IndexingAhead:
         self._error: Exception | None = None
         self._last, self._num_segments = -1, job.num_segments  # the last segment that may be indexed
         job.stop = self._stop
-        threading.Thread(target=self._run, args=(job,), name="shoal-index-ahead", daemon=True).start()
+        # Not a daemon: the interpreter stops it and waits at its end, which a thread inside of numpy would abort.
+        threading.Thread(target=self._run, args=(job,), name="shoal-index-ahead").start()
 
     @property
     def num_made(self) -> int:
