@@ -26,6 +26,7 @@ import shoal
 from shoal.errors import SourceError, UsageError
 from shoal.pack import PackJob, pack, plan, plan_repack, repack
 from shoal.pack.records.journal import Journal
+from shoal.storage.files.local_store import LocalStore
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 30_000, "shuffle": True, "seed": 3, "columns": ["length"]}
 
@@ -118,6 +119,28 @@ def test_two_machines_at_once(tmp_path: Path, source: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         assert set(threads.map(machine, jobs)) == {expected.fingerprint}
     assert contents_of(tmp_path / "out") == contents_of(tmp_path / "calm")
+
+
+def test_a_record_that_another_machine_replaces_while_it_is_read(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is late with a unit writes the record of its shard again, with the same bytes."""
+    job = plan(source, tmp_path / "out", **OPTIONS)
+    made = [job.run(number) for number in range(job.num_units)]
+    read_range = LocalStore.read_range
+    replaced: set[str] = set()
+
+    def replaced_meanwhile(self: LocalStore, path: str, first_byte: int, end_byte: int) -> bytes:
+        if path.endswith(".part") and path not in replaced:
+            replaced.add(path)
+            self.reader(path)  # opens the file that is about to lose its name
+            Path(f"{path}.tmp").write_bytes(Path(path).read_bytes())
+            Path(f"{path}.tmp").replace(path)
+        return read_range(self, path, first_byte, end_byte)
+
+    monkeypatch.setattr(LocalStore, "read_range", replaced_meanwhile)
+    assert [shard.digest for shard in job.finish().shards] == [shard.digest for shard in made]
+    assert len(replaced) == job.num_units
 
 
 def test_a_task_that_comes_late_changes_nothing(tmp_path: Path, source: Path) -> None:

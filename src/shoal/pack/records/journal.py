@@ -32,6 +32,7 @@ _PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".p
 _GROUP = ".group"
 _ABANDONED_SECONDS = 60.0
 _NUM_THREADS = 32  # requests of small records to a store, side by side
+_MOST_REPLACED = 8  # times that a record is replaced while it is read
 _OF_BEGINNING = (".tmp", _NOTE, _MADE)  # records that a packing leaves before its first shard is finished
 
 
@@ -158,13 +159,14 @@ class Journal:
         return {name: record for (name, num_bytes), record in records.items() if sizes.get(name) == num_bytes}
 
     def parts(self, records: Iterable[ObjectInfo]) -> Iterator[Index | None]:
-        """Yield the part in each record of `finished`, read side by side; None if it was damaged, and is removed now.
+        """Yield the part in each record of `finished`, read side by side.
 
-        Raises `StorageError` if a record is gone.
+        None stands for a record that is gone, or was damaged and is removed now.
         """
 
         def read(record: ObjectInfo) -> Index | None:
-            part = self._decoded(bytes(self._store.read_range(record.path, 0, record.num_bytes)))
+            data = self._read_found(record)
+            part = None if data is None else self._decoded(data)
             if part is None:
                 self._store.delete(record.path)
             return part
@@ -323,14 +325,23 @@ class Journal:
         return self._read_path(self._path(name))
 
     def _read_path(self, path: str) -> bytes | None:
-        try:
-            info = self._store.find(path)
-            return None if info is None else bytes(self._store.read_range(path, 0, info.num_bytes))
-        except StorageError:
-            self._store.close()  # drops what is known of a file that another machine may have removed meanwhile
-            if self._store.find(path) is None:
+        info = self._store.find(path)
+        return None if info is None else self._read_found(info)
+
+    def _read_found(self, info: ObjectInfo) -> bytes | None:
+        """Return the bytes of a record; None if it is gone.
+
+        Machines that make the same shard write the same record, and one may replace it while it is read here.
+        """
+        for _ in range(_MOST_REPLACED):
+            with suppress(StorageError):
+                return bytes(self._store.read_range(info.path, 0, info.num_bytes))
+            self._store.close()  # drops what is known of the earlier object
+            found = self._store.find(info.path)
+            if found is None:
                 return None
-            raise
+            info = found
+        return bytes(self._store.read_range(info.path, 0, info.num_bytes))
 
     def _part_path(self, name: str, num_bytes: int) -> str:
         # With plan and size in the name, a listing tells which shards are finished.

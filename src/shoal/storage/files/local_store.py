@@ -159,7 +159,12 @@ class LocalStore:
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, or None if no such file exists."""
-        return self.stat(path) if os.path.lexists(path) else None
+        try:
+            return self.stat(path)
+        except StorageError:
+            if os.path.lexists(path):
+                raise
+            return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every file below the directory ``prefix``, at any depth, sorted by path.
