@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from shoal.storage.chunk_cache import directory
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER, shared_directory
+from shoal.storage.chunk_cache.fill_locks import Claims
 
 MIB = 1 << 20
 
@@ -38,6 +40,51 @@ def test_the_last_one_out_removes_the_folder(shared: Path) -> None:
         assert list(shared.iterdir())
         cache.close()
     assert not list(shared.iterdir())
+
+
+@pytest.mark.parametrize("moment", ["before it has its space", "while it fetches"])
+def test_an_orphan_removes_what_its_threads_are_about_to_fill(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """An orphan ends in the middle of what its threads do, so it waits for none of them."""
+    cache = ChunkCache(shared_directory(MIB), budget_bytes=MIB, keep=False)
+    other = ChunkCache(shared_directory(MIB), budget_bytes=MIB, keep=False)
+    read(cache, "filled")
+    used_bytes = used_by(other)
+    reached, goes_on = threading.Event(), threading.Event()
+    reserve = Claims.reserve
+
+    def wait() -> None:
+        reached.set()
+        assert goes_on.wait(20)
+
+    def reserve_later(self: Claims, *args: int, **options: bool) -> bool:
+        if moment == "before it has its space":
+            wait()
+        return reserve(self, *args, **options)
+
+    def fetch() -> bytes:
+        if moment == "while it fetches":
+            wait()
+        return bytes(10_000)
+
+    monkeypatch.setattr(Claims, "reserve", reserve_later)
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(cache.read, "next", 10_000, fetch)
+        assert reached.wait(20)
+        cache.close_as_orphan()
+        goes_on.set()
+        assert found.result(20) == bytes(10_000)
+    monkeypatch.undo()
+    assert not list(Path(other.path, "filling").iterdir())
+    assert used_by(other) == used_bytes
+    other.close_as_orphan()
+
+
+def used_by(cache: ChunkCache) -> int:
+    book = cache._files.ledger.peek()
+    assert book is not None
+    return book.used_bytes
 
 
 def test_a_directory_that_was_given_stays(tmp_path: Path) -> None:

@@ -121,18 +121,18 @@ class Claims:
         until = time.monotonic() + self._wait_seconds
         pause = _FIRST_PAUSE_SECONDS
         seen = (-1, 0)
-        while True:
+        while not self.is_disabled:
             descriptor = open_for_lock(path, os.O_RDWR | os.O_CREAT, directory=self.folder)
-            is_claimed = False
+            claim, is_claimed = Claim(descriptor, name, path), False
             try:
                 if lock_now(descriptor) and self._is_named(descriptor, path):
+                    self._claimed[claim] = os.getpid()
                     # Filled by another process after our lookup and before we had the lock?
                     data = self.hit(name, take)
                     is_claimed = data is None and self.reserve(descriptor, size, must_fit=must_fit)
                     if not is_claimed:
                         self._abandon(descriptor, path)
                         return data
-                    self._claimed[claim := Claim(descriptor, name, path)] = os.getpid()
                     return claim
                 # Keep waiting for a file that grows.
                 found = os.fstat(descriptor)
@@ -140,13 +140,15 @@ class Claims:
                     seen, until = now, time.monotonic() + self._wait_seconds
             finally:
                 if not is_claimed:
+                    self._claimed.pop(claim, None)
                     release(descriptor)
             if time.monotonic() > until:
-                return None
+                break
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             if (data := self.hit(name, take)) is not None:
                 return data
+        return None
 
     def is_admitted(self, name: str, num_bytes: int) -> bool:
         """Return True if this chunk would be admitted, by a full cache too; all processes agree. See `Book`."""
@@ -169,7 +171,7 @@ class Claims:
             book.budget_bytes = book.budget_bytes or self.budget_bytes
             had = os.fstat(descriptor).st_size  # left by a process that was killed
             needed = charge_bytes(size) - charge_bytes(had)
-            if charge_bytes(size) > book.budget_bytes:
+            if charge_bytes(size) > book.budget_bytes or self.is_disabled:
                 return False  # evict nothing for a file that never fits
             has_room = self.evictions.make_room(book, needed, guard_bytes=guard)
             if not has_room and not (must_fit and self.evictions.make_room_of_oldest(book, needed)):
@@ -220,25 +222,29 @@ class Claims:
         release(claim.descriptor)
 
     def abandon_all(self) -> None:
-        """Delete the files that this process is filling, while its threads still write to them: their work is lost."""
+        """Delete the files that this process is filling, while its threads still write to them: their work is lost.
+
+        The cache must be disabled: a thread that is about to fill a file gets no space for it from then on.
+        """
         for claim, process in list(self._claimed.items()):
             if process == os.getpid():
-                with contextlib.suppress(OSError):
-                    self._abandon(claim.descriptor, claim.path)
+                with contextlib.suppress(OSError), self.ledger.held() as book:
+                    self._remove(claim.descriptor, claim.path, book)
 
     def _abandon(self, descriptor: int, path: str) -> None:
         """Delete a file that we have locked, and give back its space."""
-        num_bytes = os.fstat(descriptor).st_size
-        if not num_bytes:
-            if self._is_named(descriptor, path):
-                os.unlink(path, dir_fd=self.folder)
-            return
-        with self.ledger.held() as book:
-            self.report(book)
-            if self._is_named(descriptor, path):
-                os.unlink(path, dir_fd=self.folder)
-                os.ftruncate(descriptor, 0)
-                book.used_bytes -= charge_bytes(num_bytes)
+        if os.fstat(descriptor).st_size:
+            with self.ledger.held() as book:
+                self._remove(descriptor, path, book)
+        elif self._is_named(descriptor, path):
+            os.unlink(path, dir_fd=self.folder)
+
+    def _remove(self, descriptor: int, path: str, book: Book) -> None:
+        self.report(book)
+        if self._is_named(descriptor, path):
+            book.used_bytes -= charge_bytes(os.fstat(descriptor).st_size)
+            os.unlink(path, dir_fd=self.folder)
+            os.ftruncate(descriptor, 0)
 
     @property
     def guard_bytes(self) -> int:
