@@ -2,8 +2,9 @@
 
 ``python bench/far_index.py`` writes tars of small, middling and large members (payloads are holes of sparse files),
 serves them from another process over http, and indexes them as `shoal.open` would, next to the same with either way
-forced: a request for each span of headers, or all bytes; by the indexes that Energon would leave beside them; and next
-to reading every byte with as many requests at a time, which is the most that the client and this machine can do.
+forced: a request for each span of headers, or all bytes; by a process for each processor; by the indexes that Energon
+would leave beside them; and next to reading every byte with as many requests at a time, which is the most that the
+client and this machine can do.
 
 ``--shards 1 --megabytes 1000`` is one large shard, whose requests are all for it.
 """
@@ -11,6 +12,7 @@ to reading every byte with as many requests at a time, which is the most that th
 from __future__ import annotations
 
 import argparse
+import resource
 import struct
 import tarfile
 import tempfile
@@ -21,15 +23,18 @@ from pathlib import Path
 from servers.quick import Quick
 
 from shoal.formats.format_registry import format_named
+from shoal.indexing.build import scans_of_tasks
+from shoal.indexing.scan import remote_processes
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES, ScanReads, scan_in_threads
 from shoal.indexing.scan.scan_task import ScanTask
+from shoal.processes.interpreters import usable_processors
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.source import expand
 from shoal.storage.store_of_url import open_store
 
 NUM_REQUESTS = 32
-BY_INDEX, RAW = "by .tar.idx", "bytes alone"
+BY_INDEX, RAW, PROCESSES = "by .tar.idx", "bytes alone", "processes"
 
 
 class Forced(ReadCosts):
@@ -51,6 +56,7 @@ WAYS = {
     "chosen": ReadCosts,
     "headers only": lambda: Forced(1),
     "all bytes": lambda: Forced(1 << 40),
+    PROCESSES: ReadCosts,
     BY_INDEX: ReadCosts,
     RAW: ReadCosts,
 }
@@ -99,7 +105,7 @@ def write(path: Path, member_bytes: int, num_members: int) -> None:
 
 
 def scan(url: str, way: str, num_shards: int, num_members: int) -> tuple[int, int, int, float, float]:
-    """Requests, bytes read, bytes of the shards, and seconds of wall and of this process."""
+    """Requests, bytes read, bytes of the shards, and seconds of wall and of processors."""
     source = f"{url}/{{0000..{num_shards - 1:04d}}}.tar"
     store = with_retries(open_store(source))
     found = expand(source, suffixes=(".tar",), store=store)
@@ -108,15 +114,29 @@ def scan(url: str, way: str, num_shards: int, num_members: int) -> tuple[int, in
         index = (f"{path}.idx", 8 * (num_members + 1)) if way == BY_INDEX else None
         tasks.append(ScanTask(number, found.names[number], path, store.stat(path).num_bytes, "", index=index))
     reads = ScanReads(store, WAYS[way]())
-    began, cpu_began = time.perf_counter(), time.process_time()
+    began, cpu_began = time.perf_counter(), cpu_seconds_so_far()
     if way == RAW:
         read_all(tasks, reads)
+    elif way == PROCESSES:
+        remote_processes.MUCH_BYTES = 0
+        scans = scans_of_tasks(
+            tasks, store=store, format=format_named("tar"), workers=usable_processors(), traffic=reads.traffic
+        )
+        assert sum(result.num_samples for _, result in scans) == num_shards * num_members
     else:
         scans = scan_in_threads(tasks, format_named("tar"), reads, on_progress=lambda *_: None)
         assert sum(result.num_samples for _, result in scans) == num_shards * num_members
-    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
+    seconds, cpu_seconds = time.perf_counter() - began, cpu_seconds_so_far() - cpu_began
     whole = sum(task.num_bytes for task in tasks)
     return reads.traffic.num_requests, reads.traffic.read_bytes, whole, seconds, cpu_seconds
+
+
+def cpu_seconds_so_far() -> float:
+    """Seconds of processors of this process and of those that it has waited for."""
+    return sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def read_all(tasks: list[ScanTask], reads: ScanReads) -> None:

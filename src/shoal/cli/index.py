@@ -72,7 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
     text = "read all bytes, record a CRC-32 of each extent, and compare with the hashes of an index.json"
     parser.add_argument("--checksum", action="store_true", help=text)
-    text = "processes that scan local files; 0 for none (default: one per processor, none for less than 256 MiB)"
+    text = (
+        "processes that scan, 0 for none (default: one per processor, none for less than 256 MiB); remote shards need "
+        "none for less than 1 GiB"
+    )
     parser.add_argument("--workers", type=int, metavar="N", help=text)
     add_column_arguments(parser)
     add_format_argument(parser)

@@ -2,7 +2,8 @@
 
 Scanning local files is CPU-bound parsing, at which threads would only take turns: shards go to worker processes
 (`scan.processes`), one whole shard at a time. Scanning remote shards is mostly waiting, for which threads suit, and the
-fewer requests or bytes the better (`scan.remote_scans`).
+fewer requests or bytes the better (`scan.remote_scans`); where so many bytes come that parsing them is the limit, each
+of several processes has such threads.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.manifests_beside import third_party_indexes
 from shoal.indexing.scan.processes import WORKERS_VARIABLE, scan_in_processes
+from shoal.indexing.scan.remote_processes import num_remote_processes, num_requests_each, store_for_processes
 from shoal.indexing.scan.remote_scans import ScanReads, ScanTraffic, scan_in_threads
 from shoal.indexing.scan.scan_frames import scan_from, scan_to_buffers
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
@@ -94,11 +96,12 @@ def build_index(
     ``expected`` says by path what shards should hold; a shard that differs is refused. ``rows`` maps the names of
     single files to their rows in the tables beside them.
 
-    Remote shards are scanned by threads, 32 requests at a time, without processes: headers only, or all bytes,
-    whichever costs less. The traffic is logged, and added to ``traffic``.
+    Remote shards are scanned by threads, 32 requests at a time: headers only, or all bytes, whichever costs less. From
+    1 GiB in many shards on, that is done in each of the processes, 128 requests at a time in all. The traffic is
+    logged, and added to ``traffic``.
 
-    O(samples) memory, plus up to 200 MB for requests in flight to a remote store; about as fast as one processor
-    parses, times ``workers``.
+    O(samples) memory, plus 6 MiB for each request in flight to a remote store; about as fast as one processor parses,
+    times ``workers``.
 
     Raises `ShardError`: a shard cannot be parsed; the error names the shard and the byte; `StorageError`: bytes could
     not be read; `ShoalError`: a worker was killed; the error names the shard and the signal.
@@ -344,9 +347,20 @@ def _scan_all(
 
 def _scan_missing(tasks: Sequence[ScanTask], how: _Scanning) -> Generator[tuple[ScanTask, ShardScan]]:
     store, on_progress = how.store, how.report.on_progress
-    # Worker processes open files themselves, so they suit only a plain local store and a format known by name.
-    if how.workers and tasks and type(store) is LocalStore and _known_by_name(how.format) and sys.executable:
-        yield from scan_in_processes(tasks, how.format, num_workers=how.workers, on_progress=on_progress)
+    # Worker processes open shards themselves, so they suit only plain stores and a format known by name.
+    workers = how.workers if tasks and _known_by_name(how.format) and sys.executable else 0
+    remote = None
+    if not store.reads_ahead:
+        workers = num_remote_processes(workers, num_shards=len(tasks), num_bytes=sum(task.num_bytes for task in tasks))
+        remote = store_for_processes(store) if workers else None
+    if workers and type(store) is LocalStore:
+        yield from scan_in_processes(tasks, how.format, num_workers=workers, on_progress=on_progress)
+    elif remote is not None:
+        _log.info("%d processes scan %d remote shards", workers, len(tasks))
+        yield from scan_in_processes(
+            tasks, how.format, num_workers=workers, on_progress=on_progress,
+            store=remote, num_at_once=num_requests_each(workers), traffic=how.traffic,
+        )  # fmt: skip
     elif not store.reads_ahead:
         yield from scan_in_threads(tasks, how.format, ScanReads(store, traffic=how.traffic), on_progress=on_progress)
     else:

@@ -22,6 +22,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.shard_format import BesideFormat, Format
 from shoal.indexing.scan.costs import REACH_BYTES
 from shoal.indexing.scan.first_requests import FirstRequests, first_requests
+from shoal.indexing.scan.remote_processes import num_remote_processes, num_requests_in_all
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES, NUM_REQUESTS
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.interpreters import usable_processors
@@ -121,7 +122,7 @@ def estimate_indexing(
     times the latency of the store. With None that is done only if the listing leaves open whether indexing takes long.
     ``request_seconds`` and ``bytes_per_second`` are those of the store, if they are known; else a look measures the
     former, and the latter is taken to be between 50 MB/s and 10 Gbit/s. ``processors`` (default: those that this
-    process may use) scan local files.
+    process may use) scan files, and remote shards from 1 GiB on.
 
     Raises `StorageError`: a shard that was looked at could not be read.
 
@@ -221,16 +222,19 @@ class _Clock:
         return self.cost(work, self.paces[1], _USUAL_PROCESSORS).seconds
 
     def cost(self, work: _Work, speeds: _Speeds, processors: int) -> IndexingCost:
-        """Return what work costs. Threads, which scan remote shards, take turns at all but decompressing."""
+        """Return what work costs. Threads take turns at all but decompressing, and so do those of a remote scan."""
         num_shards = max(1, self.num_shards)
-        at_once = processors if self.is_local else NUM_REQUESTS
+        remote = 0
+        if not self.is_local:
+            remote = num_remote_processes(processors, num_shards=num_shards, num_bytes=self.most_bytes)
+        at_once = processors if self.is_local else num_requests_in_all(remote)
         requests = max(work.num_requests / at_once, work.num_in_turn)
         read_bytes = min(self.most_bytes, round(work.read_bytes))
         per_second = _LOCAL_PER_SECOND if self.is_local else _REMOTE_PER_SECOND
         if self.codec is not None:
             per_second = _SLOW_CODECS.get(self.codec, _DECOMPRESSED_PER_SECOND)
         shard_seconds = _LOCAL_SHARD_SECONDS if self.is_local else _REMOTE_SHARD_SECONDS
-        shares = min(processors, num_shards) if self.is_local or self.codec is not None else 1
+        shares = min(processors, num_shards) if self.is_local or self.codec is not None else max(1, remote)
         cpu_seconds = read_bytes / per_second + (num_shards * shard_seconds if work.num_requests else 0.0)
         seconds = max(requests * speeds.request_seconds, read_bytes / speeds.bytes_per_second, cpu_seconds / shares)
         return IndexingCost(0 if self.is_local else round(work.num_requests), read_bytes, seconds)

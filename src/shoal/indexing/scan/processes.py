@@ -1,7 +1,8 @@
-"""Scanning of local shards in worker processes: the parent's side."""
+"""Scanning of shards in worker processes: the parent's side."""
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -9,11 +10,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import ShardScan
+from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.scan.scan_frames import error_of, read_frame, write_frame
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.interpreters import start_python
@@ -30,29 +33,44 @@ def scan_in_processes(
     *,
     num_workers: int,
     on_progress: Callable[[ScanTask, int], None],
+    store: bytes | None = None,
+    num_at_once: int = 1,
+    traffic: ScanTraffic | None = None,
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard in one of ``num_workers`` processes, and yield the scans in the order in which they finish.
 
+    Shards are files of this machine, one at a time in each process; or objects in ``store``, of which each process
+    scans ``num_at_once`` side by side, by as many requests. What these take is added to ``traffic``.
+
     ``on_progress`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
     ends, for whatever reason, no process and no thread is left. Raises `ShoalError`: an error of a worker, of its
-    original type; or a worker ended, in which case the signal and shard are named.
+    original type; or a worker ended, in which case the signal and a shard that it worked on are named.
     """
     num_workers = min(num_workers, len(tasks))
     waiting: queue.SimpleQueue[ScanTask | None] = queue.SimpleQueue()
     for task in [*tasks, *[None] * num_workers]:
         waiting.put(task)
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    common = {
+        "parent": os.getpid(),
+        "format": format.name,
+        "options": options_of(format),
+        "num_at_once": num_at_once,
+        "store": None if store is None else store.hex(),
+    }
     processes: list[subprocess.Popen[bytes]] = []
     threads: list[threading.Thread] = []
     try:
         for _ in range(num_workers):
             processes.append(start_python(_WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-            conversation = (processes[-1], format, waiting, answers)
+            conversation = (processes[-1], common, waiting, answers)
             threads.append(threading.Thread(target=_converse, args=conversation, name="shoal-index", daemon=True))
             threads[-1].start()
         left = len(tasks)
         while left:
             task, header, scan = answers.get()
+            if traffic is not None and "traffic" in header:
+                traffic.add(ScanTraffic(**header["traffic"]))
             if scan is not None:
                 left -= 1
                 yield task, scan
@@ -76,26 +94,36 @@ def scan_in_processes(
 
 def _converse(
     process: subprocess.Popen[bytes],
-    format: Format,  # noqa: A002
+    common: dict[str, Any],
     waiting: queue.SimpleQueue[ScanTask | None],
     answers: queue.SimpleQueue[_Answer],
 ) -> None:
-    """Send one worker task after task; runs in a thread, which ends when no task is left or the worker is gone."""
+    """Keep one worker supplied with tasks; runs in a thread, which ends when none is left or the worker is gone."""
     if process.stdin is None or process.stdout is None:
         return
-    while (task := waiting.get()) is not None:
-        frame = None
+    tasks = iter(waiting.get, None)
+    given: dict[int, ScanTask] = {}
+    messages = [common]
+    while True:
+        for task in islice(tasks, common["num_at_once"] - len(given)):
+            given[task.number] = task
+            messages.append(asdict(task))
+        if not given:
+            return
         try:
-            write_frame(process.stdin, {"format": format.name, "options": options_of(format), "task": asdict(task)})
-            while (frame := read_frame(process.stdout)) is not None:
-                answers.put((task, *frame))
-                if frame[0]["kind"] != "progress":
-                    break
+            for message in messages:
+                write_frame(process.stdin, message)
+            frame = read_frame(process.stdout)
         except (OSError, ValueError):
             frame = None
         if frame is None:
-            answers.put((task, _header_of_exit(process.wait(), task), None))
+            lost = next(iter(given.values()))
+            answers.put((lost, _header_of_exit(process.wait(), lost), None))
             return
+        messages.clear()
+        header, scan = frame
+        number = header["number"]
+        answers.put((given[number] if header["kind"] == "progress" else given.pop(number), header, scan))
 
 
 def _header_of_exit(status: int, task: ScanTask) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -48,6 +48,11 @@ class ScanTraffic:
     read_bytes: int = 0
     shard_bytes: int = 0
     num_retries: int = 0
+
+    def add(self, other: ScanTraffic) -> None:
+        """Add what other reads took."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def __str__(self) -> str:
         what = "headers only" if 2 * self.read_bytes < self.shard_bytes else "payloads too"
@@ -90,6 +95,12 @@ class ScanReads:
             self.traffic.num_requests += 1
             self.traffic.read_bytes += len(data)
         return data
+
+    def take_traffic(self) -> ScanTraffic:
+        """Return the traffic so far, and begin again from none."""
+        with self._lock:
+            taken, self.traffic = self.traffic, ScanTraffic()
+        return taken
 
     def _retried(self, _: StorageError) -> None:
         with self._lock:
@@ -221,38 +232,62 @@ def scan_in_threads(
 
     Raises `ShardError`: a shard cannot be parsed; `StorageError`: bytes could not be read.
     """
-    if not tasks:
-        return
     side_by_side = min(num_requests, len(tasks))
-    answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+    answers = answers_in_threads(iter(tasks), format, reads, side_by_side=side_by_side, num_requests=num_requests)
+    with closing(answers):
+        for task, answer in answers:
+            if isinstance(answer, int):
+                on_progress(task, answer)
+            elif isinstance(answer, Exception):
+                raise answer
+            else:
+                yield task, answer
+
+
+def answers_in_threads(
+    tasks: Iterator[ScanTask],
+    format: Format,  # noqa: A002
+    reads: ScanReads,
+    *,
+    side_by_side: int,
+    num_requests: int,
+) -> Generator[_Answer]:
+    """Scan shards through ``reads``, so many of them side by side, and yield for each what comes of it.
+
+    That is the number of bytes that are done, now and then, and in the end the scan or an error. Threads take the tasks
+    from the iterator, which must bear that. When the iteration ends, for whatever reason, no thread is left.
+    """
+    if not side_by_side:
+        return
+    answers: queue.SimpleQueue[_Answer | None] = queue.SimpleQueue()
     scanners = ThreadPoolExecutor(side_by_side, thread_name_prefix="shoal-scan")
     streams = ThreadPoolExecutor(num_requests, thread_name_prefix="shoal-scan-read")
-    waiting = iter(tasks)
+    num_at_once = num_requests // side_by_side
 
     def scan_each() -> None:
-        for task in waiting:
-            if reads.stopping.is_set():
-                return
-            num_at_once = num_requests // side_by_side
-            reading = ScanReading(
-                reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once, format=format
-            )
-            _scan(task, format, reading, reads, answers)
+        try:
+            for task in tasks:
+                if reads.stopping.is_set():
+                    return
+                reading = ScanReading(
+                    reads, task.path, task.num_bytes, threads=streams, num_at_once=num_at_once, format=format
+                )
+                _scan(task, format, reading, reads, answers.put)
+        finally:
+            answers.put(None)
 
     try:
         for _ in range(side_by_side):
             scanners.submit(scan_each)
-        left = len(tasks)
+        left = side_by_side
         while left:
-            task, answer = answers.get()
-            if isinstance(answer, int):
-                on_progress(task, answer)
+            found = answers.get()
+            if found is None:
+                left -= 1
                 continue
-            if isinstance(answer, Exception):
-                raise answer
-            left -= 1
-            reads.traffic.shard_bytes += task.num_bytes
-            yield task, answer
+            if isinstance(found[1], ShardScan):
+                reads.traffic.shard_bytes += found[0].num_bytes
+            yield found
     finally:
         # Also on Ctrl-C, and if the consumer stops early.
         reads.stopping.set()
@@ -267,15 +302,15 @@ def _scan(
     format: Format,  # noqa: A002
     reading: ScanReading,
     reads: ScanReads,
-    answers: queue.SimpleQueue[_Answer],
+    answer: Callable[[_Answer], None],
 ) -> None:
     def on_progress(done_bytes: int) -> None:
-        answers.put((task, done_bytes))
+        answer((task, done_bytes))
 
     try:
         scan = scan_shard(task, format, reading, read_range=reads.fetch, on_progress=on_progress, is_local=False)
-        answers.put((task, scan))
+        answer((task, scan))
     except Exception as error:  # noqa: BLE001  # raised in the thread that consumes the scans
-        answers.put((task, error))
+        answer((task, error))
     finally:
         reading.close()
