@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls, make_shards
 from tests.samples import write_jsonl, write_tar
+from tests.stream.made import write_tars
 
 import shoal
+from shoal.cli.main import main
+from shoal.indexing import indexing_estimate
+from shoal.testing import RangeServer
 
 
 @pytest.fixture
@@ -64,6 +69,33 @@ def test_the_first_samples_of_an_order(
     dataset = shoal.open(data).shuffle(**order)  # type: ignore[arg-type]
     lines = calls.json_lines("head", data, "-n", 20, *words)
     assert [line["id"] for line in lines] == dataset.ids(epoch, 0, 20).tolist()
+
+
+def test_of_shards_without_an_index_only_the_first_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], calls: Calls
+) -> None:
+    """The first samples come at once, however long an index of all shards would take."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(indexing_estimate, "LONG_SECONDS", -1.0)
+    directory = write_tars(tmp_path / "data", [0, 2, 0, 3, 1, *[5] * 20])
+    with RangeServer(directory) as server:
+        source = f"{server.url}/s-{{000..024}}.tar"
+        for num_samples, num_shards in ((1, 3), (2, 3), (6, 7), (26, 15)):
+            server.clear()
+            capsys.readouterr()
+            assert main(["head", source, "-n", str(num_samples), "--json"]) == 0
+            out, err = capsys.readouterr()
+            lines = [json.loads(line) for line in out.splitlines()]
+            assert f"looked at {num_shards} of 25 shards, which have no index" in err
+            asked = Counter(exchange.path for exchange in server.exchanges if exchange.path.endswith(".tar"))
+            # Each is looked at, and three are read to estimate the time.
+            assert sum(number > 1 for number in asked.values()) <= num_shards + 3
+            whole = shoal.open(directory)
+            places = [whole.stream.spec.opened.index.place(number) for number in range(num_samples)]
+            assert [line["id"] for line in lines] == list(range(num_samples))
+            assert [line["key"] for line in lines] == [whole[number]["__key__"] for number in range(num_samples)]
+            assert [(line["shard"], line["first_byte"], line["end_byte"]) for line in lines] == places
+        assert len(calls.json_lines("head", source, "-n", 1000)) == 106
 
 
 def test_samples_by_id_and_at_the_end(data: Path, calls: Calls) -> None:

@@ -47,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ids is not None and options:
         msg = f"{options[0]} chooses an order, and --ids names samples, which are the same in any order"
         raise UsageError(msg, hint="leave out one of them")
-    dataset = requested_dataset(arguments, in_order=bool(options))
     ids = arguments.ids
+    num_first = arguments.n if ids is None and not options else None
+    dataset = requested_dataset(arguments, in_order=bool(options), num_first=num_first)
     if ids is None:
         ids = dataset.ids(arguments.epoch or 0, 0, min(arguments.n, dataset.num_samples)).tolist()
     dataset = decoded(dataset, arguments)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from shoal.cli.display.progress_bar import Progress
+from shoal.cli.output import complain
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.format_registry import FORMATS
 from shoal.formats.shard_format import Format
 from shoal.formats.tokens.token_files import options_in_name
 from shoal.hints import did_you_mean
-from shoal.indexing.open_source import open_source
+from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import Opened
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.store_of_url import DEADLINE, deadline_of
@@ -107,11 +108,16 @@ def refuse_mixture(arguments: argparse.Namespace) -> None:
         raise UsageError(msg, hint="name one of its sources; mix, head, trace, audit and bench take the file")
 
 
-def open_requested(arguments: argparse.Namespace) -> tuple[Opened, bool]:
-    """Open the source, and return whether its index had to be built, which a progress bar shows."""
+def open_requested(arguments: argparse.Namespace, *, num_first: int | None = None) -> tuple[Opened, bool]:
+    """Open the source, and return whether its index had to be built, which a progress bar shows.
+
+    Where that would take long, and only the first ``num_first`` samples are wanted, the shards that hold them are
+    indexed and no others, which a note says.
+    """
     refuse_mixture(arguments)
+    note = ""
     with Progress(label="indexing", unit="bytes") as progress:
-        opened = open_source(
+        found = find_source(
             source_of(arguments),
             split=arguments.split,
             index=arguments.index,
@@ -119,12 +125,22 @@ def open_requested(arguments: argparse.Namespace) -> tuple[Opened, bool]:
             storage_options=storage_options_of(arguments),
             progress=progress.show_bytes,
         )
+        if isinstance(found, Opened):
+            opened = found
+        elif num_first is None or not (found.can_grow and found.estimate.takes_long):
+            opened = found.whole
+        else:
+            opened = found.beginning(max(1, num_first))
+            shown, every = opened.index.num_shards, len(found.making.infos)
+            note = f"note: looked at {shown} of {counted(every, 'shard')}, which have no index; `shoal index` makes one"
+    if note:
+        complain(note)
     return opened, progress.total is not None
 
 
-def open_with_samples(arguments: argparse.Namespace) -> Opened:
-    """Open the source, which must hold samples."""
-    opened, _ = open_requested(arguments)
+def open_with_samples(arguments: argparse.Namespace, *, num_first: int | None = None) -> Opened:
+    """Open the source, which must hold samples; ``num_first`` is that of `open_requested`."""
+    opened, _ = open_requested(arguments, num_first=num_first)
     if not opened.index.num_samples:
         msg = f"{printed(source_of(arguments))}: {counted(opened.index.num_shards, 'shard')} without a single sample"
         raise UsageError(msg, hint="`shoal info` shows what the shards hold instead")

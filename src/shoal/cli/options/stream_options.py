@@ -63,12 +63,15 @@ def requested_order(arguments: argparse.Namespace) -> OrderRequest:
     )
 
 
-def requested_dataset(arguments: argparse.Namespace, *, in_order: bool = True) -> Dataset:
-    """Open the source, which may be a mixture file, in the requested order; otherwise as it is stored."""
+def requested_dataset(arguments: argparse.Namespace, *, in_order: bool = True, num_first: int | None = None) -> Dataset:
+    """Open the source, which may be a mixture file, in the requested order; otherwise as it is stored.
+
+    ``num_first`` is that of `open_requested`.
+    """
     if names_mixture(arguments):
         return shuffled_mixture(arguments) if in_order else open_mixture(arguments)
     request = requested_order(arguments) if in_order else None
-    return Dataset(DatasetSpec.of(open_with_samples(arguments), request))
+    return Dataset(DatasetSpec.of(open_with_samples(arguments, num_first=num_first), request))
 
 
 def open_mixture(arguments: argparse.Namespace) -> MixedDataset:

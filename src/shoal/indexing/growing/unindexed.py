@@ -10,7 +10,9 @@ from pathlib import PurePath
 from shoal.figures import counted
 from shoal.formats.folder.reader import Folder
 from shoal.formats.shard_format import Format
+from shoal.index.assembly import joined
 from shoal.index.table import Index
+from shoal.indexing.build import index_of_tasks
 from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.indexing_estimate import IndexingEstimate, estimate_indexing
 from shoal.indexing.opened_dataset import Opened
@@ -63,6 +65,26 @@ class Unindexed:
     def whole(self) -> Opened:
         """All shards with their index, which is built first."""
         return self.opened(*self.making.cached_or_made())
+
+    def beginning(self, num_samples: int) -> Opened:
+        """Return the first shards that hold so many samples, with an index of these alone, which is not kept.
+
+        Their samples have the ids that they have among all. Twice as many shards are scanned each time. Raises what
+        `build_index` raises.
+        """
+        making, tasks = self.making, self.making.tasks()
+        parts: list[Index] = []
+        first = num_found = 0
+        while first < len(tasks) and num_found < num_samples:
+            some = tasks[first : 2 * first + 1]
+            part = index_of_tasks(
+                some, store=making.store, format=making.format, progress=making.progress,
+                asked=making.what.source.asked, keeps_scans=False, rows=making.what.rows,
+            )  # fmt: skip
+            parts.append(part)
+            first, num_found = first + len(some), num_found + part.num_samples
+        index = joined(parts, metadata=parts[0].metadata)
+        return self.opened(index, None, making.what.source.paths[:first])
 
     def opened(self, index: Index, index_path: str | None, paths: Sequence[str] | None = None) -> Opened:
         """Return shards with an index of them: all, or those of ``paths``."""
