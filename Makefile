@@ -7,6 +7,7 @@ TORCH := 2.13.0
 # Tests run side by side, a process for each core; "make test JOBS=0" runs them one after the other.
 JOBS ?= auto
 MEASURED := tests/memory tests/reading/test_memory.py # the memory of processes, with nothing beside them
+TYPES := tests/test_docs.py::test_the_example_of_a_format_has_types_that_hold # mypy, which "make check" runs
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -36,7 +37,8 @@ demo: .venv/demo ## make data, stream it shuffled, stop, resume elsewhere, and s
 
 test: .venv/stamp ## every test and every example in a docstring
 	$(BIN)/python -m compileall -q src # many tests start interpreters, which may not be allowed to keep what they compile
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules $(addprefix --ignore=,$(MEASURED) tests/integration) tests src/shoal
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules $(addprefix --ignore=,$(MEASURED) tests/integration) \
+	    --deselect $(TYPES) tests src/shoal
 	$(BIN)/python -m pytest $(MEASURED)
 
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show

@@ -12,12 +12,12 @@ ORDER = HOME / "src" / "shoal" / "errors.py"
 
 
 def test_tests_are_chosen_by_what_they_import() -> None:
-    tests = sorted((HOME / "tests").rglob("test_*.py"))
+    tests = sorted((HOME / "tests" / "storage").rglob("test_*.py"))
     chosen = chosen_tests({ORDER}, tests)
     assert module_of(ORDER) == "shoal.errors"
     assert chosen[-1] == ORDER  # its doctests
     assert all("shoal.errors" in imported_by(path) for path in chosen[:-1])
-    assert len(chosen) > 50
+    assert 10 < len(chosen) <= len(tests)
     changed = Path(__file__)
     assert chosen_tests({ORDER, changed}, tests)[0] == changed
     assert chosen_tests(set(), tests) == []
