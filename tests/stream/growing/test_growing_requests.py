@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,9 +67,6 @@ def test_a_process_that_only_waits_for_a_segment_indexes_no_others(server: Range
 
 
 def test_parts_do_not_wait_for_the_disk(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for thread in threading.enumerate():
-        if thread.name == "shoal-index-ahead":
-            thread.join(20)  # of another test, which keeps its index now
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", flushed.append)
     growing = growing_of(opened(server))
