@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=int, default=1024)
     parser.add_argument("--shard-kb", type=int, default=1000)
+    parser.add_argument("--link-mb", type=float, help="MB/s of all connections together (default: no limit)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("first", "job", "epoch"), nargs="+", default=("first", "job", "epoch"))
     parser.add_argument("--cold", action="store_true", help="count the imports of the fork server")
@@ -61,7 +62,7 @@ def main() -> None:
         data = Path(scratch, "data")
         num_bytes = make_tars(data, arguments.shards, arguments.shard_kb * 1000)
         print(f"{arguments.shards:,} tars, {num_bytes / 1e6:,.0f} MB, 20 ms, 60 MB/s a connection", flush=True)
-        with Quick(data, 20.0, 60.0) as server:
+        with Quick(data, 20.0, 60.0, arguments.link_mb) as server:
             bench = Bench(Path(scratch), server, arguments.shards, num_bytes, is_cold=arguments.cold)
             peers = () if arguments.without_webdataset else ("webdataset",)
             if "first" in arguments.only:

@@ -14,6 +14,7 @@ import argparse
 import heapq
 import itertools
 import json
+import math
 import os
 import select
 import socket
@@ -35,11 +36,13 @@ def main() -> None:
     parser.add_argument("directory")
     parser.add_argument("--latency-ms", type=float, default=20.0)
     parser.add_argument("--connection-mb", type=float, default=60.0, help="MB/s of each connection")
+    parser.add_argument("--link-mb", type=float, default=math.inf, help="MB/s of all connections together")
     arguments = parser.parse_args()
     server = QuickServer(
         arguments.directory,
         latency_seconds=arguments.latency_ms / 1000,
         bytes_per_second=arguments.connection_mb * 1e6,
+        link_bytes_per_second=arguments.link_mb * 1e6,
     )
     print(json.dumps(server.url), flush=True)
     server.run()
@@ -48,9 +51,11 @@ def main() -> None:
 class Quick:
     """The server in a process of its own, while a context lasts: its work must not count as the client's."""
 
-    def __init__(self, directory: Path, latency_ms: float, connection_mb: float) -> None:
+    def __init__(self, directory: Path, latency_ms: float, connection_mb: float, link_mb: float | None = None) -> None:
         self.directory = directory
         speed = ["--latency-ms", str(latency_ms), "--connection-mb", str(connection_mb)]
+        if link_mb is not None:
+            speed += ["--link-mb", str(link_mb)]
         self._command = [sys.executable, __file__, str(directory), *speed]
 
     def __enter__(self) -> Self:
@@ -76,8 +81,11 @@ class Quick:
 class QuickServer:
     """Serves the files below a directory; told by lines on its standard input, it says there what it was asked."""
 
-    def __init__(self, directory: str, *, latency_seconds: float, bytes_per_second: float) -> None:
+    def __init__(
+        self, directory: str, *, latency_seconds: float, bytes_per_second: float, link_bytes_per_second: float
+    ) -> None:
         self.latency_seconds, self.bytes_per_second = latency_seconds, bytes_per_second
+        self._link_bytes_per_second, self._link_free = link_bytes_per_second, 0.0
         self.files = Directory(directory)
         self.exchanges: list[tuple[str, int, int]] = []
         self.num_under_way = self.peak_concurrency = 0
@@ -115,6 +123,11 @@ class QuickServer:
     def later(self, due_seconds: float, call: Callable[[], None]) -> None:
         """Call at that time, or up to a millisecond after."""
         heapq.heappush(self._due, (due_seconds, next(self._count), call))
+
+    def over_the_link(self, num_bytes: int) -> float:
+        """Return when all connections together will have carried so many bytes more."""
+        self._link_free = max(self._link_free, time.monotonic()) + num_bytes / self._link_bytes_per_second
+        return self._link_free
 
     def began(self) -> None:
         """A request is under way, until `ended`."""
@@ -213,7 +226,8 @@ class Connection:
             end = min(first + PIECE_BYTES, len(body))
             self._is_last = first == end
             if not self._is_last:
-                self._server.later(began + end / rate, lambda: go_on(first, end))
+                due_seconds = max(began + end / rate, self._server.over_the_link(end - first))
+                self._server.later(due_seconds, lambda: go_on(first, end))
 
         follow(0)
         self._send()
