@@ -1,6 +1,6 @@
 """Several processes that scan remote shards: how many, how many requests of each, and the store that they read.
 
-Threads of one process parse about 200 MB/s of small samples, whatever the network brings, since they take turns.
+Threads of one process parse some 300 MB/s of small samples, whatever the network brings, since they take turns.
 """
 
 from __future__ import annotations
