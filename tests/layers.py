@@ -85,6 +85,9 @@ LIBRARIES = {
     "pyspark": ("shoal.pack", "shoal.cli.options.engine_options"),
 }
 
+# Modules that are not Python, and may be missing: each is asked for by one module, which says what is done without it.
+COMPILED = {"shoal.formats._cutting": "shoal.formats.compiled_cutting"}
+
 # The rooms in which threads run; a retry waits, and many objects are looked at side by side.
 _WITH_THREADS = (
     "shoal.processes",
@@ -213,7 +216,7 @@ def room_of(module: str, sources: Mapping[str, str]) -> str:
 
 def own_module(target: str, sources: Mapping[str, str]) -> str | None:
     """The module of ours that holds ``target`` (a module, or a name inside one), or None for foreign names."""
-    while target:
+    while target and target not in COMPILED:
         if target in sources:
             return target
         target = target.rpartition(".")[0]
@@ -268,6 +271,10 @@ def import_violations(module: str, imports: list[Import], sources: Mapping[str, 
         yield 1, f"{room!r} is no room of the house"
         return
     for item in imports:
+        if item.target in COMPILED:
+            if module != COMPILED[item.target]:
+                yield item.line, f"only {COMPILED[item.target]} imports {item.target}"
+            continue
         own = own_module(item.target, sources)
         if own is None:
             yield from foreign_violations(module, item)

@@ -25,13 +25,17 @@ TABLES = ("odd_tables", "columns", "column_kinds", "parquet_footer", "without_pa
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Tests, and the packages beside which they are run; ``left_out`` are those that cannot pass, with the reason."""
+    """Tests, and the packages beside which they are run; ``left_out`` are those that cannot pass, with the reason.
+
+    If it ``is_pure``, the compiled module is left out.
+    """
 
     name: str
     packages: tuple[str, ...]
     tests: tuple[str, ...]
     options: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    is_pure: bool = False
 
 
 def with_pandas() -> Suite:
@@ -41,15 +45,16 @@ def with_pandas() -> Suite:
 
 
 def oldest() -> Suite:
-    """All formats, with the oldest release of each optional package that pyproject.toml allows."""
+    """All formats, with the oldest release of each optional package that is allowed, and without what is compiled."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(line for name, lines in extras.items() if name != "dev" for line in lines)]
     wanted += [line for line in extras["dev"] if line.startswith(RUNNERS)]
     return Suite(
         "oldest",
-        tuple(line.replace(">=", "==") for line in wanted),
-        ("tests/formats", "tests/pack/test_repacking.py", "tests/pipeline/test_formats_of_batches.py"),
+        is_pure=True,
+        packages=tuple(line.replace(">=", "==") for line in wanted),
+        tests=("tests/formats", "tests/pack/test_repacking.py", "tests/pipeline/test_formats_of_batches.py"),
         left_out=(
             # pyarrow before 26 cannot read a missing list of a fixed size from Parquet.
             "tests/formats/test_columns.py::test_rows_are_those_of_the_table",
@@ -65,7 +70,7 @@ def oldest() -> Suite:
 def run(suite: Suite) -> int:
     """Make the environment if it is not there for these packages, and run the tests in it; pytest's exit code."""
     python = environment(ROOT / ".compat" / suite.name, suite.packages, options=suite.options)
-    by_path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    by_path = os.environ | {"PYTHONPATH": str(ROOT / "src"), "SHOAL_PURE_PYTHON": str(int(suite.is_pure))}
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *suite.tests]
     command += [f"--deselect={test}" for test in suite.left_out]
     ran = subprocess.run(command, cwd=ROOT, env=by_path, capture_output=True, text=True, check=False)

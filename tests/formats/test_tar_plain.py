@@ -1,4 +1,7 @@
-"""One plain sample out of known borders: the same as walking through all headers, or nothing at all."""
+"""One plain sample out of known borders: the same as walking through all headers, or nothing at all.
+
+All of it is true of the function in Python and of its compiled twin.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,13 @@ from numpy.typing import NDArray
 from tests.formats.tar_reference import parse_all, reference_groups, scan
 
 from shoal.errors import ShardError
+from shoal.formats.compiled_cutting import is_compiled, tar_sample
 from shoal.formats.shard_format import Span
 from shoal.formats.tar.headers_fast_path import read_plain_sample
 from shoal.formats.tar.reader import Tar
 
+READERS = {"python": read_plain_sample, "compiled": tar_sample}
+ALL_READERS = pytest.mark.parametrize("reader", READERS if is_compiled else ["python"])
 SIZES = st.lists(st.lists(st.integers(0, 2000), min_size=1, max_size=5), min_size=1, max_size=12)
 
 
@@ -36,16 +42,16 @@ def span(data: bytes) -> tuple[bytes, NDArray[np.int64]]:
     return data[: int(starts[-1])], starts
 
 
-def plain_samples(part: bytes, starts: NDArray[np.int64]) -> list[dict[str, object] | None]:
-    return [
-        read_plain_sample(part, begin, end) for begin, end in zip(starts.tolist(), starts[1:].tolist(), strict=False)
-    ]
+def plain_samples(part: bytes, starts: NDArray[np.int64], reader: str) -> list[dict[str, object] | None]:
+    read = READERS[reader]
+    return [read(part, begin, end) for begin, end in zip(starts.tolist(), starts[1:].tolist(), strict=False)]
 
 
+@ALL_READERS
 @given(sizes=SIZES, mtime=st.sampled_from([0, 1.5]))
-def test_the_same_as_the_long_way(sizes: list[list[int]], mtime: float) -> None:
+def test_the_same_as_the_long_way(reader: str, sizes: list[list[int]], mtime: float) -> None:
     data = archive(sizes, mtime=mtime)
-    samples = plain_samples(*span(data))
+    samples = plain_samples(*span(data), reader)
     assert None not in samples
     assert samples == reference_groups(data) == parse_all(data, scan(data), step=5)
 
@@ -55,17 +61,19 @@ SUFFIXES = ["bin", "JPG", "seg.Png", "\u03a3", "y__", "b\nc", "__url__", ""]
 KINDS = [tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.SYMTYPE]
 
 
-def test_what_was_known_before_makes_no_difference() -> None:
+@ALL_READERS
+def test_what_was_known_before_makes_no_difference(reader: str) -> None:
     """Suffixes and headers are recognized; so any two names must be read as by the parser, which remembers nothing."""
     blocks = [_header(f"{stem}.{suffix}", tarfile.REGTYPE) for stem in STEMS for suffix in SUFFIXES]
     blocks += [_header("a.bin", kind, owner) for kind in KINDS for owner in ("", "me")]
     # A directory in old archives, so that no bytes follow.
     blocks.append(_header("a.b/", tarfile.AREGTYPE, num_bytes=512) + _header("a.txt", tarfile.REGTYPE))
+    read = READERS[reader]
     for suffix in SUFFIXES:
-        read_plain_sample(_header(f"usual.{suffix}", tarfile.REGTYPE), 0, 512)
+        read(_header(f"usual.{suffix}", tarfile.REGTYPE), 0, 512)
     for first in blocks:
         for second in blocks:
-            sample = read_plain_sample(first + second, 0, len(first + second))
+            sample = read(first + second, 0, len(first + second))
             assert sample is None or sample == _walked(first + second), (first[:20], second[:20])
 
 
@@ -85,21 +93,24 @@ def _walked(data: bytes) -> dict[str, object] | None:
         return None
 
 
+@ALL_READERS
 @pytest.mark.parametrize("name", ["\u00e9", "long" * 30, "part/" * 30])
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
-def test_names_of_all_kinds(name: str, kind: int) -> None:
+def test_names_of_all_kinds(reader: str, name: str, kind: int) -> None:
     if kind == tarfile.USTAR_FORMAT and name.startswith("long"):
         pytest.skip("ustar has no such names")
     data = archive([[5, 6], [7, 8]], kind=kind, name=name)
     reference = reference_groups(data)
-    assert all(sample in (None, wanted) for sample, wanted in zip(plain_samples(*span(data)), reference, strict=True))
+    samples = plain_samples(*span(data), reader)
+    assert all(sample in (None, wanted) for sample, wanted in zip(samples, reference, strict=True))
     assert parse_all(data, scan(data)) == reference
 
 
-def test_every_flipped_bit_of_a_header_is_noticed() -> None:
+@ALL_READERS
+def test_every_flipped_bit_of_a_header_is_noticed(reader: str) -> None:
     data = archive([[600, 0], [3]], mtime=1.5)
     part, starts = span(data)
-    intact = plain_samples(part, starts)
+    intact = plain_samples(part, starts, reader)
     assert None not in intact
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         payloads = {byte for m in tar for byte in range(m.offset_data, m.offset_data + m.size)}
@@ -107,7 +118,7 @@ def test_every_flipped_bit_of_a_header_is_noticed() -> None:
         for flip in (1, 0x10):
             damaged = bytearray(part)
             damaged[place] ^= flip
-            for sample, wanted in zip(plain_samples(bytes(damaged), starts), intact, strict=True):
+            for sample, wanted in zip(plain_samples(bytes(damaged), starts, reader), intact, strict=True):
                 assert sample is None or sample == wanted, place
 
 

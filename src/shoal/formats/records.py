@@ -35,6 +35,9 @@ class BadRecordError(ValueError):
 DecodeRecord = Callable[[bytes], Sample]
 """A function that decodes the bytes of one sample, which owns its data; raises `BadRecordError` for invalid bytes."""
 
+CutRecord = Callable[[Buffer, int, int], Sample | None]
+"""A function that decodes the sample in ``data[start:end]``, or returns None for what is unusual or invalid."""
+
 
 def borders_in(
     buffer: Buffer, span: Span, walk: Callable[[], Sequence[int]], *, what: str = "samples"
@@ -66,10 +69,11 @@ class CutRecords:
     """Some consecutive samples, handed out by number; each is decoded on request.
 
     ``starts`` are their borders in ``buffer``, shape (len + 1,); ``crcs`` returns the layout CRCs, and ``columns``, if
-    given, the columns of `shoal.formats.shard_format.ColumnRecords`.
+    given, the columns of `shoal.formats.shard_format.ColumnRecords`. ``cut``, if given, decodes a sample where it lies,
+    or returns None for what ``decode`` must see.
     """
 
-    __slots__ = ("_columns", "_crcs", "_decode", "_first_byte", "_shard", "_view", "starts")
+    __slots__ = ("_columns", "_crcs", "_cut", "_decode", "_first_byte", "_shard", "_view", "starts")
 
     def __init__(
         self,
@@ -80,10 +84,11 @@ class CutRecords:
         decode: DecodeRecord,
         crcs: Callable[[], NDArray[np.uint32]],
         columns: Callable[[], Columns | None] | None = None,
+        cut: CutRecord | None = None,
     ) -> None:
         self._view, self.starts = buffer if type(buffer) is bytes else memoryview(buffer), starts
         self._shard, self._first_byte = span.shard, span.first_byte
-        self._decode, self._crcs, self._columns = decode, crcs, columns
+        self._decode, self._crcs, self._columns, self._cut = decode, crcs, columns, cut
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -101,8 +106,10 @@ class CutRecords:
 
         Raises `ShardError`: its bytes are invalid; the error has the byte of the shard where that shows.
         """
-        start = self.starts[number]
+        start, end = self.starts[number], self.starts[number + 1]
+        if self._cut is not None and (sample := self._cut(self._view, start, end)) is not None:
+            return sample
         try:
-            return self._decode(bytes(self._view[start : self.starts[number + 1]]))
+            return self._decode(bytes(self._view[start:end]))
         except BadRecordError as error:
             raise error.placed(self._shard, self._first_byte + int(start)) from None

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.formats.compiled_cutting import is_compiled
+
 _NO_COUNTS = ("of_workers", "throughput", "pins", "at_hand")
 _MEASURED = attrgetter("num_delivered", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
 
@@ -55,6 +57,7 @@ class Counters:
 
     ``peak_held_bytes`` is the most that was held of chunks, read ahead or in use. ``gives_views`` says whether values
     are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views alone.
+    ``is_compiled`` says whether samples of tar and MDS are cut by shoal's compiled module (`design/compiled.md`).
 
     Of the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and the
     bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and
@@ -124,8 +127,9 @@ class Counters:
         return counts
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts by name, whether values are views, and the rates and shares of the newest iterator."""
-        return self.counts() | {"gives_views": self.pins is not None} | (self.throughput or Throughput(self)).rates()
+        """Return the counts by name, how samples are made, and the rates and shares of the newest iterator."""
+        how = {"gives_views": self.pins is not None, "is_compiled": is_compiled}
+        return self.counts() | how | (self.throughput or Throughput(self)).rates()
 
 
 class Throughput:

@@ -229,6 +229,8 @@ _DECODERS: dict[str, Decode] = {
     "str_decimal": _decimal,
     **_with_lists({"jpeg": _image, "png": _image, "pil": _raw_image}),
 }
+COMPILED_KINDS: Mapping[Decode | None, int] = {_DECODERS["int"]: 1, _DECODERS["str"]: 2, _DECODERS["bytes"]: 3}
+"""The decoders that `shoal.formats._cutting` has, by the numbers that it gives them."""
 
 
 def encoding_for(value: Any) -> str:

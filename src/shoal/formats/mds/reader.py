@@ -20,10 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
+from shoal.formats.compiled_cutting import is_compiled, mds_sample
 from shoal.formats.field_columns import Columns, Kind, Record, wanted_of
-from shoal.formats.mds.encodings import NoFileError, StoredValue, array_of, decoder_of, files_of, fixed_bytes_of
+from shoal.formats.mds.encodings import (
+    COMPILED_KINDS,
+    NoFileError,
+    StoredValue,
+    array_of,
+    decoder_of,
+    files_of,
+    fixed_bytes_of,
+)
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
-from shoal.formats.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.records import BadRecordError, CutRecord, CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
@@ -101,7 +110,7 @@ class Mds:
         starts = borders_in(buffer, span, walk)
         crcs, decode = partial(offset_crcs, starts, span.first_byte), _decoder(columns)
         gathered = partial(_gathered, columns, buffer, starts)
-        return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, columns=gathered)
+        return CutRecords(buffer, starts, span, decode=decode, crcs=crcs, columns=gathered, cut=_cutter(columns))
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         """Read one sample, each large value by itself: the system copies it to where it stays.
@@ -256,6 +265,23 @@ def _known_columns(
 @lru_cache(maxsize=64)
 def _decoder(columns: tuple[_Column, ...]) -> _SampleDecoder:
     return _SampleDecoder(columns)
+
+
+@lru_cache(maxsize=64)
+def _cutter(columns: tuple[_Column, ...]) -> CutRecord | None:
+    """Return the compiled function that does what `_decoder` does; None if there is none."""
+    if not is_compiled:
+        return None
+    try:
+        decoders = [column.decode if column.is_wanted else None for column in columns]
+    except UsageError:  # raised again for the first sample
+        return None
+    sizes = [column.fixed_bytes for column in columns]
+    described = tuple(
+        (column.name, -1 if size is None else size, COMPILED_KINDS.get(decode, decode))
+        for column, size, decode in zip(columns, sizes, decoders, strict=True)
+    )
+    return partial(mds_sample, described, sizes.count(None))
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.formats.compiled_cutting import is_compiled, tar_sample
 from shoal.formats.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
 from shoal.formats.metadata.third_party_index import wrong_border
 from shoal.formats.shard_format import ReadBytes, Sample, Span, Unread
@@ -183,12 +184,13 @@ class TarRecords:
     wrong, causes one walk through the whole unit, by `_WalkedRecords`, which reads it in full or reports the error.
     """
 
-    __slots__ = ("_buffer", "_num_samples", "_payloads", "_slices", "_span", "_starts", "_walked")
+    __slots__ = ("_buffer", "_is_compiled", "_num_samples", "_payloads", "_slices", "_span", "_starts", "_walked")
 
     def __init__(self, buffer: Buffer, span: Span, payloads: memoryview | None = None) -> None:
         self._payloads = payloads
         self._slices = buffer if isinstance(buffer, bytes) else _sliceable(buffer)
         self._buffer = self._slices if isinstance(self._slices, bytes) else buffer
+        self._is_compiled = is_compiled and payloads is None and type(self._slices) is bytes
         self._span = span
         shard, first_byte, self._num_samples, starts, head = span
         self._starts = starts
@@ -213,7 +215,10 @@ class TarRecords:
         """
         starts = self._starts
         if self._walked is None and starts is not None:
-            sample = read_plain_sample(self._slices, starts[number], starts[number + 1], self._payloads)
+            start, end = starts[number], starts[number + 1]
+            sample: Sample | None = tar_sample(self._slices, start, end) if self._is_compiled else None
+            if sample is None:
+                sample = read_plain_sample(self._slices, start, end, self._payloads)
             if sample is not None:
                 return sample
         return self._all().sample(number)

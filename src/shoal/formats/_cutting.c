@@ -1,0 +1,367 @@
+/* Samples cut out of the bytes of a chunk: the compiled twin of `tar/headers_fast_path.py` and `mds/reader.py`.
+ *
+ * A function returns the sample that its twin returns, or None for whatever is unusual or wrong in any way; the caller
+ * then asks the twin, which reads it in full or says what is wrong. So no rule stands here alone, and a mistake here that
+ * refuses too much costs time and nothing else.
+ *
+ * Limited API: one wheel of a platform serves each Python from 3.11 on.
+ */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK 512
+#define MOST_SUFFIXES 64
+#define SUFFIX_BYTES 24
+#define NAME_BYTES 100
+#define PREFIX_BYTES 155
+
+/* A suffix as it is written in names of members, and the field that it names. */
+typedef struct {
+    Py_ssize_t length;
+    char bytes[SUFFIX_BYTES];
+    PyObject *field;
+} Suffix;
+
+typedef struct {
+    PyObject *key; /* "__key__" */
+    int num_suffixes;
+    Suffix suffixes[MOST_SUFFIXES];
+} State;
+
+/* The number in `count` octal digits; -1 if another byte is among them. */
+static int64_t
+octal(const unsigned char *digits, int count)
+{
+    int64_t value = 0;
+    for (int i = 0; i < count; i++) {
+        unsigned digit = (unsigned)digits[i] - '0';
+        if (digit > 7)
+            return -1;
+        value = value << 3 | digit;
+    }
+    return value;
+}
+
+static int
+is_end(unsigned char byte)
+{
+    return byte == 0 || byte == ' ';
+}
+
+/* The size that a header gives, if it is written as usual and the checksum is right; else -1. */
+static int64_t
+checked_size(const unsigned char *header)
+{
+    int64_t stated = octal(header + 148, 6);
+    if (stated < 0 || !is_end(header[154]) || !is_end(header[155]) || !is_end(header[135]))
+        return -1;
+    uint32_t sum = 8 * ' ';
+    for (int i = 0; i < BLOCK; i++)
+        sum += header[i];
+    for (int i = 148; i < 156; i++)
+        sum -= header[i];
+    return sum == (uint32_t)stated ? octal(header + 124, 11) : -1;
+}
+
+static int
+holds(const char *bytes, Py_ssize_t length, const char *word)
+{
+    Py_ssize_t width = (Py_ssize_t)strlen(word);
+    for (const char *at = bytes; length - (at - bytes) >= width; at++) {
+        at = memchr(at, word[0], (size_t)(length - (at - bytes) - width + 1));
+        if (at == NULL)
+            return 0;
+        if (memcmp(at, word, (size_t)width) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* A new reference to the field of a suffix, its lower case; NULL without an error if it is not short and ASCII. */
+static PyObject *
+field_of(State *state, const char *suffix, Py_ssize_t length)
+{
+    char lower[SUFFIX_BYTES];
+    for (int i = 0; i < state->num_suffixes; i++) {
+        Suffix *known = &state->suffixes[i];
+        if (known->length == length && memcmp(known->bytes, suffix, (size_t)length) == 0)
+            return Py_NewRef(known->field);
+    }
+    if (length >= SUFFIX_BYTES)
+        return NULL;
+    for (Py_ssize_t i = 0; i < length; i++) {
+        unsigned char byte = (unsigned char)suffix[i];
+        if (byte >= 128)
+            return NULL;
+        lower[i] = (char)(byte >= 'A' && byte <= 'Z' ? byte + 32 : byte);
+    }
+    PyObject *field = PyUnicode_DecodeUTF8(lower, length, NULL);
+    if (field == NULL)
+        return NULL;
+    PyUnicode_InternInPlace(&field);
+    if (state->num_suffixes < MOST_SUFFIXES) {
+        Suffix *known = &state->suffixes[state->num_suffixes++];
+        known->length = length;
+        memcpy(known->bytes, suffix, (size_t)length);
+        known->field = Py_NewRef(field);
+    }
+    return field;
+}
+
+/* Fill the sample from the members in [start, end); 1 if it is whole, 0 if the twin must read it, -1 on an error. */
+static int
+add_members(State *state, PyObject *sample, const char *data, Py_ssize_t start, Py_ssize_t end)
+{
+    char joined[PREFIX_BYTES + 1 + NAME_BYTES]; /* prefix, slash and name */
+    char first[PREFIX_BYTES + 1 + NAME_BYTES];  /* the key of the first member */
+    Py_ssize_t first_length = -1, at = start;
+    while (at < end) {
+        if (end - at < BLOCK)
+            return 0;
+        const char *header = data + at;
+        int64_t size = checked_size((const unsigned char *)header);
+        Py_ssize_t payload = at + BLOCK;
+        if (size < 0 || size > end - payload)
+            return 0;
+        Py_ssize_t next = payload + (Py_ssize_t)((size + BLOCK - 1) & -BLOCK);
+        char kind = header[156];
+        if (next > end)
+            return 0;
+        at = next;
+        if (kind == 'x') {
+            const char *records = data + payload;
+            if (next >= end || holds(records, (Py_ssize_t)size, "path=") || holds(records, (Py_ssize_t)size, "size=") ||
+                holds(records, (Py_ssize_t)size, "GNU.sparse."))
+                return 0;
+            continue;
+        }
+        if (kind != '0' && kind != 0 && kind != '7')
+            return 0;
+        const char *name = header;
+        Py_ssize_t length = (Py_ssize_t)strnlen(header, NAME_BYTES + 1);
+        if (length > NAME_BYTES || length == 0)
+            return 0;
+        if (header[345] && memcmp(header + 257, "ustar", 6) == 0) {
+            Py_ssize_t before = (Py_ssize_t)strnlen(header + 345, PREFIX_BYTES);
+            memcpy(joined, header + 345, (size_t)before);
+            joined[before] = '/';
+            memcpy(joined + before + 1, header, (size_t)length);
+            name = joined;
+            length += before + 1;
+        }
+        if (kind == 0 && name[length - 1] == '/')
+            return 0;
+        if ((name[0] == '_' && length > 1 && name[1] == '_') || memchr(name, '\n', (size_t)length) != NULL)
+            return 0;
+        Py_ssize_t slash = length;
+        while (slash > 0 && name[slash - 1] != '/')
+            slash--;
+        const char *dot = memchr(name + slash, '.', (size_t)(length - slash));
+        if (dot == NULL)
+            continue; /* a member without an extension belongs to no sample */
+        Py_ssize_t stem = dot - name;
+        if (stem == slash)
+            return 0;
+        if (first_length < 0) {
+            PyObject *key = PyUnicode_DecodeUTF8(name, stem, "surrogateescape");
+            if (key == NULL)
+                return -1;
+            int failed = PyDict_SetItem(sample, state->key, key);
+            Py_DECREF(key);
+            if (failed)
+                return -1;
+            memcpy(first, name, (size_t)stem);
+            first_length = stem;
+        }
+        else if (stem != first_length || memcmp(first, name, (size_t)stem) != 0)
+            return 0;
+        PyObject *field = field_of(state, dot + 1, length - stem - 1);
+        if (field == NULL)
+            return PyErr_Occurred() ? -1 : 0;
+        Py_ssize_t before = PyDict_Size(sample);
+        PyObject *value = PyBytes_FromStringAndSize(data + payload, (Py_ssize_t)size);
+        int failed = value == NULL || PyDict_SetItem(sample, field, value);
+        Py_XDECREF(value);
+        int again = !failed && (PyDict_Size(sample) == before || PyUnicode_CompareWithASCIIString(field, "__url__") == 0);
+        Py_DECREF(field);
+        if (failed)
+            return -1;
+        if (again)
+            return 0;
+    }
+    return first_length >= 0;
+}
+
+/* tar_sample(data, start, end) */
+static PyObject *
+tar_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
+{
+    if (num_args != 3 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "tar_sample(data: bytes, start: int, end: int)");
+        return NULL;
+    }
+    Py_ssize_t start = PyNumber_AsSsize_t(args[1], PyExc_OverflowError), end = PyNumber_AsSsize_t(args[2], PyExc_OverflowError);
+    if (PyErr_Occurred())
+        return NULL;
+    if (start < 0 || end < start || end > PyBytes_Size(args[0]))
+        Py_RETURN_NONE;
+    PyObject *sample = PyDict_New();
+    if (sample == NULL)
+        return NULL;
+    int whole = add_members(PyModule_GetState(module), sample, PyBytes_AsString(args[0]), start, end);
+    if (whole > 0)
+        return sample;
+    Py_DECREF(sample);
+    if (whole < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static uint32_t
+u32(const char *at)
+{
+    const unsigned char *b = (const unsigned char *)at;
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+
+/* How values are made of their bytes, where no function of Python is called; the numbers of `mds/encodings.py`. */
+enum { INTEGER = 1, TEXT = 2, BYTES = 3 };
+
+static PyObject *
+value_of(PyObject *kind, const char *at, Py_ssize_t size)
+{
+    if (PyLong_Check(kind)) {
+        switch (PyLong_AsLong(kind)) {
+        case INTEGER: {
+            if (size != 8) {
+                PyErr_SetString(PyExc_ValueError, "an integer has 8 bytes");
+                return NULL;
+            }
+            uint64_t low = u32(at), high = u32(at + 4);
+            return PyLong_FromLongLong((int64_t)(high << 32 | low));
+        }
+        case TEXT:
+            return PyUnicode_DecodeUTF8(at, size, NULL);
+        default:
+            return PyBytes_FromStringAndSize(at, size);
+        }
+    }
+    PyObject *stored = PyBytes_FromStringAndSize(at, size);
+    if (stored == NULL)
+        return NULL;
+    PyObject *value = PyObject_CallFunctionObjArgs(kind, stored, NULL);
+    Py_DECREF(stored);
+    return value;
+}
+
+/* Fill the sample from the values in [start, end), as add_members does. A column is (name, size or -1, kind): where the
+ * size is -1, it is one of the sizes at the start; a kind is one of the above, a function of bytes, or None: not wanted. */
+static int
+add_columns(PyObject *sample, PyObject *columns, Py_ssize_t num_sizes, const char *data, Py_ssize_t start, Py_ssize_t end)
+{
+    Py_ssize_t num_columns = PyTuple_Size(columns);
+    const char *sizes = data + start;
+    Py_ssize_t at = start + 4 * num_sizes;
+    if (num_columns < 0)
+        return -1;
+    if (at > end)
+        return 0;
+    for (Py_ssize_t i = 0; i < num_columns; i++) {
+        PyObject *column = PyTuple_GetItem(columns, i); 
+        PyObject *name, *kind;
+        Py_ssize_t size;
+        if (column == NULL || (name = PyTuple_GetItem(column, 0)) == NULL || (kind = PyTuple_GetItem(column, 2)) == NULL)
+            return -1;
+        size = PyLong_AsSsize_t(PyTuple_GetItem(column, 1));
+        if (size < 0) {
+            if (PyErr_Occurred())
+                return -1;
+            size = (Py_ssize_t)u32(sizes);
+            sizes += 4;
+        }
+        if (size > end - at)
+            return 0;
+        if (kind != Py_None) {
+            PyObject *value = value_of(kind, data + at, size);
+            int failed = value == NULL || PyDict_SetItem(sample, name, value);
+            Py_XDECREF(value);
+            if (failed)
+                return -1;
+        }
+        at += size;
+    }
+    return at == end;
+}
+
+/* mds_sample(columns, num_sizes, data, start, end) */
+static PyObject *
+mds_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
+{
+    (void)module;
+    if (num_args != 5) {
+        PyErr_SetString(PyExc_TypeError, "mds_sample(columns, num_sizes, data, start, end)");
+        return NULL;
+    }
+    Py_ssize_t num_sizes = PyNumber_AsSsize_t(args[1], PyExc_OverflowError), start = PyNumber_AsSsize_t(args[3], PyExc_OverflowError), end = PyNumber_AsSsize_t(args[4], PyExc_OverflowError);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_buffer view;
+    if (PyObject_GetBuffer(args[2], &view, PyBUF_SIMPLE))
+        return NULL;
+    PyObject *sample = PyDict_New();
+    int whole = sample == NULL ? -1 : 0;
+    if (sample != NULL && 0 <= start && start <= end && end <= view.len)
+        whole = add_columns(sample, args[0], num_sizes, view.buf, start, end);
+    PyBuffer_Release(&view);
+    if (whole > 0)
+        return sample;
+    Py_XDECREF(sample);
+    if (whole < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL; /* an interrupt */
+        PyErr_Clear(); /* the twin meets it again, and says where */
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"tar_sample", (PyCFunction)(void (*)(void))tar_sample, METH_FASTCALL,
+     "Return the sample in data[start:end], bytes of a tar, as `read_plain_sample` does."},
+    {"mds_sample", (PyCFunction)(void (*)(void))mds_sample, METH_FASTCALL,
+     "Return the sample in data[start:end], bytes of an MDS shard; columns are (name, size or -1, kind)."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+exec_module(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    state->key = PyUnicode_InternFromString("__key__");
+    state->num_suffixes = 0;
+    return state->key == NULL ? -1 : 0;
+}
+
+static void
+free_module(void *module)
+{
+    State *state = PyModule_GetState(module);
+    if (state == NULL)
+        return;
+    Py_CLEAR(state->key);
+    for (int i = 0; i < state->num_suffixes; i++)
+        Py_CLEAR(state->suffixes[i].field);
+    state->num_suffixes = 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, exec_module}, {0, NULL}};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_cutting", NULL, sizeof(State), methods, slots, NULL, NULL, free_module};
+
+PyMODINIT_FUNC
+PyInit__cutting(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,25 @@
+"""The compiled module that cuts samples out of bytes, where it was built; without it Python does the same.
+
+What is compiled has a twin in Python that is asked wherever the module returns None, and in its place where it is
+missing: `tar_sample` and `mds_sample` are None then. ``SHOAL_PURE_PYTHON=1`` in the environment leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+try:
+    from shoal.formats import _cutting
+
+    _module: Any = _cutting
+except ImportError:  # no compiler was there, and no wheel for this platform
+    _module = None
+if os.environ.get("SHOAL_PURE_PYTHON", "0") not in ("", "0"):
+    _module = None
+
+is_compiled = _module is not None
+"""Whether the module is used."""
+
+tar_sample: Any = getattr(_module, "tar_sample", None)
+mds_sample: Any = getattr(_module, "mds_sample", None)
