@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,8 @@ STAGES: dict[str, Callable[[Dataset], Dataset]] = {
     "as stored": lambda ds: ds,
     "with ids": lambda ds: ds.with_ids(),
     "as numpy": lambda ds: ds.format("numpy"),
+    "decoded": lambda ds: ds.decode(),
+    "decoded with ids": lambda ds: ds.decode().with_ids(),
     "of two ranks": lambda ds: ds.partition(rank=1, world_size=2),
 }
 
@@ -169,6 +173,25 @@ def test_an_error_comes_at_its_sample(tmp_path: Path, kind: str) -> None:
     with pytest.raises(ShardError) as again:
         next(iterator)
     assert again.value is found.value
+
+
+def test_an_error_of_a_decoder_comes_at_its_sample(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(NUM_SAMPLES):
+            data = b"none" if number == 205 else str(number).encode()
+            info = tarfile.TarInfo(f"{number:04d}.cls")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    ds = open_finely(tmp_path, extent_bytes=8192).shuffle(seed=4, window="64KiB")
+    place = ds.ids().tolist().index(205)
+    decoded = ds.decode()
+    iterator = iter(decoded)
+    before: list[Any] = []
+    with pytest.raises(ShardError, match="'cls'"):
+        before.extend(iterator)
+    assert [sample["cls"] for sample in before] == ds.ids(stop=place).tolist()
+    assert iterator.state_dict()["position"] == decoded.stats()["num_samples"] == place
+    assert place % 64
 
 
 def test_lists_are_short_and_of_few_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -476,7 +476,7 @@ def _name_of(function: Callable[[Any], Any]) -> str:
 
 
 def _fields(sample: Any, verb: str) -> Mapping[str, Any]:
-    if not isinstance(sample, Mapping):
+    if type(sample) is not dict and not isinstance(sample, Mapping):  # the latter takes 0.3 us
         msg = f"{verb} needs samples that are dicts; got {type(sample).__name__}"
         raise UsageError(msg, hint="put it before map() or to_tuple() that makes something else of a sample")
     return sample

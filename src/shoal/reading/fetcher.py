@@ -111,6 +111,8 @@ class Fetcher:
     def read_ahead(self, units: NDArray[np.int64] = _NO_UNITS) -> None:
         """Read these units next, after those given before; request as many as fit into the read-ahead."""
         self._planned.extend(units[i : i + _PLANNED_AT_ONCE] for i in range(0, len(units), _PLANNED_AT_ONCE))
+        if not self._memory.has_room(self._readers.group_bytes):  # as a rule, and this is asked for each unit
+            return
         take = self._pending.popleft
         for group in groups_with_room(self._memory, self._readers.group_bytes, first=self._next, take=take):
             self._request(group)
@@ -121,22 +123,20 @@ class Fetcher:
         """Yield the samples with these ids, in order, in lists of those that are in memory when the first is wanted.
 
         ``units`` hold the samples; each is released after the sample for which ``last`` is True, and ``drops`` are
-        released before the first sample. So nobody waits for a unit before a sample of it is due, and an error comes
-        at its sample.
+        released before the first sample. Units of this machine are read on the way; nobody waits for a remote one
+        before a sample of it is due. An error comes at its sample.
         """
-        taken = self._taken
+        taken, waits = self._taken, not self.opened.store.reads_ahead
         for unit in drops:
             self.release(unit)
         run: list[Sample | Damaged] = []
         for sample_id, unit, is_last in zip(ids, units, last, strict=True):
             held = taken.get(unit)
-            if held is None:
-                if run:
-                    yield run
-                    run = []
-                held = self._first_taken(unit)
-            sample, first_sample, _, most = held
+            if held is None and waits and run:
+                yield run
+                run = []
             try:
+                sample, first_sample, _, most = held or self._first_taken(unit)
                 run.append(sample(sample_id - first_sample))
             except Exception:
                 if run:

@@ -147,7 +147,7 @@ class Gathering:
             at = stop
 
     def _add_samples(self, run: list[Any], span: RowLifetimes, at: int, stop: int) -> None:
-        """Append the samples ``[at, stop)`` of a span, or those before one that is damaged."""
+        """Append the samples ``[at, stop)`` of a span, or those before one that is damaged, whose error is raised."""
         number = span.table(at, stop)
         if number >= 0:
             table = self._tables[number]
@@ -194,7 +194,7 @@ class Gathering:
             else:
                 if samples is None:
                     samples = [] if rows is None else list(rows.samples(at - begin))
-                samples += [self._sample(unit, sample_id) for unit, sample_id in span.pairs(at, stop)]
+                self._add_samples(samples, span, at, stop)
             for unit in span.departures(stop):
                 self._let_go(unit)
         if samples is None and rows is not None:

@@ -84,7 +84,7 @@ class BatchMaker:
         finds_units = isinstance(reading, MixedReading) and gathering is None
         units_of = None if finds_units or reading.moves_units else reading.units_of
         shares = shares_of(order, pipeline, position, None if packed else units_of)
-        make = batches_made if batched else samples_read if pipeline.as_stored(quarantine) else samples_made
+        make = batches_made if batched else samples_read if pipeline.makes_together(quarantine) else samples_made
         fields = pipeline.sequences
         if packed is not None and fields is not None:
             sequences = SequenceShares(packed.untouched(spec.epoch), fields, packed.lengths)
@@ -202,7 +202,7 @@ def _gathering(
     """
     pipeline, formatting = context.pipeline, context.pipeline.formatting
     made = pipeline.stacks and formatting.has_types and context.quarantine is None
-    if not (options.copy and (made or (pipeline.as_stored(context.quarantine) and _are_small(context.opened)))):
+    if not (options.copy and (made or (pipeline.makes_together(context.quarantine) and _are_small(context.opened)))):
         return None
     if isinstance(reading, MixedReading):
         parts, units, ids = reading.parts, reading.first_units, reading.first_ids

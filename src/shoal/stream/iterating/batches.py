@@ -210,10 +210,11 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
             source.position.num_yielded = step
             batch = next(span.made)
             if isinstance(batch, list):
-                named = zip(batch, ids[begin:end].tolist(), strict=True)
-                index = source.opened.index
-                made = [run_stages(stages, sample, sample_id, index=index) for sample, sample_id in named]
-                batch = collated(made)
+                if stages:
+                    named = zip(batch, ids[begin:end].tolist(), strict=True)
+                    index = source.opened.index
+                    batch = [run_stages(stages, sample, sample_id, index=index) for sample, sample_id in named]
+                batch = collated(batch)
             else:
                 for stage in stages:
                     batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row

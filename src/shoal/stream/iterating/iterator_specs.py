@@ -22,7 +22,7 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import Quarantine
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.pipeline.stages import Stage, filters_in
+from shoal.pipeline.stages import Decode, Stage, filters_in
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
@@ -72,10 +72,11 @@ class PipelineSpec:
         usual = self.collate is collate and self.sequences is None
         return self.partition.batched and usual and gathers(self.stages)
 
-    def as_stored(self, quarantine: Quarantine | None) -> bool:
+    def makes_together(self, quarantine: Quarantine | None) -> bool:
         """True if samples may be made before they are due: no function of a user sees them, and none is left out."""
         usual = quarantine is None and self.threaded is None and self.sequences is None and self.num_workers == 1
-        return usual and not (self.partition.batched or self.partition.refills) and gathers(self.stages)
+        alone = self.partition.batched or self.partition.refills
+        return usual and not alone and gathers([stage for stage in self.stages if not _decodes_values(stage)])
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
@@ -227,3 +228,8 @@ class IteratorSpec:
 
     def _with_pipeline(self, **changes: Any) -> IteratorSpec:
         return replace(self, work=replace(self.work, pipeline=replace(self.work.pipeline, **changes)))
+
+
+def _decodes_values(stage: Stage) -> bool:
+    """Return True if a stage decodes numbers, text and the like by shoal's own functions; media take long and large."""
+    return isinstance(stage, Decode) and not stage.has_functions and not stage.has_media
