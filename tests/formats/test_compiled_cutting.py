@@ -18,11 +18,12 @@ from tests.formats.test_tar_plain import archive, span
 from tests.formats.writers import mds_of
 
 from shoal.errors import ShardError
-from shoal.formats.compiled_cutting import is_compiled, mds_sample, tar_sample
+from shoal.formats.compiled_cutting import is_compiled, mds_sample, plain_example, tar_sample
 from shoal.formats.mds.encodings import encode_value, fixed_bytes_of
 from shoal.formats.mds.reader import Mds, _cutter, _decoder
 from shoal.formats.records import CutRecords
 from shoal.formats.shard_format import Span
+from shoal.formats.tfrecord.tf_example import encode_example
 
 pytestmark = pytest.mark.skipif(
     not is_compiled and shutil.which(os.environ.get("CC", "cc")) is None,
@@ -125,6 +126,9 @@ def test_wrong_arguments_are_errors_and_not_crashes() -> None:
     for arguments in [(), ((), 0, b"", 0), ((), 0, "", 0, 0)]:  # type: ignore[assignment]
         with pytest.raises(TypeError):
             mds_sample(*arguments)
+    for arguments in [(), (b"",), (memoryview(b""), None, None)]:  # type: ignore[assignment]
+        with pytest.raises(TypeError):
+            plain_example(*arguments)
     for columns in [[("n", 8, 1)], ("n",), (("n",),), ((),), (("n", "8", 1),), (("n", 3, 1),), (("n", 8, "x"),)]:
         assert mds_sample(columns, 0, bytes(8), 0, 8) is None
 
@@ -147,12 +151,16 @@ def test_nothing_is_kept_of_what_was_cut() -> None:
     known = Mds()._columns(Mds().scan(lambda first, end: mds[first:end], len(mds), shard="s").head, "s")
     cut = _cutter(known)
     assert cut is not None
+    example = encode_example({"image": b"png" * 50, "label": [3, -4], "x": [0.5]})
+    assert plain_example(example, bytes, bytes) is not None
 
     def cut_all() -> None:
         for _ in range(2000):
             tar_sample(tar, int(starts[0]), int(starts[1]))
             tar_sample(tar, 0, 700)  # refused half-way
             cut(mds, len(mds) - 230, len(mds))
+            plain_example(example, bytes, bytes)
+            plain_example(example[:-1], bytes, bytes)
 
     cut_all()
     tracemalloc.start()

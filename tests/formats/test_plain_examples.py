@@ -1,4 +1,7 @@
-"""Examples in the form that writers give them, read without looking at a message twice: with the same result."""
+"""Examples in the form that writers give them, read without looking at a message twice: with the same result.
+
+All of it is true of the function in Python and of its compiled twin.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shoal.formats.compiled_cutting import is_compiled, plain_example
 from shoal.formats.tfrecord import tf_example
 from shoal.formats.tfrecord.tf_example import NotAnExampleError, encode_example, parse_example
 
@@ -21,6 +25,15 @@ VALUES = st.one_of(
     st.none(),
 )
 FEATURES = st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=4)
+
+
+@pytest.fixture(params=[True, False] if is_compiled else [False], ids=["compiled", "python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf_example, "is_compiled", request.param)
+
+
+EACH_WAY = pytest.mark.usefixtures("way")
+SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it is the same for all examples
 
 
 def read(data: bytes) -> Any:
@@ -36,16 +49,21 @@ def read(data: bytes) -> Any:
 
 def read_in_full(data: bytes) -> Any:
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tf_example, "is_compiled", False)
         patched.setattr(tf_example, "_plain_example", lambda _: None)
         return read(data)
 
 
+@EACH_WAY
+@SHARED
 @given(FEATURES)
 def test_examples_are_read_as_in_full(features: dict[str, Any]) -> None:
     data = encode_example(features)
     assert read(data) == read_in_full(data)
 
 
+@EACH_WAY
+@SHARED
 @given(FEATURES, st.data())
 def test_damaged_examples_are_read_as_in_full(features: dict[str, Any], draw: st.DataObject) -> None:
     data = bytearray(encode_example(features))
@@ -58,9 +76,17 @@ def test_damaged_examples_are_read_as_in_full(features: dict[str, Any], draw: st
     assert read(bytes(data)) == read_in_full(bytes(data))
 
 
-def test_usual_examples_are_plain() -> None:
+PLAIN = {
+    "compiled": lambda data: plain_example(data, tf_example._float_array, tf_example._integer_array),
+    "python": tf_example._plain_example,
+}
+
+
+@pytest.mark.parametrize("way", PLAIN if is_compiled else ["python"])
+def test_usual_examples_are_plain(way: str) -> None:
     data = encode_example({"image": b"png" * 500, "label": 3, "tokens": list(range(1000)), "x": [0.5, 1.5]})
-    found = tf_example._plain_example(data)
+    found = PLAIN[way](data)
     assert found is not None
+    assert found["label"].tolist() == [3]
     assert list(found) == ["image", "label", "tokens", "x"]
     assert found["tokens"].tolist() == list(range(1000))

@@ -1,4 +1,5 @@
-/* Samples cut out of the bytes of a chunk: the compiled twin of `tar/headers_fast_path.py` and `mds/reader.py`.
+/* Samples cut out of the bytes of a chunk: the compiled twin of `tar/headers_fast_path.py`, of `mds/reader.py`, and of
+ * `_plain_example` in `tfrecord/tf_example.py`.
  *
  * A function returns the sample that its twin returns, or None for whatever is unusual or wrong in any way; the caller
  * then asks the twin, which reads it in full or says what is wrong. So no rule stands here alone, and a mistake here that
@@ -30,6 +31,21 @@ typedef struct {
     int num_suffixes;
     Suffix suffixes[MOST_SUFFIXES];
 } State;
+
+/* The sample if it is whole (1), else None: also after an error (-1), which the twin meets again and explains. */
+static PyObject *
+whole_or_none(PyObject *sample, int whole)
+{
+    if (whole > 0)
+        return sample;
+    Py_XDECREF(sample);
+    if (whole < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL; /* an interrupt */
+        PyErr_Clear();
+    }
+    Py_RETURN_NONE;
+}
 
 /* The number in `count` octal digits; -1 if another byte is among them. */
 static int64_t
@@ -211,13 +227,7 @@ tar_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
     PyObject *sample = PyDict_New();
     if (sample == NULL)
         return NULL;
-    int whole = add_members(PyModule_GetState(module), sample, PyBytes_AsString(args[0]), start, end);
-    if (whole > 0)
-        return sample;
-    Py_DECREF(sample);
-    if (whole < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    return whole_or_none(sample, add_members(PyModule_GetState(module), sample, PyBytes_AsString(args[0]), start, end));
 }
 
 static uint32_t
@@ -316,15 +326,115 @@ mds_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
     if (sample != NULL && 0 <= start && start <= end && end <= view.len)
         whole = add_columns(sample, args[0], num_sizes, view.buf, start, end);
     PyBuffer_Release(&view);
-    if (whole > 0)
-        return sample;
-    Py_XDECREF(sample);
-    if (whole < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL; /* an interrupt */
-        PyErr_Clear(); /* the twin meets it again, and says where */
+    return whole_or_none(sample, whole);
+}
+
+/* Read a number of seven bits a byte, lowest first, and move `at` behind it; 0 if it does not end before `end`. */
+static int
+varint(const unsigned char *data, Py_ssize_t *at, Py_ssize_t end, uint64_t *value)
+{
+    *value = 0;
+    for (int shift = 0; shift < 70 && *at < end; shift += 7) {
+        unsigned char byte = data[(*at)++];
+        *value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 128)
+            return 1;
     }
-    Py_RETURN_NONE;
+    return 0;
+}
+
+/* Move `at` from a tag to where the message behind it begins; 0 unless that ends at `stop`. */
+static int
+into_message(const unsigned char *data, Py_ssize_t *at, Py_ssize_t stop)
+{
+    uint64_t size;
+    *at += 1;
+    return *at < stop && varint(data, at, stop, &size) && size == (uint64_t)(stop - *at);
+}
+
+/* The packed integers in [at, stop) as the bytes of int64 of this machine; NULL, perhaps without an error. */
+static PyObject *
+unpacked(const unsigned char *data, Py_ssize_t at, Py_ssize_t stop)
+{
+    Py_ssize_t count = 0;
+    for (Py_ssize_t i = at; i < stop; i++)
+        count += data[i] < 128;
+    PyObject *numbers = PyBytes_FromStringAndSize(NULL, 8 * count);
+    char *to = numbers == NULL ? NULL : PyBytes_AsString(numbers);
+    uint64_t value;
+    while (to != NULL && at < stop) {
+        if (!varint(data, &at, stop, &value)) {
+            Py_DECREF(numbers);
+            return NULL;
+        }
+        memcpy(to, &value, 8);
+        to += 8;
+    }
+    return numbers;
+}
+
+/* Fill the features from the entries of the message in [0, end), as add_members does. */
+static int
+add_features(PyObject *features, const unsigned char *data, Py_ssize_t end, PyObject *floats, PyObject *integers)
+{
+    Py_ssize_t at = 0;
+    if (end < 2 || data[0] != 10 || !into_message(data, &at, end))
+        return 0;
+    while (at < end) {
+        uint64_t size;
+        if (data[at++] != 10 || !varint(data, &at, end, &size) || size > (uint64_t)(end - at))
+            return 0;
+        Py_ssize_t stop = at + (Py_ssize_t)size;
+        if (stop - at < 2 || data[at] != 10 || data[at + 1] > 127)
+            return 0;
+        const char *name = (const char *)data + at + 2;
+        Py_ssize_t length = data[at + 1], values = at + 2 + length;
+        if (values >= stop || data[values] != 18 || !into_message(data, &values, stop) || values >= stop)
+            return 0;
+        unsigned char kind = data[values];
+        if (!into_message(data, &values, stop) || values >= stop || data[values] != 10)
+            return 0;
+        if (!into_message(data, &values, stop) || (kind != 10 && (values == stop || (kind != 18 && kind != 26))))
+            return 0;
+        if (kind == 18 && (stop - values) % 4)
+            return 0;
+        const char *from = (const char *)data + values;
+        PyObject *value = kind == 26 ? unpacked(data, values, stop) : PyBytes_FromStringAndSize(from, stop - values);
+        if (value == NULL)
+            return PyErr_Occurred() ? -1 : 0;
+        if (kind != 10) {
+            PyObject *array = PyObject_CallFunctionObjArgs(kind == 18 ? floats : integers, value, NULL);
+            Py_DECREF(value);
+            value = array;
+        }
+        Py_ssize_t before = PyDict_Size(features);
+        PyObject *key = value == NULL ? NULL : PyUnicode_DecodeUTF8(name, length, NULL);
+        int failed = key == NULL || PyDict_SetItem(features, key, value);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        if (failed)
+            return -1;
+        if (PyDict_Size(features) == before)
+            return 0; /* a name comes twice */
+        at = stop;
+    }
+    return 1;
+}
+
+/* plain_example(data, floats, integers) */
+static PyObject *
+plain_example(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
+{
+    (void)module;
+    if (num_args != 3 || !PyBytes_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "plain_example(data: bytes, floats, integers)");
+        return NULL;
+    }
+    PyObject *features = PyDict_New();
+    if (features == NULL)
+        return NULL;
+    const unsigned char *data = (const unsigned char *)PyBytes_AsString(args[0]);
+    return whole_or_none(features, add_features(features, data, PyBytes_Size(args[0]), args[1], args[2]));
 }
 
 static PyMethodDef methods[] = {
@@ -332,6 +442,8 @@ static PyMethodDef methods[] = {
      "Return the sample in data[start:end], bytes of a tar, as `read_plain_sample` does."},
     {"mds_sample", (PyCFunction)(void (*)(void))mds_sample, METH_FASTCALL,
      "Return the sample in data[start:end], bytes of an MDS shard; columns are (name, size or -1, kind)."},
+    {"plain_example", (PyCFunction)(void (*)(void))plain_example, METH_FASTCALL,
+     "Return the features of a tf.train.Example; two functions make arrays of the bytes of its float32 and int64."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -12,3 +12,6 @@ def mds_sample(
     end: int,
     /,
 ) -> dict[str, Any] | None: ...
+def plain_example(
+    data: bytes, floats: Callable[[bytes], Any], integers: Callable[[bytes], Any], /
+) -> dict[str, Any] | None: ...

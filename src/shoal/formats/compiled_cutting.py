@@ -1,7 +1,7 @@
 """The compiled module that cuts samples out of bytes, where it was built; without it Python does the same.
 
 What is compiled has a twin in Python that is asked wherever the module returns None, and in its place where it is
-missing: `tar_sample` and `mds_sample` are None then. ``SHOAL_PURE_PYTHON=1`` in the environment leaves it out.
+missing, where the functions here are None. ``SHOAL_PURE_PYTHON=1`` in the environment leaves it out.
 """
 
 from __future__ import annotations
@@ -23,3 +23,4 @@ is_compiled = _module is not None
 
 tar_sample: Any = getattr(_module, "tar_sample", None)
 mds_sample: Any = getattr(_module, "mds_sample", None)
+plain_example: Any = getattr(_module, "plain_example", None)

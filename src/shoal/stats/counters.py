@@ -57,7 +57,7 @@ class Counters:
 
     ``peak_held_bytes`` is the most that was held of chunks, read ahead or in use. ``gives_views`` says whether values
     are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views alone.
-    ``is_compiled`` says whether samples of tar and MDS are cut by shoal's compiled module (`design/compiled.md`).
+    ``is_compiled`` says whether samples of tar, MDS and TFRecord are cut by the compiled module of shoal.
 
     Of the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and the
     bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.compiled_cutting import is_compiled, plain_example
 from shoal.formats.writing.encoder import check_names
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -72,7 +73,8 @@ def parse_example(data: bytes) -> dict[str, Any]:
     Raises `NotAnExampleError` if the bytes are no such message, or hold fields that it does not have; or one name is
     both a feature and a list.
     """
-    if (plain := _plain_example(data)) is not None:
+    plain = plain_example(data, _float_array, _integer_array) if is_compiled else _plain_example(data)
+    if plain is not None:
         return plain
     features: dict[str, Any] = {}
     lists: dict[str, Any] = {}
@@ -120,7 +122,7 @@ def _plain_example(data: bytes) -> dict[str, Any] | None:
             elif begin == stop or kind not in (18, 26):
                 return None
             elif kind == 18:
-                features[name] = np.frombuffer(data[begin:stop], dtype="<f4").astype(np.float32)
+                features[name] = _float_array(data[begin:stop])
             else:
                 features[name] = _unpacked(data[begin:stop], begin)
             at = stop
@@ -179,7 +181,17 @@ def _floats(data: bytes, lists: list[_Bounds]) -> NDArray[np.float32]:
     joined = b"".join([data[a:b] for _, a, b in _fields(data, lists, most=1, numbers=_FIXED32)])
     if len(joined) % 4:
         _no_example(f"a list of floats has {len(joined)} bytes, not a multiple of 4", lists[0][0])
-    return np.frombuffer(joined, dtype="<f4").astype(np.float32)
+    return _float_array(joined)
+
+
+def _float_array(data: bytes) -> NDArray[np.float32]:
+    """Return an array of its own of packed numbers."""
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+
+def _integer_array(data: bytes) -> NDArray[np.int64]:
+    """Return an array of its own of integers as this machine stores them."""
+    return np.frombuffer(data, dtype=np.int64).copy()
 
 
 def _integers(data: bytes, lists: list[_Bounds]) -> NDArray[np.int64]:
