@@ -18,7 +18,7 @@ from tests.formats.test_tar_plain import archive, span
 from tests.formats.writers import mds_of
 
 from shoal.errors import ShardError
-from shoal.formats.compiled_cutting import is_compiled, mds_sample, plain_example, tar_sample
+from shoal.formats.compiled_cutting import is_compiled, mds_sample, plain_example, tar_front, tar_sample
 from shoal.formats.mds.encodings import encode_value, fixed_bytes_of
 from shoal.formats.mds.reader import Mds, _cutter, _decoder
 from shoal.formats.records import CutRecords
@@ -107,6 +107,26 @@ def test_damaged_samples_are_left_to_the_decoder(
     assert set(columns) >= set(found or {})
 
 
+@given(
+    sizes=st.lists(st.integers(0, 20_000), min_size=1, max_size=6), held=st.integers(0, 6000), first=st.integers(0, 99)
+)
+def test_members_are_found_front_by_front(sizes: list[int], held: int, first: int) -> None:
+    """However few bytes are there at a time; what is not there is named by its place in the shard."""
+    data, starts = span(archive([sizes], mtime=1.5))
+    end, position, sample = first + int(starts[1]), first, dict[str, Any]()
+    while position < end:
+        front = data[position - first :][: max(held, 3 * 512)]  # a PAX header, its records, and a header
+        found = tar_front(sample, front, position, end)
+        assert found is not None
+        assert found > position
+        position = found
+    assert position == end
+    for name, value in sample.items():
+        if isinstance(value, slice):
+            sample[name] = data[value.start - first : value.stop - first]
+    assert sample == tar_sample(data, 0, int(starts[1]))
+
+
 @pytest.mark.parametrize("places", [(-1, 5), (5, 4), (0, 10**9), (3, 3), (2**70, 2**71)])
 def test_places_outside_of_the_bytes_hold_nothing(places: tuple[int, int]) -> None:
     data, _ = span(archive([[5]]))
@@ -123,6 +143,9 @@ def test_wrong_arguments_are_errors_and_not_crashes() -> None:
     for arguments in [(), (b"", 0), ("", 0, 0), (memoryview(b""), 0, 0), (b"", "0", 0)]:
         with pytest.raises(TypeError):
             tar_sample(*arguments)
+    for arguments in [(), ({}, b"", 0), ([], b"", 0, 0), ({}, "", 0, 0), ({}, b"", "0", 0)]:  # type: ignore[assignment]
+        with pytest.raises(TypeError):
+            tar_front(*arguments)
     for arguments in [(), ((), 0, b"", 0), ((), 0, "", 0, 0)]:  # type: ignore[assignment]
         with pytest.raises(TypeError):
             mds_sample(*arguments)
@@ -158,6 +181,7 @@ def test_nothing_is_kept_of_what_was_cut() -> None:
         for _ in range(2000):
             tar_sample(tar, int(starts[0]), int(starts[1]))
             tar_sample(tar, 0, 700)  # refused half-way
+            tar_front({}, tar[:600], 5, 5 + int(starts[1]))  # the first payload is not there
             cut(mds, len(mds) - 230, len(mds))
             plain_example(example, bytes, bytes)
             plain_example(example[:-1], bytes, bytes)

@@ -1,6 +1,6 @@
 """One plain sample out of known borders: the same as walking through all headers, or nothing at all.
 
-All of it is true of the function in Python and of its compiled twin.
+All of it is true of the function in Python and of its compiled twins.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from shoal.errors import ShardError
 from shoal.formats.compiled_cutting import is_compiled, tar_sample
 from shoal.formats.shard_format import Span
 from shoal.formats.tar.headers_fast_path import read_plain_sample
-from shoal.formats.tar.reader import Tar
+from shoal.formats.tar.reader import Tar, _read_front_by_front
 
-READERS = {"python": read_plain_sample, "compiled": tar_sample}
+READERS = {
+    "python": read_plain_sample,
+    "compiled": tar_sample,
+    "compiled, front by front": lambda part, begin, end: _read_front_by_front(lambda a, b: part[a:b], begin, end),
+}
 ALL_READERS = pytest.mark.parametrize("reader", READERS if is_compiled else ["python"])
 SIZES = st.lists(st.lists(st.integers(0, 2000), min_size=1, max_size=5), min_size=1, max_size=12)
 

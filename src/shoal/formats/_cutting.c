@@ -32,7 +32,7 @@ typedef struct {
     Suffix suffixes[MOST_SUFFIXES];
 } State;
 
-/* The sample if it is whole (1), else None: also after an error (-1), which the twin meets again and explains. */
+/* The result if it is whole (1), else None: also after an error (-1), which the twin meets again and explains. */
 static PyObject *
 whole_or_none(PyObject *sample, int whole)
 {
@@ -45,6 +45,24 @@ whole_or_none(PyObject *sample, int whole)
         PyErr_Clear();
     }
     Py_RETURN_NONE;
+}
+
+/* An index of Python; -1 with an error if it is none. */
+static Py_ssize_t
+as_place(PyObject *number)
+{
+    return PyNumber_AsSsize_t(number, PyExc_OverflowError);
+}
+
+/* slice(begin, end) */
+static PyObject *
+slice_of(Py_ssize_t begin, Py_ssize_t end)
+{
+    PyObject *first = PyLong_FromSsize_t(begin), *stop = PyLong_FromSsize_t(end);
+    PyObject *made = first == NULL || stop == NULL ? NULL : PySlice_New(first, stop, NULL);
+    Py_XDECREF(first);
+    Py_XDECREF(stop);
+    return made;
 }
 
 /* The number in `count` octal digits; -1 if another byte is among them. */
@@ -127,88 +145,127 @@ field_of(State *state, const char *suffix, Py_ssize_t length)
     return field;
 }
 
-/* Fill the sample from the members in [start, end); 1 if it is whole, 0 if the twin must read it, -1 on an error. */
+/* The parts of a member's name: what stands before the first dot of its last part, and what stands behind it. */
+typedef struct {
+    const char *key, *suffix;
+    Py_ssize_t key_length, suffix_length;
+    char joined[PREFIX_BYTES + 1 + NAME_BYTES]; /* prefix, slash and name, where a header has a prefix */
+} Name;
+
+enum { UNUSUAL = 0, USUAL = 1, WITHOUT_EXTENSION = 2 };
+
+/* Split the name in a header; UNUSUAL for what the twin must look at. */
 static int
-add_members(State *state, PyObject *sample, const char *data, Py_ssize_t start, Py_ssize_t end)
+split_name(const char *header, Name *found)
 {
-    char joined[PREFIX_BYTES + 1 + NAME_BYTES]; /* prefix, slash and name */
-    char first[PREFIX_BYTES + 1 + NAME_BYTES];  /* the key of the first member */
-    Py_ssize_t first_length = -1, at = start;
-    while (at < end) {
-        if (end - at < BLOCK)
-            return 0;
-        const char *header = data + at;
+    const char *name = header;
+    Py_ssize_t length = (Py_ssize_t)strnlen(header, NAME_BYTES + 1);
+    if (length > NAME_BYTES || length == 0)
+        return UNUSUAL;
+    if (header[345] && memcmp(header + 257, "ustar", 6) == 0) {
+        Py_ssize_t before = (Py_ssize_t)strnlen(header + 345, PREFIX_BYTES);
+        memcpy(found->joined, header + 345, (size_t)before);
+        found->joined[before] = '/';
+        memcpy(found->joined + before + 1, header, (size_t)length);
+        name = found->joined;
+        length += before + 1;
+    }
+    if (header[156] == 0 && name[length - 1] == '/') /* a directory of old archives */
+        return UNUSUAL;
+    if ((name[0] == '_' && length > 1 && name[1] == '_') || memchr(name, '\n', (size_t)length) != NULL)
+        return UNUSUAL;
+    Py_ssize_t last = length;
+    while (last > 0 && name[last - 1] != '/')
+        last--;
+    const char *dot = memchr(name + last, '.', (size_t)(length - last));
+    if (dot == NULL)
+        return WITHOUT_EXTENSION;
+    found->key = name;
+    found->key_length = dot - name;
+    found->suffix = dot + 1;
+    found->suffix_length = length - found->key_length - 1;
+    return found->key_length > last ? USUAL : UNUSUAL;
+}
+
+/* Set or compare the key of a sample; 1, 0 if it has another, -1 on an error. */
+static int
+has_key(State *state, PyObject *sample, const Name *name)
+{
+    PyObject *key = PyUnicode_DecodeUTF8(name->key, name->key_length, "surrogateescape");
+    if (key == NULL)
+        return -1;
+    PyObject *known = PyDict_GetItemWithError(sample, state->key);
+    int same = known != NULL        ? PyObject_RichCompareBool(known, key, Py_EQ)
+               : PyErr_Occurred()   ? -1
+               : PyDict_SetItem(sample, state->key, key) == 0 ? 1
+                                                              : -1;
+    Py_DECREF(key);
+    return same;
+}
+
+/* Add a value under the field of a suffix; 1, 0 if there is one already or the suffix is unusual, -1 on an error. */
+static int
+add_field(State *state, PyObject *sample, const Name *name, PyObject *value)
+{
+    PyObject *field = value == NULL ? NULL : field_of(state, name->suffix, name->suffix_length);
+    if (field == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    Py_ssize_t before = PyDict_Size(sample);
+    int failed = PyDict_SetItem(sample, field, value);
+    int is_new = PyDict_Size(sample) > before && PyUnicode_CompareWithASCIIString(field, "__url__") != 0;
+    Py_DECREF(field);
+    return failed ? -1 : is_new;
+}
+
+/* Fill the sample from the members in [*at, end), of which the bytes up to `held` are there; 0 if the twin must read it,
+ * -1 on an error. `at` moves behind the last member whose headers are there. A payload that is not is a slice of places
+ * counted from `base`, which is the place of data[0]. */
+static int
+add_members(
+    State *state, PyObject *sample, const char *data, Py_ssize_t held, Py_ssize_t *at, Py_ssize_t end, Py_ssize_t base)
+{
+    Py_ssize_t begin = *at, next, headers = *at; /* where the headers of a member begin, its PAX header included */
+    Name name;
+    for (; headers < end; headers = next) {
+        if (held - headers < BLOCK)
+            return held < end && *at > begin;
+        const char *header = data + headers;
         int64_t size = checked_size((const unsigned char *)header);
-        Py_ssize_t payload = at + BLOCK;
+        Py_ssize_t payload = headers + BLOCK;
         if (size < 0 || size > end - payload)
             return 0;
-        Py_ssize_t next = payload + (Py_ssize_t)((size + BLOCK - 1) & -BLOCK);
-        char kind = header[156];
+        next = payload + (Py_ssize_t)((size + BLOCK - 1) & -BLOCK);
         if (next > end)
             return 0;
-        at = next;
-        if (kind == 'x') {
+        if (header[156] == 'x') {
             const char *records = data + payload;
+            if (size > held - payload)
+                return *at > begin;
             if (next >= end || holds(records, (Py_ssize_t)size, "path=") || holds(records, (Py_ssize_t)size, "size=") ||
                 holds(records, (Py_ssize_t)size, "GNU.sparse."))
                 return 0;
             continue;
         }
-        if (kind != '0' && kind != 0 && kind != '7')
+        if (header[156] != '0' && header[156] != 0 && header[156] != '7')
             return 0;
-        const char *name = header;
-        Py_ssize_t length = (Py_ssize_t)strnlen(header, NAME_BYTES + 1);
-        if (length > NAME_BYTES || length == 0)
-            return 0;
-        if (header[345] && memcmp(header + 257, "ustar", 6) == 0) {
-            Py_ssize_t before = (Py_ssize_t)strnlen(header + 345, PREFIX_BYTES);
-            memcpy(joined, header + 345, (size_t)before);
-            joined[before] = '/';
-            memcpy(joined + before + 1, header, (size_t)length);
-            name = joined;
-            length += before + 1;
+        int how = split_name(header, &name);
+        if (how == USUAL) {
+            how = has_key(state, sample, &name);
+            if (how > 0) {
+                PyObject *value = NULL;
+                if (size <= held - payload)
+                    value = PyBytes_FromStringAndSize(data + payload, (Py_ssize_t)size);
+                else
+                    value = slice_of(base + payload, base + payload + (Py_ssize_t)size);
+                how = add_field(state, sample, &name, value);
+                Py_XDECREF(value);
+            }
         }
-        if (kind == 0 && name[length - 1] == '/')
-            return 0;
-        if ((name[0] == '_' && length > 1 && name[1] == '_') || memchr(name, '\n', (size_t)length) != NULL)
-            return 0;
-        Py_ssize_t slash = length;
-        while (slash > 0 && name[slash - 1] != '/')
-            slash--;
-        const char *dot = memchr(name + slash, '.', (size_t)(length - slash));
-        if (dot == NULL)
-            continue; /* a member without an extension belongs to no sample */
-        Py_ssize_t stem = dot - name;
-        if (stem == slash)
-            return 0;
-        if (first_length < 0) {
-            PyObject *key = PyUnicode_DecodeUTF8(name, stem, "surrogateescape");
-            if (key == NULL)
-                return -1;
-            int failed = PyDict_SetItem(sample, state->key, key);
-            Py_DECREF(key);
-            if (failed)
-                return -1;
-            memcpy(first, name, (size_t)stem);
-            first_length = stem;
-        }
-        else if (stem != first_length || memcmp(first, name, (size_t)stem) != 0)
-            return 0;
-        PyObject *field = field_of(state, dot + 1, length - stem - 1);
-        if (field == NULL)
-            return PyErr_Occurred() ? -1 : 0;
-        Py_ssize_t before = PyDict_Size(sample);
-        PyObject *value = PyBytes_FromStringAndSize(data + payload, (Py_ssize_t)size);
-        int failed = value == NULL || PyDict_SetItem(sample, field, value);
-        Py_XDECREF(value);
-        int again = !failed && (PyDict_Size(sample) == before || PyUnicode_CompareWithASCIIString(field, "__url__") == 0);
-        Py_DECREF(field);
-        if (failed)
-            return -1;
-        if (again)
-            return 0;
+        if (how <= 0)
+            return how;
+        *at = next;
     }
-    return first_length >= 0;
+    return *at == end;
 }
 
 /* tar_sample(data, start, end) */
@@ -219,7 +276,7 @@ tar_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
         PyErr_SetString(PyExc_TypeError, "tar_sample(data: bytes, start: int, end: int)");
         return NULL;
     }
-    Py_ssize_t start = PyNumber_AsSsize_t(args[1], PyExc_OverflowError), end = PyNumber_AsSsize_t(args[2], PyExc_OverflowError);
+    Py_ssize_t start = as_place(args[1]), end = as_place(args[2]);
     if (PyErr_Occurred())
         return NULL;
     if (start < 0 || end < start || end > PyBytes_Size(args[0]))
@@ -227,7 +284,28 @@ tar_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
     PyObject *sample = PyDict_New();
     if (sample == NULL)
         return NULL;
-    return whole_or_none(sample, add_members(PyModule_GetState(module), sample, PyBytes_AsString(args[0]), start, end));
+    State *state = PyModule_GetState(module);
+    int whole = add_members(state, sample, PyBytes_AsString(args[0]), end, &start, end, 0);
+    return whole_or_none(sample, whole > 0 && PyDict_Size(sample) == 0 ? 0 : whole);
+}
+
+/* tar_front(sample, data, position, end) */
+static PyObject *
+tar_front(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
+{
+    if (num_args != 4 || !PyDict_Check(args[0]) || !PyBytes_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "tar_front(sample: dict, data: bytes, position: int, end: int)");
+        return NULL;
+    }
+    Py_ssize_t position = as_place(args[2]), end = as_place(args[3]), at = 0, held = PyBytes_Size(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (position < 0 || end < position)
+        Py_RETURN_NONE;
+    held = held < end - position ? held : end - position;
+    State *state = PyModule_GetState(module);
+    int whole = add_members(state, args[0], PyBytes_AsString(args[1]), held, &at, end - position, position);
+    return whole_or_none(whole > 0 ? PyLong_FromSsize_t(position + at) : NULL, whole);
 }
 
 static uint32_t
@@ -315,7 +393,7 @@ mds_sample(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
         PyErr_SetString(PyExc_TypeError, "mds_sample(columns, num_sizes, data, start, end)");
         return NULL;
     }
-    Py_ssize_t num_sizes = PyNumber_AsSsize_t(args[1], PyExc_OverflowError), start = PyNumber_AsSsize_t(args[3], PyExc_OverflowError), end = PyNumber_AsSsize_t(args[4], PyExc_OverflowError);
+    Py_ssize_t num_sizes = as_place(args[1]), start = as_place(args[3]), end = as_place(args[4]);
     if (PyErr_Occurred())
         return NULL;
     Py_buffer view;
@@ -440,6 +518,8 @@ plain_example(PyObject *module, PyObject *const *args, Py_ssize_t num_args)
 static PyMethodDef methods[] = {
     {"tar_sample", (PyCFunction)(void (*)(void))tar_sample, METH_FASTCALL,
      "Return the sample in data[start:end], bytes of a tar, as `read_plain_sample` does."},
+    {"tar_front", (PyCFunction)(void (*)(void))tar_front, METH_FASTCALL,
+     "Add to a sample the members whose headers are in the data at a position; return where the next one begins."},
     {"mds_sample", (PyCFunction)(void (*)(void))mds_sample, METH_FASTCALL,
      "Return the sample in data[start:end], bytes of an MDS shard; columns are (name, size or -1, kind)."},
     {"plain_example", (PyCFunction)(void (*)(void))plain_example, METH_FASTCALL,

@@ -22,5 +22,6 @@ is_compiled = _module is not None
 """Whether the module is used."""
 
 tar_sample: Any = getattr(_module, "tar_sample", None)
+tar_front: Any = getattr(_module, "tar_front", None)
 mds_sample: Any = getattr(_module, "mds_sample", None)
 plain_example: Any = getattr(_module, "plain_example", None)

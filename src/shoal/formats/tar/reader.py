@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.compiled_cutting import is_compiled, tar_sample
+from shoal.formats.compiled_cutting import is_compiled, tar_front, tar_sample
 from shoal.formats.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
 from shoal.formats.metadata.third_party_index import wrong_border
 from shoal.formats.shard_format import ReadBytes, Sample, Span, Unread
@@ -36,6 +36,7 @@ from shoal.formats.tar.names import Grouping, key_and_suffix
 from shoal.index.shard_scan import Buffer, ShardScan, has_foreign_borders, has_unverified_borders
 
 _FIRST_WINDOW_BYTES = 8192
+_FRONT_BYTES = 4096  # of headers and small members, which one read of a few microseconds brings
 _SMALL_WINDOW_BYTES = 2048
 _MAX_GLOBALS = 1024
 
@@ -126,8 +127,10 @@ class Tar:
         """
         first_byte = span.first_byte
         if not span.head.get("pax_globals"):
-            slices: Any = read if hasattr(read, "__getitem__") else SlicedShard(read)
-            sample = read_plain_sample(slices, first_byte, end_byte)
+            sample = _read_front_by_front(read, first_byte, end_byte) if is_compiled else None
+            if sample is None:
+                slices: Any = read if hasattr(read, "__getitem__") else SlicedShard(read)
+                sample = read_plain_sample(slices, first_byte, end_byte)
             if sample is not None:
                 return sample
         whole = span._replace(sample_starts=[0, end_byte - first_byte])
@@ -165,6 +168,21 @@ class Tar:
     def parse_views(self, buffer: Buffer, payloads: memoryview, span: Span) -> TarRecords:
         """Open samples like `parse`; values are slices of ``payloads``, which has the bytes of ``buffer``."""
         return TarRecords(buffer, span, payloads)
+
+
+def _read_front_by_front(read: ReadBytes, first_byte: int, end_byte: int) -> Sample | None:
+    """Read a plain sample, small members together with headers, and large payloads alone; None as `tar_sample`."""
+    sample: Sample = {}
+    position: int | None = first_byte
+    while position is not None and position < end_byte:
+        front = read(position, min(position + _FRONT_BYTES, end_byte))
+        position = tar_front(sample, bytes(front), position, end_byte)
+    if position is None or not sample:
+        return None
+    for name, value in sample.items():
+        if type(value) is slice:
+            sample[name] = bytes(read(value.start, value.stop))
+    return sample
 
 
 class _OnlyRanges:
