@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pickle
 import zlib
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -136,8 +137,7 @@ def test_chunks(sizes: list[list[int]], extents_per_chunk: int) -> None:
         rows = np.flatnonzero(index.extent_shard == shard)
         number = -(-len(rows) // extents_per_chunk)
         borders += [int(rows[0]) + i * len(rows) // number for i in range(number)]
-    assert chunks.first_extent.tolist() == [*borders, index.num_extents]
-    for number, (first, end) in enumerate(zip(chunks.first_extent[:-1], chunks.first_extent[1:], strict=True)):
+    for number, (first, end) in enumerate(pairwise([*borders, index.num_extents])):
         assert set(index.extent_shard[first:end].tolist()) == {chunks.shard[number]}
         assert (chunks.first_byte[number], chunks.end_byte[number]) == (
             index.extent_first_byte[first],

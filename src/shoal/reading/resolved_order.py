@@ -113,7 +113,7 @@ class ResolvedOrder(ResolvedEpochs):
         total_bytes = int(index.extent_decoded_bytes.sum())  # bytes in memory, not bytes to read
         if request.order is None:
             together = index.extent_num_samples > (1 if is_shared else np.inf)  # extents that are only read as a whole
-            largest_bytes = int(index.extent_decoded_bytes[together].max(initial=0))
+            largest_bytes = int(index.extent_decoded_bytes.max(where=together, initial=0))
             try:
                 resolved = resolve_window(
                     shard_extents,
@@ -293,12 +293,15 @@ class ResolvedOrder(ResolvedEpochs):
             return False
         ids = self.epoch(0).ids(0, min(num_samples, _MOST_LOOKED_AT, self.num_samples_of(0)))
         chunks = self.chunks
-        counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1, minlength=len(chunks))
-        chunk_bytes = chunks.end_byte - chunks.first_byte
-        is_shared = self.index.sample_bytes is None
-        parts = np.diff(chunks.first_extent) if is_shared else chunks.num_samples
-        alone_bytes = float((counts * (chunk_bytes / np.maximum(parts, 1))).sum())
-        return alone_bytes < _SPARSE * float(chunk_bytes[counts > 0].sum())
+        counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1)
+        some = np.flatnonzero(counts)
+        chunk_bytes, parts = chunks.end_byte[some] - chunks.first_byte[some], chunks.num_samples[some]
+        if self.index.sample_bytes is None:  # a sample is read with its extent
+            extents = self.index.extent_first_sample
+            parts = np.searchsorted(extents, chunks.first_sample[some + 1])
+            parts -= np.searchsorted(extents, chunks.first_sample[some])
+        alone_bytes = float((counts[some] * (chunk_bytes / np.maximum(parts, 1))).sum())
+        return alone_bytes < _SPARSE * float(chunk_bytes.sum())
 
     @property
     def by_singles(self) -> bool:
