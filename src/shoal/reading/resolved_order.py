@@ -16,7 +16,7 @@ from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored
-from shoal.order.protocol import Adopting, BoundOrder, Order, OwnLength
+from shoal.order.protocol import Adopting, BindsBetween, BoundOrder, Order, OwnLength
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.shares import Sampling
 from shoal.order.state_dict import State
@@ -249,9 +249,12 @@ class ResolvedOrder(ResolvedEpochs):
         """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
         found = self._epochs.get(epoch)
         if found is None:
-            turns = self.turns(epoch)
-            counts = self.stored_between(self.order_borders) if turns is None else np.diff(turns.starts)
-            found = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
+            turns, seed = self.turns(epoch), self.request.seed
+            if self.stored is None and turns is None and isinstance(self.order, BindsBetween):
+                found = self.order.bind_between(self.order_borders, seed=seed, epoch=epoch)
+            else:
+                counts = self.stored_between(self.order_borders) if turns is None else np.diff(turns.starts)
+                found = self.order.bind(counts, seed=seed, epoch=epoch)
             found = found if turns is None else OverCopies(found, turns)
             found = found if self.stored is None else OverStored(found, self.stored)
             found = found if self.delivered is None else ChosenPositions(found, self.delivered)
