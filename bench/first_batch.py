@@ -8,7 +8,8 @@ at 99 % of it. The index was made before. Compare two versions by ``--source``, 
 ``python bench/first_batch.py --extents 10000000`` takes an index of so many extents instead: one shard of JSON lines
 under thousands of names. Each step is a line, near and far, in a process of its own that has imported shoal: opening,
 the first batch of an epoch, the first one after a resume at 99 %, and the same with two workers; below, what bounds
-them.
+them. Beside the time are the CPU seconds of all processes, and the memory of the largest that it shares with no file
+(Linux). ``--only first`` takes the steps whose names hold that, ``--near`` leaves out the remote ones.
 """
 
 from __future__ import annotations
@@ -44,14 +45,16 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--source", nargs="+", default=["src"], help="directories that hold the package to measure")
     parser.add_argument("--extents", type=int, help="of an index, instead")
+    parser.add_argument("--only", default="", help="steps of an index")
+    parser.add_argument("--near", action="store_true", help="no remote steps of an index")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--step", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
-        print(json.dumps(seconds_of_step(*json.loads(arguments.step))))
+        print(json.dumps(costs_of_step(*json.loads(arguments.step))))
         return
     if arguments.extents:
-        measure_large(arguments.extents, arguments.rounds)
+        measure_large(arguments)
         return
     if arguments.measure:
         url, window, batch, *loader, seed = json.loads(arguments.measure)
@@ -112,8 +115,9 @@ def seconds_of_loader(url: str, window: str, batch: int, num_workers: int, share
     return time.perf_counter() - begin
 
 
-def measure_large(num_extents: int, rounds: int) -> None:
+def measure_large(arguments: argparse.Namespace) -> None:
     """A table of steps of a dataset with so many extents, and their limits."""
+    num_extents, rounds = arguments.extents, arguments.rounds
     with tempfile.TemporaryDirectory() as home:
         os.environ["SHOAL_CACHE_DIR"] = str(Path(home, "cache"))
         data = Path(home, "data")
@@ -123,16 +127,27 @@ def measure_large(num_extents: int, rounds: int) -> None:
         with Quick(data, 20.0, 60.0) as server:
             far = f"{server.url}/part-{{00000..{names - 1:05d}}}.jsonl"
             for step in ("open", "open again", "first batch", "from 99 %", "2 workers", "2 workers, from 99 %"):
-                for where, url in (("near", f"{data}/*.jsonl"), ("far", far)):
-                    print_step(where, url, step, 1 if step == "open" else rounds)
+                for where, url in (("near", f"{data}/*.jsonl"), ("far", far))[: 1 if arguments.near else 2]:
+                    if arguments.only in step:
+                        print_step(where, url, step, 1 if step == "open" else rounds, arguments.source)
         for limit in ("read index", "import torch", "workers forked", "workers by a fork server"):
-            print_step("limit", str(data / "shoal.index"), limit, rounds)
+            if arguments.only in limit:
+                print_step("limit", str(data / "shoal.index"), limit, rounds, arguments.source[:1])
 
 
-def print_step(where: str, url: str, step: str, rounds: int) -> None:
+def print_step(where: str, url: str, step: str, rounds: int, sources: list[str]) -> None:
     command = [sys.executable, __file__, "--step", json.dumps([url, step])]
-    times = [json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout) for _ in range(rounds)]
-    print(f"{where:6} {step:24} {statistics.median(times):7.3f} s ({min(times):.3f} to {max(times):.3f})", flush=True)
+    found: dict[str, list[list[float]]] = {source: [] for source in sources}
+    for _ in range(rounds):
+        for source in sources:
+            environment = os.environ | {"PYTHONPATH": str(Path(source).resolve())}
+            run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, start_new_session=True)
+            found[source].append(json.loads(run.stdout))
+    for source, runs in found.items():
+        times, cpus, memory = zip(*runs, strict=True)
+        spread = f"{statistics.median(times):7.3f} s ({min(times):.3f} to {max(times):.3f})"
+        used = f"CPU {statistics.median(cpus):6.2f} s  memory {max(memory):5.0f} MiB"
+        print(f"{where:6} {step:24} {spread}  {used}  {source}", flush=True)
 
 
 def write_large(data: Path, num_extents: int) -> int:
@@ -161,18 +176,36 @@ def write_large(data: Path, num_extents: int) -> int:
     return len(names)
 
 
-def seconds_of_step(url: str, step: str) -> float:
+def costs_of_step(url: str, step: str) -> tuple[float, float, float]:
+    """Seconds, CPU seconds of all processes of the step, and MiB of the largest of them."""
+    seconds, held = seconds_of_step(url, step)
+    cpu_seconds, most = 0.0, 0.0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(stat[3]) == os.getsid(0):
+                cpu_seconds += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+                rows = (process / "smaps_rollup").read_text().splitlines()[1:]
+                most = max(most, *(int(row.split()[1]) / 1024 for row in rows if row.startswith("Anonymous:")))
+        except OSError:  # it ended, or this is no Linux
+            continue
+    del held  # the processes were its own
+    return seconds, cpu_seconds, most
+
+
+def seconds_of_step(url: str, step: str) -> tuple[float, Any]:
+    """How long a step took, and what keeps its processes."""
     if "workers" in step:
         importlib.import_module("torch.utils.data")  # what is measured begins after it
     import shoal  # noqa: PLC0415  # as above
 
     _ = shoal.open
     if url.endswith("shoal.index"):
-        return seconds_of_limit(url, step)
+        return seconds_of_limit(url, step), None
     begin = time.perf_counter()
     dataset = shoal.open(url).shuffle(seed=0, window="16MiB").batch(64)
     if step.startswith("open"):
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, dataset
     begin = time.perf_counter()
     state = dataset.state_at(dataset.num_samples * 99 // 100) if "99" in step else None
     made: Any = dataset
@@ -182,8 +215,9 @@ def seconds_of_step(url: str, step: str) -> float:
         made = shoal.torch.DataLoader(dataset, num_workers=2)
     if state is not None:
         made.load_state_dict(state)
-    next(iter(made))
-    return time.perf_counter() - begin
+    iterator = iter(made)
+    next(iterator)
+    return time.perf_counter() - begin, iterator
 
 
 def seconds_of_limit(path: str, limit: str) -> float:

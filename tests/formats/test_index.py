@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pickle
 import zlib
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from shoal.errors import IndexFileError, UsageError
 from shoal.index.assembly import ScannedShard, assemble, subset
 from shoal.index.consistency import validate
-from shoal.index.cutting import cut_chunks, cut_extents, even_cuts
+from shoal.index.cutting import ChunkTable, cut_chunks, cut_extents, even_cuts
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index, locate, sample_starts
@@ -136,8 +137,7 @@ def test_chunks(sizes: list[list[int]], extents_per_chunk: int) -> None:
         rows = np.flatnonzero(index.extent_shard == shard)
         number = -(-len(rows) // extents_per_chunk)
         borders += [int(rows[0]) + i * len(rows) // number for i in range(number)]
-    assert chunks.first_extent.tolist() == [*borders, index.num_extents]
-    for number, (first, end) in enumerate(zip(chunks.first_extent[:-1], chunks.first_extent[1:], strict=True)):
+    for number, (first, end) in enumerate(pairwise([*borders, index.num_extents])):
         assert set(index.extent_shard[first:end].tolist()) == {chunks.shard[number]}
         assert (chunks.first_byte[number], chunks.end_byte[number]) == (
             index.extent_first_byte[first],
@@ -148,6 +148,22 @@ def test_chunks(sizes: list[list[int]], extents_per_chunk: int) -> None:
         assert chunks.first_sample[number] == index.extent_first_sample[first]
     assert chunks.first_sample[-1] == index.num_samples
     assert len(chunks) == len(borders)
+
+
+def test_chunks_of_one_extent_are_columns_of_the_index() -> None:
+    index = index_of(SOME)
+    chunks = cut_chunks(index, extents_per_chunk=1)
+    shared = {
+        "first_sample": "extent_first_sample",
+        "shard": "extent_shard",
+        "first_byte": "extent_first_byte",
+        "end_byte": "extent_end_byte",
+        "num_samples": "extent_num_samples",
+        "decoded_bytes": "extent_decoded_bytes",
+    }
+    assert set(shared) == set(ChunkTable.__slots__)
+    for name, column in shared.items():
+        assert np.shares_memory(getattr(chunks, name), getattr(index, column)), name
 
 
 def test_counts_must_be_positive() -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tests.order.datasets import datasets
 
 from shoal.order.arrays.permutation import permute
+from shoal.order.protocol import chunk_starts
 from shoal.order.seeds import key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 
@@ -29,7 +30,7 @@ def naive_nodes(samples: NDArray[np.int64], seed: int, num_nodes: int) -> list[l
 @example(samples=np.array([0, 2, 0]), seed=0, num_nodes=5)  # nodes without samples
 @example(samples=np.full(64, 10), seed=0, num_nodes=64)  # no chunk is cut
 def test_nodes_are_spans_of_the_permuted_chunks(samples: NDArray[np.int64], seed: int, num_nodes: int) -> None:
-    nodes = CanonicalNodes(samples, seed=seed, num_nodes=num_nodes)
+    nodes = CanonicalNodes(chunk_starts(samples), seed=seed, num_nodes=num_nodes)
     naive = naive_nodes(samples, seed, num_nodes)
     for node, expected in enumerate(naive):
         parts = np.arange(nodes.node_first_part[node], nodes.node_end_part[node])
@@ -52,7 +53,7 @@ def test_nodes_are_spans_of_the_permuted_chunks(samples: NDArray[np.int64], seed
 def test_tiles_of_the_line_make_no_difference(num_chunks: int) -> None:
     samples = np.random.default_rng(0).integers(0, 4, num_chunks)
     samples[0] = 5
-    nodes = CanonicalNodes(samples, seed=1, num_nodes=3)
+    nodes = CanonicalNodes(chunk_starts(samples), seed=1, num_nodes=3)
     slots = permute(np.arange(num_chunks), num_chunks, key(1, 0, "assign"))
     chunks = slots[samples[slots] > 0]
     kept = np.ones(len(nodes.part_chunk), dtype=bool)
@@ -64,5 +65,5 @@ def test_tiles_of_the_line_make_no_difference(num_chunks: int) -> None:
 
 def test_nodes_do_not_depend_on_the_epoch_and_do_on_the_seed() -> None:
     samples = np.full(100, 10)
-    one, other = (CanonicalNodes(samples, seed=seed, num_nodes=4) for seed in (0, 1))
+    one, other = (CanonicalNodes(chunk_starts(samples), seed=seed, num_nodes=4) for seed in (0, 1))
     assert not np.array_equal(one.part_chunk, other.part_chunk)

@@ -9,6 +9,7 @@ from tests.order.datasets import chunk_of, datasets, orders, scan, windows
 
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, permute_each
+from shoal.order.protocol import chunk_starts
 from shoal.order.seeds import draws, key
 from shoal.order.window import timeline_slabs
 from shoal.order.window.canonical_nodes import CanonicalNodes
@@ -116,7 +117,7 @@ def naive_window(
     samples: NDArray[np.int64], *, chunks: int, num_nodes: int, seed: int, epoch: int, bits: int = 20
 ) -> list[int]:
     """The window order from its description, one sample at a time."""
-    nodes = CanonicalNodes(samples, seed=seed, num_nodes=num_nodes)
+    nodes = CanonicalNodes(chunk_starts(samples), seed=seed, num_nodes=num_nodes)
     width = chunks // num_nodes
     lines: list[list[int]] = []
     for node in range(num_nodes):
@@ -213,7 +214,7 @@ def test_a_window_of_all_chunks_is_a_full_permutation(samples: NDArray[np.int64]
     ids = scan(bound)
     assert sorted(ids.tolist()) == list(range(bound.num_samples))
     if order.resolved_nodes == 1 and bound.num_samples:
-        nodes = CanonicalNodes(samples, seed=seed, num_nodes=1)
+        nodes = CanonicalNodes(chunk_starts(samples), seed=seed, num_nodes=1)
         line = permute(np.arange(bound.num_samples), bound.num_samples, key(seed, 0, "whole", 0))
         parts = np.repeat(np.arange(len(nodes.part_samples)), nodes.part_samples.astype(np.int64))[line]
         assert np.array_equal(chunk_of(samples, ids), nodes.part_chunk[parts])

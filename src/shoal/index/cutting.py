@@ -80,16 +80,14 @@ def layout_of(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
 class ChunkTable:
     """The chunks of a dataset: consecutive extents of one shard that an order moves as a unit.
 
-    The columns have shape (num_chunks,) except ``first_extent`` and ``first_sample``, int64, with shape
-    (num_chunks + 1,): chunk ``c`` holds the extents ``[first_extent[c], first_extent[c + 1])`` of the index and the
-    samples ``[first_sample[c], first_sample[c + 1])``. ``shard`` int32 is its shard, ``[first_byte, end_byte)`` int64
-    its bytes there, ``num_samples`` int64 its samples, ``decoded_bytes`` int64 its bytes in memory once decoded.
+    The columns have shape (num_chunks,) except ``first_sample``, int64, with shape (num_chunks + 1,): chunk ``c`` holds
+    the samples ``[first_sample[c], first_sample[c + 1])``. ``shard`` int32 is its shard, ``[first_byte, end_byte)``
+    int64 its bytes there, ``num_samples`` int64 its samples, ``decoded_bytes`` int64 its bytes in memory once decoded.
 
     In tars with unverified borders, the bytes of a chunk include the headers behind it, by which `Format.parse` sees
     whether its last sample continues in the next chunk.
     """
 
-    first_extent: NDArray[np.int64]
     first_sample: NDArray[np.int64]
     shard: NDArray[np.int32]
     first_byte: NDArray[np.int64]
@@ -105,11 +103,22 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     """Cut each shard's X extents into ``ceil(X / extents_per_chunk)`` chunks whose extents differ by at most one.
 
     Cuts are even, without a short remainder: chunk sizes within a shard stay within a factor of two. A chunk never
-    crosses a shard border. O(num_extents), vectorised. Raises `UsageError` if ``extents_per_chunk`` is not positive.
+    crosses a shard border. O(num_extents), vectorised. Chunks of one extent have the columns of the index itself: those
+    of 10^7 would take 0.4 s to copy, and 0.5 GB in each process, where the file is mapped by all of them. Raises
+    `UsageError` if ``extents_per_chunk`` is not positive.
     """
     if extents_per_chunk < 1:
         msg = f"extents_per_chunk={extents_per_chunk} is not positive"
         raise UsageError(msg, hint="a chunk holds at least one extent")
+    if extents_per_chunk == 1:
+        return ChunkTable(
+            first_sample=index.extent_first_sample,
+            shard=index.extent_shard,
+            first_byte=index.extent_first_byte,
+            end_byte=_with_headers_behind(index, index.extent_shard, index.extent_end_byte),
+            num_samples=index.extent_num_samples,
+            decoded_bytes=index.extent_decoded_bytes,
+        )
     shard_first = index.shard_first_extent
     num_extents = np.diff(shard_first)
     num_chunks = -(-num_extents // extents_per_chunk)
@@ -122,7 +131,6 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     decoded = np.add.reduceat(index.extent_decoded_bytes, first[:-1]) if len(cuts) else np.zeros(0, dtype=np.int64)
     end_byte = index.extent_end_byte[first[1:] - 1] if len(cuts) else np.zeros(0, dtype=np.int64)
     return ChunkTable(
-        first_extent=first,
         first_sample=first_sample,
         shard=shard,
         first_byte=index.extent_first_byte[first[:-1]],

@@ -206,6 +206,18 @@ class Order(Protocol):
 
 
 @runtime_checkable
+class BindsBetween(Protocol):
+    """An order that can be bound by the borders of chunks, which an index has, without a column of their sizes."""
+
+    def bind_between(self, borders: NDArray[np.int64], *, seed: int = 0, epoch: int = 0) -> BoundOrder:
+        """Return what `Order.bind` does, of chunks with the sample ids ``[borders[i], borders[i + 1])``.
+
+        The array, of shape (num_chunks + 1,), is kept, and must not change.
+        """
+        ...
+
+
+@runtime_checkable
 class OwnLength(Protocol):
     """An order whose epochs have repeats, or leave samples out: their length is not that of the dataset."""
 

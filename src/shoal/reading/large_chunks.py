@@ -33,14 +33,14 @@ def too_large(resolved: ResolvedOrder, memory_limit_bytes: int | None, *, slack_
     single sample, which cannot be split, are never too large.
     """
     chunk_bytes, window_bytes = resolved.chunks.decoded_bytes, _window_bytes(resolved)
-    found = resolved.chunks.num_samples > 1
-    most_bytes = int(chunk_bytes.max(initial=0))
+    most_bytes = largest_bytes = int(chunk_bytes.max(initial=0))
     if 0 < window_bytes < int(chunk_bytes.sum()):
         most_bytes = window_bytes // 2 + slack_bytes
     if memory_limit_bytes is not None:
         most_bytes = min(most_bytes, memory_limit_bytes // _PART_OF_LIMIT)
-    found &= chunk_bytes > most_bytes
-    return found
+    if largest_bytes <= most_bytes:
+        return np.zeros(len(chunk_bytes), dtype=bool)
+    return (resolved.chunks.num_samples > 1) & (chunk_bytes > most_bytes)
 
 
 def _window_bytes(resolved: ResolvedOrder) -> int:

@@ -16,7 +16,7 @@ from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored
-from shoal.order.protocol import Adopting, BoundOrder, Order, OwnLength
+from shoal.order.protocol import Adopting, BindsBetween, BoundOrder, Order, OwnLength
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
 from shoal.order.sampling.shares import Sampling
 from shoal.order.state_dict import State
@@ -113,7 +113,7 @@ class ResolvedOrder(ResolvedEpochs):
         total_bytes = int(index.extent_decoded_bytes.sum())  # bytes in memory, not bytes to read
         if request.order is None:
             together = index.extent_num_samples > (1 if is_shared else np.inf)  # extents that are only read as a whole
-            largest_bytes = int(index.extent_decoded_bytes[together].max(initial=0))
+            largest_bytes = int(index.extent_decoded_bytes.max(where=together, initial=0))
             try:
                 resolved = resolve_window(
                     shard_extents,
@@ -249,9 +249,12 @@ class ResolvedOrder(ResolvedEpochs):
         """Return the order of one epoch over the samples that take part, as stored ids; two are cached."""
         found = self._epochs.get(epoch)
         if found is None:
-            turns = self.turns(epoch)
-            counts = self.stored_between(self.order_borders) if turns is None else np.diff(turns.starts)
-            found = self.order.bind(counts, seed=self.request.seed, epoch=epoch)
+            turns, seed = self.turns(epoch), self.request.seed
+            if self.stored is None and turns is None and isinstance(self.order, BindsBetween):
+                found = self.order.bind_between(self.order_borders, seed=seed, epoch=epoch)
+            else:
+                counts = self.stored_between(self.order_borders) if turns is None else np.diff(turns.starts)
+                found = self.order.bind(counts, seed=seed, epoch=epoch)
             found = found if turns is None else OverCopies(found, turns)
             found = found if self.stored is None else OverStored(found, self.stored)
             found = found if self.delivered is None else ChosenPositions(found, self.delivered)
@@ -293,12 +296,15 @@ class ResolvedOrder(ResolvedEpochs):
             return False
         ids = self.epoch(0).ids(0, min(num_samples, _MOST_LOOKED_AT, self.num_samples_of(0)))
         chunks = self.chunks
-        counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1, minlength=len(chunks))
-        chunk_bytes = chunks.end_byte - chunks.first_byte
-        is_shared = self.index.sample_bytes is None
-        parts = np.diff(chunks.first_extent) if is_shared else chunks.num_samples
-        alone_bytes = float((counts * (chunk_bytes / np.maximum(parts, 1))).sum())
-        return alone_bytes < _SPARSE * float(chunk_bytes[counts > 0].sum())
+        counts = np.bincount(np.searchsorted(chunks.first_sample, ids, side="right") - 1)
+        some = np.flatnonzero(counts)
+        chunk_bytes, parts = chunks.end_byte[some] - chunks.first_byte[some], chunks.num_samples[some]
+        if self.index.sample_bytes is None:  # a sample is read with its extent
+            extents = self.index.extent_first_sample
+            parts = np.searchsorted(extents, chunks.first_sample[some + 1])
+            parts -= np.searchsorted(extents, chunks.first_sample[some])
+        alone_bytes = float((counts[some] * (chunk_bytes / np.maximum(parts, 1))).sum())
+        return alone_bytes < _SPARSE * float(chunk_bytes.sum())
 
     @property
     def by_singles(self) -> bool:

@@ -185,9 +185,8 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
         return ""
     layout = ChunkLayout.of(resolved.chunks.num_samples)
     ratio = _worst(order, layout, global_batch)
-    chunk_bytes = float((resolved.chunks.end_byte - resolved.chunks.first_byte).mean())
     if ratio > _MOST_VARIANCE_RATIO:
-        enough = f'window="{_size(_enough_chunks(order, layout, global_batch) * chunk_bytes)}"'
+        enough = f'window="{_size(_enough_chunks(order, layout, global_batch) * _chunk_bytes(resolved))}"'
         batches = f"global batches of {global_batch} samples"
         if source is not None:
             enough, batches = "a larger window", f"the {global_batch} samples that {source!r} has in a global batch"
@@ -198,7 +197,7 @@ def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | N
         )
     width = order.chunks // order.resolved_nodes
     if width < _LEAST_CHUNKS_OF_NODE and order.resolved_nodes > 1:
-        enough = f'window="{_size(_LEAST_CHUNKS_OF_NODE * order.resolved_nodes * chunk_bytes)}"'
+        enough = f'window="{_size(_LEAST_CHUNKS_OF_NODE * order.resolved_nodes * _chunk_bytes(resolved))}"'
         return (
             f"each of {order.resolved_nodes} canonical nodes mixes only {width} chunks at a time; "
             f"{enough if source is None else 'a larger window'} or fewer canonical nodes would do"
@@ -237,6 +236,10 @@ def _enough_chunks(order: Window, layout: ChunkLayout, global_batch: int) -> int
         is_enough = _worst(Window(middle, nodes), layout, global_batch) <= _MOST_VARIANCE_RATIO
         few, many = (few, middle) if is_enough else (middle, many)
     return many
+
+
+def _chunk_bytes(resolved: ResolvedOrder) -> float:
+    return float((resolved.chunks.end_byte - resolved.chunks.first_byte).mean())
 
 
 def _size(num_bytes: float) -> str:

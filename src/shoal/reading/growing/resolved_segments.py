@@ -75,11 +75,9 @@ class ResolvedSegments(ResolvedOrder):
     def chunks(self) -> ChunkTable:
         """The chunks of all segments."""
         tables = [segment.chunks for segment in self.segments]
-        extents = accumulate((segment.index.num_extents for segment in self.segments), initial=0)
         samples = accumulate((segment.index.num_samples for segment in self.segments), initial=0)
         shards = self.borders
         return ChunkTable(
-            first_extent=_one_after_another([table.first_extent for table in tables], extents),
             first_sample=_one_after_another([table.first_sample for table in tables], samples),
             shard=np.concatenate([table.shard + np.int32(first) for table, first in zip(tables, shards, strict=False)]),
             first_byte=np.concatenate([table.first_byte for table in tables]),
