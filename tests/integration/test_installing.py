@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -49,7 +50,8 @@ def test_it_is_installed_with_and_without_a_compiler(source: Path, tmp_path: Pat
         home = tmp_path / compiler
         wheels = home / "wheels"
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-        run(*pip, "wheel", "--quiet", "--no-deps", "-w", wheels, source, CC=compiler)
+        shutil.copytree(source, home / "source")  # builds leave files there
+        run(*pip, "wheel", "--quiet", "--no-deps", "-w", wheels, home / "source", CC=compiler)
         (wheel,) = wheels.iterdir()
         assert wheel.name.split("-")[2:4] == ["cp311", "abi3"]  # for each Python from 3.11 on
         names = zipfile.ZipFile(wheel).namelist()
