@@ -154,6 +154,8 @@ def test_wrong_arguments_are_errors_and_not_crashes() -> None:
             plain_example(*arguments)
     for columns in [[("n", 8, 1)], ("n",), (("n",),), ((),), (("n", "8", 1),), (("n", 3, 1),), (("n", 8, "x"),)]:
         assert mds_sample(columns, 0, bytes(8), 0, 8) is None
+    for num_sizes in (-1, 0, 3, 2**62):  # where two columns have a size
+        assert mds_sample((("a", -1, 3), ("b", -1, 3)), num_sizes, bytes(8), 0, 8) is None
 
 
 def test_an_interrupt_in_a_decoder_is_not_held_up() -> None:

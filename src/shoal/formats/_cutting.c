@@ -195,10 +195,11 @@ has_key(State *state, PyObject *sample, const Name *name)
     if (key == NULL)
         return -1;
     PyObject *known = PyDict_GetItemWithError(sample, state->key);
-    int same = known != NULL        ? PyObject_RichCompareBool(known, key, Py_EQ)
-               : PyErr_Occurred()   ? -1
-               : PyDict_SetItem(sample, state->key, key) == 0 ? 1
-                                                              : -1;
+    int same = -1;
+    if (known != NULL)
+        same = PyObject_RichCompareBool(known, key, Py_EQ);
+    else if (!PyErr_Occurred() && PyDict_SetItem(sample, state->key, key) == 0)
+        same = 1;
     Py_DECREF(key);
     return same;
 }
@@ -351,14 +352,14 @@ static int
 add_columns(PyObject *sample, PyObject *columns, Py_ssize_t num_sizes, const char *data, Py_ssize_t start, Py_ssize_t end)
 {
     Py_ssize_t num_columns = PyTuple_Size(columns);
-    const char *sizes = data + start;
-    Py_ssize_t at = start + 4 * num_sizes;
     if (num_columns < 0)
         return -1;
-    if (at > end)
+    if (num_sizes < 0 || num_sizes > (end - start) / 4)
         return 0;
+    const char *sizes = data + start;
+    Py_ssize_t at = start + 4 * num_sizes;
     for (Py_ssize_t i = 0; i < num_columns; i++) {
-        PyObject *column = PyTuple_GetItem(columns, i); 
+        PyObject *column = PyTuple_GetItem(columns, i);
         PyObject *name, *kind;
         Py_ssize_t size;
         if (column == NULL || (name = PyTuple_GetItem(column, 0)) == NULL || (kind = PyTuple_GetItem(column, 2)) == NULL)
@@ -367,6 +368,8 @@ add_columns(PyObject *sample, PyObject *columns, Py_ssize_t num_sizes, const cha
         if (size < 0) {
             if (PyErr_Occurred())
                 return -1;
+            if (num_sizes-- == 0)
+                return 0;
             size = (Py_ssize_t)u32(sizes);
             sizes += 4;
         }
