@@ -37,7 +37,8 @@ class State:
 
     ``order`` holds the name, version and resolved parameters of the order, and everything else that selects samples;
     ``index`` is the fingerprint of the dataset; ``gaps`` are the positions that the run leaves out. ``deals`` say what
-    each rank has taken behind ``position`` if ranks fill their batches, in this epoch and later ones.
+    each rank has taken behind ``position`` if ranks fill their batches, in this epoch and later ones. ``segments``
+    identifies what the order depends on up to the position, if the fingerprint does not say it; else it is "".
     """
 
     epoch: int
@@ -47,6 +48,7 @@ class State:
     index: str
     gaps: Gaps = NO_GAPS
     deals: tuple[Deal, ...] = ()
+    segments: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON types, with a checksum; under 1 KB, but for the deals of more than 100 ranks."""
@@ -58,6 +60,7 @@ class State:
             "order": dict(self.order),
             "index": self.index,
         }
+        found |= {"segments": self.segments} if self.segments else {}
         found |= {"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {}
         return sealed(found | ({"refill": [deal.to_dict() for deal in self.deals]} if self.deals else {}))
 
@@ -80,9 +83,9 @@ class State:
         if missing or version != STATE_VERSION:
             msg = f"not a state of shoal: missing {missing}" if missing else f"the state has version {shown(version)}"
             raise StateError(msg, hint=f"a state has the fields {', '.join(_FIELDS)}")
-        order = given["order"]
-        if not isinstance(order, Mapping) or not isinstance(given["index"], str):
-            msg = "the state's order must be a dict and its index a fingerprint"
+        order, segments = given["order"], given.get("segments", "")
+        if not isinstance(order, Mapping) or not isinstance(given["index"], str) or not isinstance(segments, str):
+            msg = "the state's order must be a dict and its index a fingerprint, as are its segments"
             raise StateError(msg, hint=_CHANGED)
         numbers = {name: count_in("state", name, given[name], limit) for name, limit in _LIMITS.items()}
         gaps, deals = _gaps(given), _deals(given)
@@ -90,7 +93,8 @@ class State:
         if not isinstance(given["check"], str) or given["check"] != check:
             msg = f"the state was changed after it was saved: its checksum is {shown(given['check'])}, and not {check}"
             raise StateError(msg, hint=_CHANGED)
-        return State(order=order_in("state", order), index=given["index"], gaps=gaps, deals=deals, **numbers)
+        told = order_in("state", order)
+        return State(order=told, index=given["index"], gaps=gaps, deals=deals, segments=segments, **numbers)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
@@ -164,7 +168,7 @@ def shown(value: object) -> str:
 
 def _checksum(fields: Mapping[str, Any]) -> str:
     """Return the CRC-32 in hexadecimal of all fields of a state but the checksum; unknown fields do not count."""
-    names = [name for name in (*_FIELDS, "without", "refill") if name in fields and name != "check"]
+    names = [name for name in (*_FIELDS, "segments", "without", "refill") if name in fields and name != "check"]
     try:
         told = json.dumps([[name, _plain(fields[name])] for name in names], sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

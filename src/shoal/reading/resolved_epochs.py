@@ -99,7 +99,13 @@ class ResolvedEpochs(ABC):
         deals = tuple(deal for deal in self.deals if deal.epoch >= epoch)
         if place is not None:
             deals += tuple(self._deals_of(place))
-        return State(epoch, position, self.seed, self.state_order, self.fingerprint, self.gaps, deals).to_dict()
+        segments = self.segments_of_state(epoch, position, is_whole=bool(deals))
+        terms = (self.seed, self.state_order, self.fingerprint, self.gaps, deals, segments)
+        return State(epoch, position, *terms).to_dict()
+
+    def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:  # noqa: ARG002
+        """Return what a state says of the samples up to a position, or of all; "" if the fingerprint says it all."""
+        return ""
 
     def _deals_of(self, place: RankPlace) -> Iterator[Deal]:
         partition, rank = place.partition, place.rank

@@ -283,7 +283,8 @@ class Stream:
         if number == size:
             number, in_epoch = 0, in_epoch + 1
         start = State.from_dict(self.resolved.state_at(in_epoch, 0))
-        return replace(start, position=number, deals=()).to_dict()
+        segments = self.resolved.segments_of_state(in_epoch, number)
+        return replace(start, position=number, deals=(), segments=segments).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""

@@ -38,6 +38,11 @@ class Growth(NamedTuple):
     error: int
 
 
+def _of_none() -> dict[int, tuple[int, str]]:
+    """Return what is told of no segment: no samples, and no digest."""
+    return {0: (0, "")}
+
+
 @dataclass(frozen=True)
 class GrowingShards:
     """Shards that a seed has permuted, cut into segments for a window of ``window_bytes``.
@@ -50,11 +55,12 @@ class GrowingShards:
     window_bytes: int
     _prefixes: dict[int, Opened] = field(default_factory=dict, init=False, repr=False, compare=False)
     _dropped: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
+    _told: dict[int, tuple[int, str]] = field(default_factory=_of_none, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state to pickle for processes, without what is quickly made again."""
         kept = {name: self.__dict__[name] for name in ("shards", "seed", "window_bytes")}
-        return kept | {"_prefixes": {}, "_dropped": set()}
+        return kept | {"_prefixes": {}, "_dropped": set(), "_told": _of_none()}
 
     @cached_property
     def _listing(self) -> tuple[Sequence[str], NDArray[np.int64], Sequence[str]]:
@@ -140,6 +146,32 @@ class GrowingShards:
                     self._prefixes.pop(other, None)  # another thread may have just removed it
             self._prefixes[num_segments] = found
         return found
+
+    def num_segments_of(self, num_samples: int) -> int:
+        """Return the number of segments that hold the first samples, waiting for their indexes."""
+        for number in range(self.num_segments):
+            if num_samples <= self._first(number)[0]:
+                return number
+        return self.num_segments
+
+    def identity_of(self, num_segments: int) -> str:
+        """Return the number of the first segments, and a digest of their extents and samples; waits for their indexes.
+
+        The listing leaves these open: a shard may be replaced by one of the same size, and an index cut otherwise.
+        """
+        return f"{num_segments}-{self._first(num_segments)[1]}"
+
+    def _first(self, num_segments: int) -> tuple[int, str]:
+        """Samples of the first segments, and the digest of these."""
+        known = self._told
+        if num_segments not in known:
+            for number in range(num_segments):
+                if number + 1 not in known:
+                    num_samples, digest = known[number]
+                    index = self.segments.index(number)
+                    digest = hashlib.blake2b(f"{digest} {index.fingerprint}".encode(), digest_size=8).hexdigest()
+                    known[number + 1] = (num_samples + index.num_samples, digest)
+        return known[num_segments]
 
     def drop_before(self, num_samples: int) -> None:
         """Remove scanned bytes of the segments whose samples are all among the first ones, and have been read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from shoal.errors import StateError, UsageError
@@ -41,7 +41,8 @@ class Piece(NamedTuple):
 class ResolvedGrowing(ResolvedEpochs):
     """A dataset in the growing order; what counts its samples waits until all of it is indexed.
 
-    ``request`` is that of a window. ``delivered``, ``gaps`` and ``deals`` are as in `ResolvedOrder`.
+    ``request`` is that of a window. ``delivered``, ``gaps`` and ``deals`` are as in `ResolvedOrder`. ``loaded`` is what
+    a state that was loaded says of the first segments, which is compared when these are indexed.
     """
 
     growing: GrowingShards
@@ -49,13 +50,14 @@ class ResolvedGrowing(ResolvedEpochs):
     delivered: Runs | None = None
     gaps: Gaps = NO_GAPS
     deals: tuple[Deal, ...] = ()
+    loaded: str = ""
     _epochs: dict[bool, ResolvedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
     _lefts: dict[int, Runs | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _segments: dict[int, ResolvedOrder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle for processes, without orders."""
-        kept = ("growing", "request", "delivered", "gaps", "deals")
+        kept = ("growing", "request", "delivered", "gaps", "deals", "loaded")
         return {**{name: self.__dict__[name] for name in kept}, "_epochs": {}, "_lefts": {}, "_segments": {}}
 
     @property
@@ -91,6 +93,7 @@ class ResolvedGrowing(ResolvedEpochs):
     def of_epoch(self, epoch: int) -> ResolvedOrder:
         """Return the order of one epoch over all shards: segments in turn for the first, else a window."""
         is_first = epoch == 0
+        self.check_loaded(self.growing.num_segments)
         found = self._epochs.get(is_first)
         if found is None:
             opened = self.growing.whole
@@ -124,6 +127,7 @@ class ResolvedGrowing(ResolvedEpochs):
         return Piece(*self._upto(number), number == num_segments)
 
     def _upto(self, num_segments: int) -> tuple[Opened, ResolvedSegments]:
+        self.check_loaded(num_segments)
         opened, borders = self.growing.prefix(num_segments), tuple(self.growing.borders[: num_segments + 1])
         resolved = ResolvedSegments(
             opened.index, self.request, spills=can_spill(opened), borders=borders, known=dict(self._segments)
@@ -144,6 +148,28 @@ class ResolvedGrowing(ResolvedEpochs):
         """Return the position that follows the first ``number`` of an epoch, without counting all of it."""
         return number if self.left(epoch) is None else super().position_of(epoch, number)
 
+    def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:
+        """Return the identity of the segments that hold the samples up to a position of an epoch."""
+        if not position and not is_whole:
+            return ""
+        all_are_mixed = is_whole or epoch > 0 or self.delivered is not None
+        growing = self.growing
+        return growing.identity_of(growing.num_segments if all_are_mixed else growing.num_segments_of(position))
+
+    def check_loaded(self, num_segments: int) -> None:
+        """Raise `StateError` if the state that was loaded is of other samples; with fewer segments it is not known."""
+        if not self.loaded:
+            return
+        told, size = self.loaded.partition("-")[0], self.growing.num_segments
+        number = min(int(told), size) if told.isdecimal() else 0
+        if number > num_segments or self.growing.identity_of(number) == self.loaded:
+            return
+        msg = f"the state was saved when the shards of the first {number} of {size} segments held other samples, or "
+        msg += "their index other extents"
+        hint = "shards were replaced by others of the same size, or another index was found: one with other extents "
+        hint += "(`shoal index --extent-bytes`), or for another format=; go on with those of then, or begin anew"
+        raise StateError(msg, hint=hint)
+
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
         """Description of the order for a state."""
@@ -159,9 +185,13 @@ class ResolvedGrowing(ResolvedEpochs):
 
     def resumed(self, saved: State, gaps: Gaps) -> ResolvedGrowing:
         """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
-        resumed = replace(self, gaps=gaps.plus(saved.gaps), deals=())
-        most = saved.position if resumed.grows(saved.epoch) else resumed.num_samples
-        saved.check(seed=self.seed, order=self.state_order, index=self.fingerprint, num_samples=most)
+        resumed = replace(self, gaps=gaps.plus(saved.gaps), deals=(), loaded=saved.segments)
+        check = partial(saved.check, seed=self.seed, order=self.state_order, index=self.fingerprint)
+        check(num_samples=saved.position)
+        if not resumed.grows(saved.epoch):
+            num_samples = resumed.num_samples  # which waits for all of them
+            resumed.check_loaded(self.growing.num_segments)
+            check(num_samples=num_samples)
         return resumed
 
     def __repr__(self) -> str:

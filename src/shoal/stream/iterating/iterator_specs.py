@@ -190,7 +190,7 @@ class IteratorSpec:
     def settings(self) -> tuple[dict[str, Any], int]:
         """Return the settings that all ranks must share, in JSON types, and the part of the samples of this one."""
         work, partition = self.work, self.work.pipeline.partition
-        state = (work.growing or work.resolved).state_at(self.epoch, self.start)
+        state = (work.growing or work.resolved).state_at(self.epoch, 0)
         settings = {
             "dataset": state["index"],
             "seed": state["seed"],
