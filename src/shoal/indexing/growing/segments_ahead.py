@@ -176,6 +176,7 @@ class SegmentJob:
         self._units: IndexUnits | None = None
         self._whole: Index | None = None
         self._is_alone = self._is_in_memory = False
+        self._absent: set[int] = set()
 
     def segment(self, segment: int) -> Index:
         """Return the index of one segment, made together with others.
@@ -201,7 +202,10 @@ class SegmentJob:
 
     def _made(self, units: IndexUnits, numbers: range) -> Index | None:
         """Return the index of some units, made together with others; None if they have other places, or all is made."""
-        sharing = Sharing(units, self._rank, self._report, numbers, num_processors=1, traffic=self._traffic)
+        sharing = Sharing(
+            units, self._rank, self._report, numbers,
+            num_processors=1, traffic=self._traffic, absent=self._absent,
+        )  # fmt: skip
         sharing.run_own_share()
         while units.parts.is_open():
             sharing.wait_or_take_over()

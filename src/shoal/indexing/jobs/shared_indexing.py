@@ -1,12 +1,12 @@
 """Indexing by the ranks of a starting job: each its own share of the units first, then what others have left undone.
 
 Nobody leads, and nobody is waited for without end: the same unit done twice is harmless, so a rank that is killed, or
-that never opens the dataset, costs the others its share and a short wait.
+that never opens the dataset, costs the others its share and a short wait. Whoever has waited in vain regards it as
+absent, and those that are left have its share among them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -103,7 +103,8 @@ def _shared(
 class Sharing:
     """The part of one rank in the work on some units; by default on all, with the processors of this machine.
 
-    What this rank reads of remote shards is added to ``traffic``.
+    What this rank reads of remote shards is added to ``traffic``. Ranks that leave their share undone are added to
+    ``absent``, and removed once they have done some of it: whoever goes on with other units waits for them no more.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Sharing:
         *,
         num_processors: int | None = None,
         traffic: ScanTraffic | None = None,
+        absent: set[int] | None = None,
     ) -> None:
         self._num_processors = usable_processors() if num_processors is None else num_processors
         self._units, self._me, self._progress, self._traffic = units, me, progress, traffic
@@ -122,16 +124,28 @@ class Sharing:
         self._wait_seconds = _LEAST_WAIT_SECONDS
         self._num_run = 0
         self._is_alone = False
-        # Each rank takes over units of others in an order of its own, so that few do the same work.
-        self._order = sorted(self._numbers, key=self._turn)
+        self._absent = set[int]() if absent is None else absent
 
-    def _turn(self, number: int) -> bytes:
-        return hashlib.blake2b(f"{self._me.rank} {number}".encode(), digest_size=8).digest()
+    def _due_from(self, number: int) -> int:
+        """Return the rank that runs a unit: its own one, or one of those that are left."""
+        rank, world_size = number % self._me.world_size, self._me.world_size
+        if rank not in self._absent:
+            return rank
+        left = [other for other in range(world_size) if other not in self._absent]
+        return left[number // world_size % len(left)]
 
     def run_own_share(self) -> None:
-        """Run the units that are due from this rank alone."""
-        own = [number for number in self._missing() if number % self._me.world_size == self._me.rank]
-        longest_seconds = self._run(own, num_processes=max(1, self._num_processors // self._me.local_size))
+        """Run the units that are due from this rank alone, then its part of those of absent ranks."""
+        rank, world_size = self._me[:2]
+        own = [number for number in self._missing() if number % world_size == rank]
+        num_processes = max(1, self._num_processors // self._me.local_size)
+        longest_seconds = self._run(own, num_processes=num_processes)
+        if of_absent := [number for number in self._numbers if number % world_size != rank == self._due_from(number)]:
+            missing = {*self._missing()}
+            self._absent -= {number % world_size for number in of_absent if number not in missing}  # they are back
+            also = [number for number in missing if self._due_from(number) == rank]
+            longest_seconds = max(longest_seconds, self._run(sorted(also), num_processes=num_processes))
+            own += also
         # Shards that are read side by side finish in bursts; those of other ranks come about as often.
         usual_seconds = 2 * longest_seconds if own else _UNKNOWN_WAIT_SECONDS
         self._wait_seconds = max(_LEAST_WAIT_SECONDS, usual_seconds)
@@ -156,7 +170,10 @@ class Sharing:
         return False
 
     def wait_or_take_over(self) -> None:
-        """Wait while parts of other ranks come; once none has come for a while, run some units that are missing."""
+        """Wait while parts of other ranks come; once none has come for a while, run some of the missing units.
+
+        Those that are left share these, so that few are run twice; the others are waited for by the next call.
+        """
         missing, since_seconds = self._missing(), time.monotonic()
         while missing and time.monotonic() - since_seconds < self._wait_seconds:
             time.sleep(min(_LONGEST_PAUSE_SECONDS, self._wait_seconds / 10))
@@ -167,21 +184,22 @@ class Sharing:
                 since_seconds = time.monotonic()
         # If nobody else is there at all, all processors of this machine are ours.
         self._is_alone = len(missing) == len(self._numbers) - self._num_run and bool(missing)
-        while missing and self._units.parts.is_open():
-            some = self._some(missing)
-            text = "%d of %d units are missing since %.1f s: this rank takes over %d of them"
-            _log.info(text, len(missing), len(self._numbers), time.monotonic() - since_seconds, len(some))
+        self._absent |= {self._due_from(number) for number in missing} - {self._me.rank}
+        while (due := self._due(missing)) and self._units.parts.is_open():
+            text = "%d of %d units have been missing for %.1f s: this rank takes over %d of them"
+            _log.info(text, len(missing), len(self._numbers), time.monotonic() - since_seconds, len(due))
             share = 1 if self._is_alone else self._me.local_size
-            self._run(some, num_processes=max(1, self._num_processors // share))
+            self._run(due, num_processes=max(1, self._num_processors // share))
             missing = self._missing()
 
     def _missing(self) -> list[int]:
         return self._units.missing(self._numbers)
 
-    def _some(self, missing: Sequence[int]) -> list[int]:
-        wanted, some, num_shards = set(missing), [], 0
-        for number in self._order:
-            if number in wanted and num_shards < _SIDE_BY_SIDE:
+    def _due(self, missing: Sequence[int]) -> list[int]:
+        """Return some of the missing units that are due from this rank: as many as are scanned side by side."""
+        some, num_shards = [], 0
+        for number in missing:
+            if self._due_from(number) == self._me.rank and num_shards < _SIDE_BY_SIDE:
                 some.append(number)
                 num_shards += len(self._units.task(number).shards)
         return some
