@@ -79,6 +79,18 @@ def test_an_index_with_other_extents(tmp_path: Path) -> None:
         other.load_state_dict(state)
 
 
+def test_an_index_that_names_directories_is_that_of_the_same_shards(tmp_path: Path) -> None:
+    data = write_shards(tmp_path / "all" / "data")
+    keys, state = _stopped(data, 20)
+    job = shoal.plan_index(tmp_path / "all", to=tmp_path / "all.index")
+    for number in job.missing():
+        job.task(number)()
+    job.finish()
+    run = shoal.open(f"{data}/*.jsonl", index=tmp_path / "all.index").shuffle(seed=5).batch(4)
+    run.load_state_dict(state)
+    assert keys + [key for batch in run for key in batch["key"]] == _stopped(data, 80)[0]
+
+
 @pytest.mark.parametrize("steps", [1, 20, 79])
 def test_states_do_not_depend_on_what_is_indexed(shards: Path, steps: int) -> None:
     with gated(1) as gate:

@@ -88,9 +88,9 @@ class GrowingShards:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identity of the listing: a digest of names and sizes in its order."""
+        """Identity of the listing: a digest of base names, as an index may name directories, and sizes in its order."""
         names, sizes, _ = self._listing
-        words = json.dumps([list(names), sizes.tolist()]).encode()
+        words = json.dumps([[name.rpartition("/")[2] for name in names], sizes.tolist()]).encode()
         return "listing-" + hashlib.blake2b(words, digest_size=16).hexdigest()
 
     @cached_property
