@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -165,7 +166,7 @@ def index_of_tasks(
         return index_of_files(format.name, names, num_bytes, versions, rows=rows or {}, metadata=metadata)
     total_bytes = sum(task.num_bytes for task in tasks)
     workers = _num_workers(workers, total_bytes)
-    traffic = ScanTraffic() if traffic is None else traffic
+    traffic, began_seconds = ScanTraffic() if traffic is None else traffic, time.perf_counter()
     scratch = None
     is_worth_keeping = workers or total_bytes >= small_bytes(store)
     if store.reads_ahead and len(tasks) >= MANY_SHARDS and total_bytes < len(tasks) * SMALL_SHARD_BYTES:
@@ -178,7 +179,7 @@ def index_of_tasks(
     with closing(_scan_all(tasks, scanning, scratch)) as results:
         parts = _parts(tasks, results, format=format, extent_bytes=extent_bytes)
     if traffic.num_requests:
-        _log.info("%s: %s", asked, traffic)
+        _log.info("%s: %s, in %.1f s", asked, traffic, time.perf_counter() - began_seconds)
     index = parts[0]
     if len(parts) > 1:
         index = joined(parts, metadata=index.metadata, most_samples_with_sizes=MANY_SAMPLES - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, cast
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Format
 from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.indexing_estimate import LONG_SECONDS
 from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import Opened, refuse_empty
 from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
@@ -113,6 +115,16 @@ def _begins_early(found: Opened | Unindexed) -> bool:
     return is_alone
 
 
+def _whole(found: Unindexed, *, is_chosen: bool) -> Opened:
+    """Return all shards with their index; say what would have been sooner if that took long, as nobody expected."""
+    began_seconds = time.perf_counter()
+    opened, waited_seconds = found.whole, time.perf_counter() - began_seconds
+    if waited_seconds > LONG_SECONDS and found.can_grow and not is_chosen:
+        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
+        _log.info(text, found.making.what.source.asked, waited_seconds)
+    return opened
+
+
 def _open_shards(
     source: SourceLike,
     *,
@@ -130,7 +142,7 @@ def _open_shards(
     if grows and isinstance(found, Unindexed) and found.can_grow and not index_columns:
         kept = chunk_cache_of(cache, dataset=found.identity)
         return Dataset(DatasetSpec.of(found if kept is None else replace(found, cache=kept), grows=True))
-    opened = found.whole if isinstance(found, Unindexed) else found
+    opened = _whole(found, is_chosen=wanted == "wait") if isinstance(found, Unindexed) else found
     refuse_empty(opened.index, printed(source))
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
