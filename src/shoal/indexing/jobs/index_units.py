@@ -226,9 +226,9 @@ def check_unchanged(shards: Sequence[ScanTask], store: Store) -> None:
     for task, info in zip(shards, stat_all([task.path for task in shards], store), strict=True):
         if (info.num_bytes, info.version) != (task.num_bytes, task.version):
             what = f"it had {task.num_bytes} bytes and version {task.version!r}"
-            msg = f"{without_secrets(task.path)}: this shard has changed since the job was planned: {what}, and has "
+            msg = f"{without_secrets(task.path)}: this shard has changed since it was listed: {what}, and has "
             msg += f"{info.num_bytes} bytes and version {info.version!r} now"
-            raise StorageError(msg, hint="plan the job again, when the shards stay as they are")
+            raise StorageError(msg, hint="open the dataset, or plan the job, again when the shards stay as they are")
 
 
 def index_units(
