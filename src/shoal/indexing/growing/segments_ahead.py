@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StorageError
+from shoal.figures import format_bytes
 from shoal.index.assembly import joined, subset
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
@@ -186,6 +187,10 @@ class SegmentJob:
         first, stop = self._borders[segment], self._borders[segment + 1]
         if self._whole is None and (found := self._making.there()) is not None:
             self._whole = found[0]
+        if self._whole is None and not segment:
+            size = format_bytes(sum(task.num_bytes for task in self._permuted[:stop]))
+            text = "%s: the first batch comes when %d of %d shards are indexed, of %s"
+            _log.info(text, self._asked, stop, len(self._order), size)
         while self._whole is None:
             units = self._begun()
             try:
