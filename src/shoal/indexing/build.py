@@ -303,6 +303,10 @@ class _Report:
         self.done_samples += scan.num_samples
         self._report()
 
+    def again(self) -> None:
+        """Report the same once more, as a caller may want to end the build while nothing comes."""
+        self._report()
+
     def _report(self) -> None:
         if self.progress is not None:
             # A scan may go back to read something again; the progress shown does not.
@@ -363,7 +367,8 @@ def _scan_missing(tasks: Sequence[ScanTask], how: _Scanning) -> Generator[tuple[
             store=remote, num_at_once=num_requests_each(workers), traffic=how.traffic,
         )  # fmt: skip
     elif not store.reads_ahead:
-        yield from scan_in_threads(tasks, how.format, ScanReads(store, traffic=how.traffic), on_progress=on_progress)
+        reads = ScanReads(store, traffic=how.traffic)
+        yield from scan_in_threads(tasks, how.format, reads, on_progress=on_progress, on_wait=how.report.again)
     else:
         for task in tasks:
             read, report = partial(store.read_range, task.path), partial(on_progress, task)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,3 +109,20 @@ def test_retries_of_scans_are_counted(server: RangeServer) -> None:
     assert dataset.stats()["num_scan_retries"] == 2
     assert dataset.stats()["num_scan_requests"] > 2
     assert dataset.stats()["scanned_bytes"] > 0
+
+
+def test_indexing_ahead_ends_with_its_dataset_though_the_server_is_down(server: RangeServer) -> None:
+    dataset = opened(server).batch(5)
+    last = int(growing_of(dataset).shard_order[-1])
+    server.faults = [Fault("status", requests=range(10**6), path=f"*{last:03d}.jsonl")]
+    last_path = f"{last:03d}.jsonl"
+    running = growing_of(dataset).segments
+    running.need(growing_of(dataset).num_segments - 1)
+    thread = next(each for each in threading.enumerate() if each.name == "shoal-index-ahead")
+    while not any(last_path in each.path for each in server.exchanges if each.status == 503):
+        time.sleep(0.05)
+    began_seconds = time.monotonic()
+    del dataset, running
+    gc.collect()
+    thread.join(60)
+    assert time.monotonic() - began_seconds < 5

@@ -36,8 +36,13 @@ BLOCK_BYTES = 2 << 20
 NUM_REQUESTS = 32
 """Requests in flight at a time, and so the most shards that are scanned in parallel."""
 _NUM_REQUESTS_ALONE = 4  # in flight for a shard that is scanned on its own
+_LOOK_SECONDS = 0.5
 
 _Answer = tuple[ScanTask, ShardScan | Exception | int]
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -223,17 +228,21 @@ def scan_in_threads(
     reads: ScanReads,
     *,
     on_progress: Callable[[ScanTask, int], None],
+    on_wait: Callable[[], None] = _nothing,
     num_requests: int = NUM_REQUESTS,
 ) -> Iterator[tuple[ScanTask, ShardScan]]:
     """Scan every shard through ``reads``, and yield the scans in the order in which they finish.
 
-    ``on_progress`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
-    ends, for whatever reason, no thread is left. Memory: at most 3 blocks of 2 MiB for each of ``num_requests``.
+    ``on_progress`` is called now and then, in this thread, with the bytes of a shard that are done, and ``on_wait``
+    while nothing comes; either may raise, to end the scans. When the iteration ends, for whatever reason, no thread is
+    left. Memory: at most 3 blocks of 2 MiB for each of ``num_requests``.
 
     Raises `ShardError`: a shard cannot be parsed; `StorageError`: bytes could not be read.
     """
     side_by_side = min(num_requests, len(tasks))
-    answers = answers_in_threads(iter(tasks), format, reads, side_by_side=side_by_side, num_requests=num_requests)
+    answers = answers_in_threads(
+        iter(tasks), format, reads, side_by_side=side_by_side, num_requests=num_requests, on_wait=on_wait
+    )
     with closing(answers):
         for task, answer in answers:
             if isinstance(answer, int):
@@ -251,6 +260,7 @@ def answers_in_threads(
     *,
     side_by_side: int,
     num_requests: int,
+    on_wait: Callable[[], None] = _nothing,
 ) -> Generator[_Answer]:
     """Scan shards through ``reads``, so many of them side by side, and yield for each what comes of it.
 
@@ -281,7 +291,11 @@ def answers_in_threads(
             scanners.submit(scan_each)
         left = side_by_side
         while left:
-            found = answers.get()
+            try:
+                found = answers.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                on_wait()
+                continue
             if found is None:
                 left -= 1
                 continue
