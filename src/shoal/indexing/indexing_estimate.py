@@ -297,7 +297,9 @@ def _of_group(look: FirstRequests, tasks: Sequence[ScanTask], is_local: bool) ->
     if look.streams and not is_local:
         return _all_bytes(tasks)
     if look.is_whole:
-        ways = _counter("footers" if look.num_requests <= _FOOTER_REQUESTS else "headers", tasks)
+        are_all = look.read_bytes > _NEARLY_ALL * look.reached_bytes
+        way: Way = "footers" if look.num_requests <= _FOOTER_REQUESTS else "all bytes" if are_all else "headers"
+        ways = _counter(way, tasks)
         return _Work(look.num_requests * len(tasks), look.read_bytes * len(tasks), look.num_requests, ways)
     num_bytes, largest_bytes = sum(task.num_bytes for task in tasks), max(task.num_bytes for task in tasks)
     reached_bytes = max(1, look.reached_bytes)

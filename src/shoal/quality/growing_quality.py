@@ -32,6 +32,7 @@ from shoal.quality.prediction import ChunkLayout, companions, predicted_variance
 _ALL_PREDICTED = 32  # segments at the beginning, and as many spread over an epoch: those of its middle are alike
 _MOST_CHUNKS = 1 << 20  # more would change nothing but the time
 _LEAST_SHARDS = 1.5
+_LEAST_SHARDS_OF_SIZES, _LEAST_SAMPLES_OF_SIZES = 4, 16  # fewer, and samples in each, may differ by chance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,6 +194,26 @@ def segments_quality(
         later_vr,
         is_assumed,
     )
+
+
+def size_correlation(sample_bytes: ArrayLike, shard_samples: ArrayLike) -> float:
+    """Return how alike the sizes of samples of one shard are; a sign of sorted data that needs no key.
+
+    The correlation of the logarithms of two of them; 0 if nothing can be told: of fewer than four shards, of samples of
+    one size, and of shards of a few samples. O(num_samples).
+
+    Examples
+    --------
+    >>> size_correlation([10, 11, 12, 13] * 20, [20] * 4), size_correlation(np.repeat([10, 50, 90, 400], 20), [20] * 4)
+    (0.0, 1.0)
+    """
+    samples = np.asarray(shard_samples, dtype=np.float64)
+    num_shards = float(samples.sum()) ** 2 / max(1.0, float(samples @ samples))  # as many as even ones would be
+    logs = np.log(np.maximum(np.asarray(sample_bytes, dtype=np.float64), 1.0))
+    is_little = num_shards < _LEAST_SHARDS_OF_SIZES or samples.sum() < _LEAST_SAMPLES_OF_SIZES * num_shards
+    if is_little or (logs == logs[0]).all():
+        return 0.0
+    return max(0.0, first_correlations(logs, shard_samples, shard_samples)[0])
 
 
 def first_correlations(keys: ArrayLike, chunk_samples: ArrayLike, shard_samples: ArrayLike) -> tuple[float, float]:

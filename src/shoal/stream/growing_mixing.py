@@ -18,12 +18,15 @@ from shoal.quality.growing_quality import (
     first_correlations,
     listed_sizes,
     segments_quality,
+    size_correlation,
 )
 from shoal.quality.metrics import expected_distinct_of
 from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
 from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
 from shoal.stream.index_columns import key_column
 from shoal.stream.shuffle_quality import mean_distinct, name_of, quality_of
+
+_SORTED = 0.1  # correlation of the sizes of samples of a shard
 
 
 def quality_of_growing(
@@ -54,6 +57,22 @@ def quality_of_growing(
         num_canonical_nodes=request.num_canonical_nodes,
     )
     return _of_listing(resolved, listed, batch, key, rho_of)
+
+
+def sorting_of_first(piece: Piece) -> str:
+    """Return the text of a warning if the shards of the first segments look sorted, by sizes of samples; else ""."""
+    index = piece.resolved.index
+    if index.sample_bytes is None:
+        return ""
+    alike = size_correlation(index.sample_bytes, _shard_samples(index))
+    if alike < _SORTED:
+        return ""
+    return (
+        f"the first {index.num_shards} shards look sorted: sizes of samples of one shard have a correlation of "
+        f"{alike:.2f}. While shards are indexed a batch has samples of few shards, so that it may have few kinds. "
+        'ds.quality(batch, key=...) tells how much that matters, and index="wait" mixes all shards from the start '
+        "(docs/guides/first-batch.md)"
+    )
 
 
 def _of_listing(

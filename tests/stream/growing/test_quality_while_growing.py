@@ -11,6 +11,7 @@ from tests.stream.growing.growing_data import gated
 
 import shoal
 from shoal.errors import UsageError
+from shoal.quality.growing_quality import size_correlation
 from shoal.quality.metrics import variance_ratio
 from shoal.stream.dataset import Dataset
 
@@ -88,3 +89,27 @@ def test_a_key_of_too_few_samples(data: Path) -> None:
 def test_a_batch_larger_than_half_of_the_listing(data: Path) -> None:
     with gated(1), pytest.raises(UsageError, match=r"about 4[0-9]+ samples must make at least two"):
         opened(data).quality(batch=30_000)
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_shards_that_look_sorted_are_warned_of_once(
+    is_sorted: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for shard in range(12):
+        words = [9 + (shard if is_sorted else number) % 12 + number % 3 for number in range(100)]
+        lines = [f'{{"text": "{"word " * count}"}}\n' for count in words]
+        (tmp_path / f"{shard:03d}.jsonl").write_text("".join(lines))
+    ds = shoal.open(tmp_path, index="grow").shuffle(seed=3, window="20KiB").batch(8)
+    with caplog.at_level("WARNING", logger="shoal"):
+        assert sum(len(batch["text"]) for batch in ds) == 1200
+    told = [text for text in caplog.messages if "look sorted" in text]
+    assert len(told) == is_sorted, caplog.messages
+
+
+def test_few_shards_and_samples_of_one_size_tell_nothing() -> None:
+    draw = np.random.default_rng(1)
+    assert size_correlation(draw.integers(50, 90, 4000), [1000] * 4) < 0.02
+    assert size_correlation([100] * 4000, [1000] * 4) == 0
+    assert size_correlation(np.repeat([10, 500, 90], 100), [100] * 3) == 0
+    assert size_correlation(np.repeat([10, 500, 90, 7], 10), [10] * 4) == 0
+    assert size_correlation(np.repeat([10, 500, 90, 7], 100) + draw.integers(0, 3, 400), [100] * 4) > 0.9

@@ -17,6 +17,7 @@ from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
 from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
+from shoal.stream.growing_mixing import sorting_of_first
 from shoal.stream.iterating.batch_maker import BatchMaker, context_of_all
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterator_position import Position
@@ -75,8 +76,12 @@ def _batches(
     pipeline = spec.work.pipeline
     num_workers = pipeline.num_workers
     resolved.growing.begin(pipeline.rank * num_workers + pipeline.worker, position.partition.world_size * num_workers)
+    tells = pipeline.rank == pipeline.worker == position.epoch == 0
     while position.grows:
         piece = _next_piece(spec, resolved, position.end + size - 1, making)
+        if tells and (text := sorting_of_first(piece)):
+            _log.warning(text)
+            tells = False
         num_steps = (piece.resolved.num_samples - position.start) // size
         if piece.is_last:
             position.end_at(piece.resolved.num_samples)
