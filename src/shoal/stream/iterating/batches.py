@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import length_hint
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.state_dict import MAX_POSITION
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
-from shoal.pipeline.stages import DROPPED, BySource, filters_in, run_stages
+from shoal.pipeline.stages import DROPPED, BySource, Stage, filters_in, run_stages
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -25,7 +26,7 @@ from shoal.reading.resolved_sequences import Resolved
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
 from shoal.stream.certificates.delivery_sums import DeliverySums
-from shoal.stream.iterating.iterator_specs import PipelineSpec
+from shoal.stream.iterating.iterator_specs import PipelineSpec, have_no_effects
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan
 from shoal.stream.iterator_position import NONE_AT_HAND, Position
 
@@ -61,6 +62,17 @@ class BatchContext:
         if self.quarantine is not None:
             return partial(self.quarantine.made, stages)
         return partial(run_stages, stages, index=self.opened.index) if stages else None
+
+    @property
+    def made_together(self) -> Callable[[list[Any], list[int]], list[Any]] | None:
+        """The function from many such samples and their ids to their results; None if each must be made by itself.
+
+        That is so if a stage has effects or leaves samples out, also in a thread. Errors do not tell of which sample
+        they are: whoever gets one makes the samples one by one.
+        """
+        stages = self.pipeline.stages
+        alone = self.quarantine is not None or self.pipeline.threaded is not None
+        return None if alone or not have_no_effects(stages) else partial(_through, stages)
 
     def most_dropped(self, step: int) -> int:
         """Return how many samples in a row may be dropped: those of an epoch, or if it has no end, of two rounds.
@@ -100,11 +112,11 @@ def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
 
     They come from lists, which `Position.at_hand` gives to whoever takes the rest of one without asking here.
     """
-    counters, position, finished = source.counters, source.position, _finished(source)
+    counters, position, finishing = source.counters, source.position, _finishing(source)
     left_in, none = length_hint, NONE_AT_HAND  # at the end of a process this may outlive the names of its module
     for span in spans:
         last, ids = position.num_steps - 1, iter(span.ids)
-        for run in _each_finished(span.runs, ids, finished):
+        for run in _each_finished(span.runs, ids, finishing):
             # An epoch ends with its last sample, which is noticed by who asks for it.
             ends = len(run) > 1 and position.num_made + len(run) > last
             for part in (run[:-1], run[-1:]) if ends else (run,):
@@ -124,30 +136,55 @@ def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
         position.num_yielded = span.steps.stop  # its last position may have no sample for this rank
 
 
-def _finished(source: BatchContext) -> Callable[[Any, int], Any] | None:
-    """Return the function from a stored sample and its id to what is yielded; None if these are the same."""
-    made, formatting = source.made, source.pipeline.formatting
-    if formatting.name is None:
-        return made
-    formatted = formatting.sample
-    return (lambda sample, _: formatted(sample)) if made is None else lambda *named: formatted(made(*named))
+def _through(stages: Sequence[Stage], samples: list[Any], ids: list[int]) -> list[Any]:
+    for stage in stages:
+        samples = list(map(stage, samples, ids))
+    return samples
 
 
-def _each_finished(
-    runs: Iterator[list[Any]], ids: Iterator[int], finished: Callable[[Any, int], Any] | None
-) -> Iterator[list[Any]]:
-    """Yield the runs finished; an error comes at its sample, after those before it."""
-    if finished is None:
+class _Finishing(NamedTuple):
+    """The steps left for stored samples: for ``all_of`` a list, given their ids, or for ``one`` of them."""
+
+    all_of: Callable[[list[Any], list[int]], list[Any]]
+    one: Callable[[Any, int], Any]
+
+
+def _finishing(source: BatchContext) -> _Finishing | None:
+    """Return how stored samples become what is yielded; None if they are that."""
+    made, together, formatting = source.made, source.made_together, source.pipeline.formatting
+    formatted = None if formatting.name is None else formatting.sample
+    if formatted is None:
+        return None if made is None or together is None else _Finishing(together, made)
+
+    def one(sample: Any, sample_id: int) -> Any:
+        return formatted(sample if made is None else made(sample, sample_id))
+
+    def all_of(run: list[Any], ids: list[int]) -> list[Any]:
+        return list(map(formatted, run if together is None else together(run, ids)))
+
+    return _Finishing(all_of, one)
+
+
+def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Finishing | None) -> Iterator[list[Any]]:
+    """Yield the runs finished; an error comes at its sample, after those before it.
+
+    Stages have no effects (`PipelineSpec.makes_together`), so the samples of a list that failed are made again.
+    """
+    if finishing is None:
         yield from runs
         return
     for run in runs:
-        done: list[Any] = []
+        named = list(itertools.islice(ids, len(run)))
         try:
-            done.extend(map(finished, run, ids))
-        except Exception:
-            if done:
-                yield done
-            raise
+            done = finishing.all_of(run, named)
+        except Exception:  # noqa: BLE001  # raised again, at its sample and with what is known of that
+            done = []
+            try:
+                done.extend(map(finishing.one, run, named))
+            except Exception:
+                if done:
+                    yield done
+                raise
         yield done
 
 
@@ -178,6 +215,7 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
 def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of samples."""
     made, position, collated, deliver = source.made, source.position, source.pipeline.collator, source.deliverer
+    together = source.made_together
     for span in spans:
         stored = source.samples(span)
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
@@ -185,18 +223,31 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
             samples: list[Any] = list(itertools.islice(stored, end - begin))
             repeated, num_filtered = span.repeated[begin:end], 0
             if made:
-                named = zip(samples, span.ids[begin:end], strict=True)
-                samples = [made(sample, sample_id) for sample, sample_id in named if not position.is_over]
+                samples = _all_made(made, together, samples, span.ids[begin:end], position)
             if position.is_over:
                 msg = "the stream was closed while a batch was made"
                 raise StoppedError(msg)
-            if any(sample is DROPPED or sample is SKIPPED for sample in samples):
+            if together is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, source)
             batch = deliver(collated(samples), repeated)
             source.counters.num_filtered += num_filtered
             position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield batch
+
+
+def _all_made(
+    made: Callable[[Any, int], Any],
+    together: Callable[[list[Any], list[int]], list[Any]] | None,
+    samples: list[Any],
+    ids: list[int],
+    position: Position,
+) -> list[Any]:
+    """Return the samples of a batch after their stages; fewer if the stream is closed meanwhile."""
+    if together is not None:
+        with suppress(Exception):  # the same comes again, at its sample
+            return together(samples, ids)
+    return [made(sample, sample_id) for sample, sample_id in zip(samples, ids, strict=True) if not position.is_over]
 
 
 def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -76,7 +76,7 @@ class PipelineSpec:
         """True if samples may be made before they are due: no function of a user sees them, and none is left out."""
         usual = quarantine is None and self.threaded is None and self.sequences is None and self.num_workers == 1
         alone = self.partition.batched or self.partition.refills
-        return usual and not alone and gathers([stage for stage in self.stages if not _decodes_values(stage)])
+        return usual and not alone and have_no_effects(self.stages)
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
@@ -230,6 +230,13 @@ class IteratorSpec:
         return replace(self, work=replace(self.work, pipeline=replace(self.work.pipeline, **changes)))
 
 
-def _decodes_values(stage: Stage) -> bool:
-    """Return True if a stage decodes numbers, text and the like by shoal's own functions; media take long and large."""
-    return isinstance(stage, Decode) and not stage.has_functions and not stage.has_media
+def have_no_effects(stages: Sequence[Stage]) -> bool:
+    """Return True if stages do nothing but select, rename and decode numbers, text and the like by shoal's functions.
+
+    Media take long and much memory, so that they are decoded one by one.
+    """
+    return gathers([
+        stage
+        for stage in stages
+        if not isinstance(stage, Decode) or stage.has_functions or stage.has_media
+    ])  # fmt: skip
