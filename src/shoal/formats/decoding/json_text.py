@@ -22,18 +22,28 @@ def parse_json(data: bytes) -> Any:
 
 
 @cache
-def json_parser(exact: Parse) -> Parse:
-    """Return a parser that gives what ``exact`` does, a variant of `json.loads`, but faster where msgspec is installed.
+def strict_parser() -> tuple[Parse, tuple[type[Exception], ...]] | None:
+    """Return msgspec's parser and the errors by which it refuses a text; None if it is not installed.
 
-    What msgspec accepts it reads as Python does: integers of any size, the last of equal keys. It refuses more, NaN or
-    half of a surrogate pair for one; there ``exact`` decides.
+    What it accepts it reads as Python does: integers of any size, the last of equal keys. It refuses more, NaN or half
+    of a surrogate pair for one.
     """
     try:
         import msgspec  # noqa: PLC0415  # optional
     except ImportError:
+        return None
+    return msgspec.json.Decoder().decode, (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+@cache
+def json_parser(exact: Parse) -> Parse:
+    """Return a parser that gives what ``exact`` does, a variant of `json.loads`, but faster where msgspec is installed.
+
+    Where the strict parser refuses, ``exact`` decides.
+    """
+    if (strict := strict_parser()) is None:
         return exact
-    decode = msgspec.json.Decoder().decode
-    refused = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+    decode, refused = strict
 
     def parse(data: bytes) -> Any:
         try:

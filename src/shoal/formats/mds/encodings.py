@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.decoding.images import open_image, pillow
-from shoal.formats.decoding.json_text import json_parser
+from shoal.formats.decoding.json_text import json_parser, strict_parser
 from shoal.formats.decoding.pickles import unpickler
 from shoal.formats.lines.json_values import check_keys, plain_number
 
@@ -229,8 +229,18 @@ _DECODERS: dict[str, Decode] = {
     "str_decimal": _decimal,
     **_with_lists({"jpeg": _image, "png": _image, "pil": _raw_image}),
 }
-COMPILED_KINDS: Mapping[Decode | None, int] = {_DECODERS["int"]: 1, _DECODERS["str"]: 2, _DECODERS["bytes"]: 3}
-"""The decoders that `shoal.formats._cutting` has, by the numbers that it gives them."""
+_COMPILED: Mapping[Decode, int] = {_DECODERS["int"]: 1, _DECODERS["str"]: 2, _DECODERS["bytes"]: 3}
+
+
+def compiled_kind(decode: Decode) -> int | Decode:
+    """Return the number that `shoal.formats._cutting` has for a decoder, else the function that it calls instead.
+
+    That may refuse what the decoder takes, and gives the same where it does not.
+    """
+    if decode is json_parser(json.loads):
+        strict = strict_parser()
+        return decode if strict is None else strict[0]
+    return _COMPILED.get(decode, decode)
 
 
 def encoding_for(value: Any) -> str:

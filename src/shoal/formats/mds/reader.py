@@ -23,10 +23,10 @@ from shoal.errors import ShardError, UsageError
 from shoal.formats.compiled_cutting import is_compiled, mds_sample
 from shoal.formats.field_columns import Columns, Kind, Record, wanted_of
 from shoal.formats.mds.encodings import (
-    COMPILED_KINDS,
     NoFileError,
     StoredValue,
     array_of,
+    compiled_kind,
     decoder_of,
     files_of,
     fixed_bytes_of,
@@ -273,13 +273,13 @@ def _cutter(columns: tuple[_Column, ...]) -> CutRecord | None:
     if not is_compiled:
         return None
     try:
-        decoders = [column.decode if column.is_wanted else None for column in columns]
+        kinds = [compiled_kind(column.decode) if column.is_wanted else None for column in columns]
     except UsageError:  # raised again for the first sample
         return None
     sizes = [column.fixed_bytes for column in columns]
     described = tuple(
-        (column.name, -1 if size is None else size, COMPILED_KINDS.get(decode, decode))
-        for column, size, decode in zip(columns, sizes, decoders, strict=True)
+        (column.name, -1 if size is None else size, kind)
+        for column, size, kind in zip(columns, sizes, kinds, strict=True)
     )
     return partial(mds_sample, described, sizes.count(None))
 
