@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.stream.growing.growing_data import COUNTS, gated, growing, keys_of_all, write_shards
 
@@ -90,6 +90,7 @@ def test_ids_are_those_of_the_order(shards: Path) -> None:
     assert later == dataset.ids(epoch=1).tolist() != ids
 
 
+@settings(max_examples=25)
 @given(
     st.integers(0, 40), st.sampled_from([(1, 1), (1, 3), (2, 2), (3, 1)]), st.integers(1, 5),
     st.sampled_from(["grow", "indexed", "plain"]),
