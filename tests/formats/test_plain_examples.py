@@ -27,7 +27,7 @@ VALUES = st.one_of(
 FEATURES = st.dictionaries(st.text(max_size=5), VALUES, min_size=1, max_size=4)
 
 
-@pytest.fixture(params=[True, False] if is_compiled else [False], ids=["compiled", "python"])
+@pytest.fixture(params=[True, False] if is_compiled else [False], ids="compiled={}".format)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf_example, "is_compiled", request.param)
 
