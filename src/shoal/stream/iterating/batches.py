@@ -153,14 +153,18 @@ def _finishing(source: BatchContext) -> _Finishing | None:
     """Return how stored samples become what is yielded; None if they are that."""
     made, together, formatting = source.made, source.made_together, source.pipeline.formatting
     formatted = None if formatting.name is None else formatting.sample
-    if formatted is None:
-        return None if made is None or together is None else _Finishing(together, made)
+    if made is None and formatted is None:
+        return None
 
     def one(sample: Any, sample_id: int) -> Any:
-        return formatted(sample if made is None else made(sample, sample_id))
+        result = sample if made is None else made(sample, sample_id)
+        return result if formatted is None else formatted(result)
 
     def all_of(run: list[Any], ids: list[int]) -> list[Any]:
-        return list(map(formatted, run if together is None else together(run, ids)))
+        if together is None:
+            return list(map(one, run, ids))
+        results = together(run, ids)
+        return results if formatted is None else list(map(formatted, results))
 
     return _Finishing(all_of, one)
 
