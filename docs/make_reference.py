@@ -29,6 +29,7 @@ from shoal.stats.counters import Counters
 from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.sequences.length_verbs import LengthVerbs
+from shoal.stream.stage_verbs import StageVerbs
 from shoal.verify.verify_job import VerifyJob
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -65,7 +66,7 @@ def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## Opening\n", *member("shoal.open", shoal.open)]
     parts += ["## Datasets\n", text_of(shoal.Dataset), *members(shoal.Dataset, "ds")]
-    parts += [*members(LengthVerbs, "ds"), *members(DatasetRun, "ds")]
+    parts += [*members(StageVerbs, "ds"), *members(LengthVerbs, "ds"), *members(DatasetRun, "ds")]
     parts += ["## Mixing\n", *member("shoal.mix", shoal.mix), text_of(shoal.mixing), *mixing()]
     parts += ["## Live streams\n", *member("shoal.from_iterable", shoal.from_iterable)]
     parts += [*member("shoal.from_callable", shoal.from_callable), *member("shoal.follow", shoal.follow)]

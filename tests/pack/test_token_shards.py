@@ -72,7 +72,7 @@ def test_another_tokenizer_is_another_job(tmp_path: Path, tokenizer: Path, sourc
 
 def test_a_sample_without_text_ends_the_run(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in DOCUMENTS))
-    with pytest.raises(UsageError, match="wants the field 'text'; this sample has 'body'"):
+    with pytest.raises(UsageError, match="needs the field 'text'; this sample has 'body'"):
         repack(tmp_path / "a.jsonl", tmp_path / "out", format="mds", tokenize=tokenizer)
     made = repack(tmp_path / "a.jsonl", tmp_path / "out", format="mds", tokenize=tokenizer, text_field="body")
     assert made.summary.num_samples == len(DOCUMENTS)

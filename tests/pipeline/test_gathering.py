@@ -161,7 +161,7 @@ def test_what_is_done_to_columns_is_what_is_done_to_samples(mixed: Path, describ
 
 
 def test_columns_that_are_not_there_are_named_with_those_that_are(mixed: Path) -> None:
-    with pytest.raises(UsageError, match="wants the field 'nothing'; this sample has 'id', 'gap', 'text'"):
+    with pytest.raises(UsageError, match="needs the field 'nothing'; this sample has 'id', 'gap', 'text'"):
         next(iter(shoal.open(mixed).columns("id", "nothing").batch(4)))
 
 

@@ -8,18 +8,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.pipeline.stages import (
-    DROPPED,
-    Decode,
-    Filter,
-    Map,
-    Rename,
-    SelectColumns,
-    Stage,
-    ToTuple,
-    WithIds,
-    run_stages,
-)
+from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages import DROPPED, Decode, Filter, Map, Stage, WithIds, run_stages
 
 
 def run(stage: Stage, sample: Any) -> Any:
@@ -69,9 +59,9 @@ def test_rename(names: dict[str, str], renamed: dict[str, int]) -> None:
 
 def test_a_missing_field_is_named_with_those_there_are() -> None:
     for stage in (Rename({"x": "jpg;png"}), SelectColumns(("jpg;png",)), ToTuple(("jpg;png",))):
-        with pytest.raises(UsageError, match=r"wants the field 'jpg;png'; this sample has 'a', 'b'") as caught:
+        with pytest.raises(UsageError, match=r"needs the field 'jpg;png'; this sample has 'a', 'b'") as caught:
             run(stage, {"a": 1, "b": 2})
-        assert 'alternatives are given with ";"' in caught.value.hint
+        assert 'alternatives are separated by ";"' in caught.value.hint
 
 
 def test_stages_of_fields_refuse_what_has_none() -> None:

@@ -54,9 +54,9 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no tokenizer"):
         tokenize_with(tmp_path / "other.json")
     stage = tokenize_with(path, field="txt")
-    with pytest.raises(UsageError, match=r"wants the field 'txt'; this sample has 'text'"):
+    with pytest.raises(UsageError, match=r"needs the field 'txt'; this sample has 'text'"):
         stage({"text": "a"}, 0)
-    with pytest.raises(UsageError, match="wants text in the field 'txt', and found int"):
+    with pytest.raises(UsageError, match="needs text in the field 'txt', and got int"):
         stage({"txt": 3}, 0)
     with pytest.raises(FieldError) as caught:
         stage({"txt": b"\xff"}, 0)

@@ -12,7 +12,7 @@ import shoal
 from shoal.errors import ShuffleWarning
 from shoal.orders import Block, Full, Window
 from shoal.stream.dataset import Dataset
-from shoal.stream.shuffle_quality import rereads, warning_about
+from shoal.stream.quality.shuffle_quality import rereads, warning_about
 
 
 def said(ds: Dataset, global_batch: int) -> str:

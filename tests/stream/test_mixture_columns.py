@@ -230,7 +230,7 @@ def test_a_source_with_a_field_named_source_is_refused(tmp_path: Path) -> None:
 def test_a_field_that_a_source_lacks_is_named(home: Path) -> None:
     sources = sources_in(home)
     both = {"plain": sources["plain"].columns("id"), "wide": sources["wide"].columns("tokens").columns("id")}
-    with pytest.raises(UsageError, match=r"columns\(\) wants the field 'id'; this sample has 'tokens'"):
+    with pytest.raises(UsageError, match=r"columns\(\) needs the field 'id'; this sample has 'tokens'"):
         list(shoal.mix(both).batch(8))
 
 

@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.quality.metrics import distinct_per_batch, expected_distinct, variance_ratio
 from shoal.stream.dataset import Dataset
-from shoal.stream.shuffle_quality import variance_ratio_bound
+from shoal.stream.quality.shuffle_quality import variance_ratio_bound
 
 NUM_SAMPLES = 3000
 

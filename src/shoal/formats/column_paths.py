@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -104,19 +104,19 @@ def total_bytes(sample: Sample) -> int:
     return sum(length_of(value) or 0 for value in values if isinstance(value, sized))
 
 
-def value_inside(sample: Sample, path: str) -> Any:
-    """Return the value at a path whose first part, up to some dot, is a field that holds JSON; None if there is none.
+def value_inside(sample: Mapping[str, Any], path: str, *, missing: Any = None) -> Any:
+    """Return the value at a path whose first part, up to some dot, is a field that holds JSON; else ``missing``.
 
     >>> value_inside({"json": b'{"meta": {"lang": "de"}}'}, "json.meta.lang")
     'de'
     """
     cut = path.find(".")
     while cut > 0:
-        found = sample.get(path[:cut])
-        if found is not None:
-            return part_of(parsed_json(found), path[cut + 1 :])
+        outer = sample.get(path[:cut])
+        if outer is not None:
+            return part_of(parsed_json(outer), path[cut + 1 :], missing=missing)
         cut = path.find(".", cut + 1)
-    return None
+    return missing
 
 
 def parsed_json(value: Any) -> Any:
@@ -127,18 +127,19 @@ def parsed_json(value: Any) -> Any:
         return None
 
 
-def part_of(value: Any, path: str) -> Any:
-    """Return the part of an object at a path, whose names may contain dots; None if there is none."""
+def part_of(value: Any, path: str, *, missing: Any = None) -> Any:
+    """Return the part of an object at a path, whose names may contain dots; ``missing`` if there is none."""
     if not isinstance(value, dict):
-        return None
+        return missing
     if path in value:
         return value[path]
     cut = path.find(".")
     while cut >= 0:
-        if (found := part_of(value.get(path[:cut]), path[cut + 1 :])) is not None:
-            return found
+        part = part_of(value.get(path[:cut]), path[cut + 1 :], missing=missing)
+        if part is not missing:
+            return part
         cut = path.find(".", cut + 1)
-    return None
+    return missing
 
 
 def meant_path(sample: Sample, path: str) -> str | None:

@@ -11,9 +11,10 @@ from shoal.formats.decoding.decoders import Decoder
 from shoal.hints import did_you_mean
 from shoal.live.live_run import LiveRun, LiveSpec
 from shoal.live.shuffle_buffer import BufferSize
+from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import SeededMap
-from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple
+from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.ranks import Ranks
@@ -136,7 +137,10 @@ class LiveDataset:
         return self._then(Decode(decoders, allow_pickle=allow_pickle, size=size), "decode()")
 
     def rename(self, **names: str) -> Self:
-        """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has."""
+        """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has.
+
+        Paths lead into fields, as in `Dataset.rename`.
+        """
         return self._then(Rename(names), "rename()")
 
     def columns(self, *names: str) -> Self:
@@ -144,7 +148,7 @@ class LiveDataset:
         return self._then(SelectColumns(names), "columns()")
 
     def to_tuple(self, *names: str) -> Self:
-        """Turn each sample into a tuple of the values of these fields; alternatives as in `rename`."""
+        """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`."""
         return self._then(ToTuple(names), "to_tuple()")
 
     def format(self, name: str) -> Self:

@@ -19,18 +19,9 @@ from typing import Any
 from shoal.formats.decoding.jpeg_pixels import decodes_without_lock
 from shoal.index.table import SampleIndex
 from shoal.pipeline.batch_memory import bytes_of
+from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.quarantine import QUARANTINED
-from shoal.pipeline.stages import (
-    BySource,
-    Decode,
-    FillMissing,
-    Rename,
-    SelectColumns,
-    Stage,
-    ToTuple,
-    WithIds,
-    run_stages,
-)
+from shoal.pipeline.stages import BySource, Decode, FillMissing, Stage, WithIds, run_stages
 from shoal.pipeline.tokenizing import Tokenize
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices

@@ -16,18 +16,8 @@ from shoal.formats.shard_format import FieldNamesFormat
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
-from shoal.pipeline.stages import (
-    BySource,
-    Decode,
-    FillMissing,
-    Filter,
-    NameSource,
-    Rename,
-    SelectColumns,
-    Stage,
-    WithIds,
-    stages_of,
-)
+from shoal.pipeline.chosen_fields import Rename, SelectColumns
+from shoal.pipeline.stages import BySource, Decode, FillMissing, Filter, NameSource, Stage, WithIds, stages_of
 
 NONE = "none"
 _ARGUMENT = 'mix(missing="none") makes them None in batches, mix(missing={...}) gives values'

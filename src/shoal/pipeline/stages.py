@@ -19,6 +19,7 @@ from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean
 from shoal.index.table import SampleIndex
+from shoal.pipeline.chosen_fields import fields_of
 from shoal.reading.checks.salvage import Damaged
 
 FEATURES = ("hf", "hf-names")
@@ -200,7 +201,7 @@ class WithIds:
 
     def __call__(self, sample: Any, sample_id: Any) -> Any:
         """Add both to a sample, or to columns with an id for each row; refuse existing fields of these names."""
-        fields = _fields(sample, "with_ids()")
+        fields = fields_of(sample, "with_ids()")
         if self.first_id:
             sample_id = sample_id - self.first_id  # an array of ids must not change
         epoch = np.full(len(sample_id), self.epoch) if isinstance(sample_id, np.ndarray) else self.epoch
@@ -324,45 +325,6 @@ def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
                 yield from filters_in(own)
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
-    """A stage that renames fields: ``new`` takes the value of the first of several old names that exists."""
-
-    names: Mapping[str, str]
-
-    def __call__(self, sample: Any, _: int) -> Any:
-        """Return the sample with fields renamed; an old name may list alternatives with ";"."""
-        fields = _fields(sample, "rename()")
-        chosen = {new: _found(fields, old, "rename()") for new, old in self.names.items()}
-        used = set(chosen.values())
-        renamed = {name: value for name, value in fields.items() if name not in used and name not in chosen}
-        return renamed | {new: fields[old] for new, old in chosen.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class SelectColumns:
-    """A stage that keeps only some fields."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, sample: Any, _: int) -> Any:
-        """Return the sample with these fields alone, in this order."""
-        fields = _fields(sample, "columns()")
-        return {name: fields[_found(fields, name, "columns()")] for name in self.names}
-
-
-@dataclass(frozen=True, slots=True)
-class ToTuple:
-    """A stage that turns the values of some fields into a tuple."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, sample: Any, _: int) -> Any:
-        """Return the values; a name may list alternatives with ";"."""
-        fields = _fields(sample, "to_tuple()")
-        return tuple(fields[_found(fields, name, "to_tuple()")] for name in self.names)
-
-
 class Decode:
     """A stage that decodes bytes by the last part of each field's name ("seg.png" is a png).
 
@@ -422,7 +384,7 @@ class Decode:
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with its fields decoded."""
-        fields = _fields(sample, "decode()")
+        fields = fields_of(sample, "decode()")
         names, decoded = tuple(fields), dict(fields)
         for name, decoder in self._by_names.get(names) or self._decoders_of(names):
             value = decoded[name]
@@ -473,18 +435,3 @@ def _check_callable(verb: str, function: object) -> None:
 
 def _name_of(function: Callable[[Any], Any]) -> str:
     return getattr(function, "__qualname__", "") or repr(function)
-
-
-def _fields(sample: Any, verb: str) -> Mapping[str, Any]:
-    if type(sample) is not dict and not isinstance(sample, Mapping):  # the latter takes 0.3 us
-        msg = f"{verb} needs samples that are dicts; got {type(sample).__name__}"
-        raise UsageError(msg, hint="put it before map() or to_tuple() that makes something else of a sample")
-    return sample
-
-
-def _found(fields: Mapping[str, Any], names: str, verb: str) -> str:
-    for name in names.split(";"):
-        if name in fields:
-            return name
-    msg = f"{verb} wants the field {names!r}; this sample has {', '.join(map(repr, fields))}"
-    raise UsageError(msg, hint=did_you_mean(names, fields) + 'alternatives are given with ";": "jpg;jpeg;png"')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import lru_cache
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.hints import did_you_mean, pip_install
+from shoal.pipeline.chosen_fields import fields_of, value_at, without_value
 from shoal.pipeline.stages import FieldError
 from shoal.storage.remote_objects import read_whole
 from shoal.storage.sources.local_patterns import local_path
@@ -31,6 +32,29 @@ _FIELD_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
+class TokenizerSource:
+    """A tokenizer: a file that each process reads once, or an object whose text is sent to each process.
+
+    Parameters
+    ----------
+    name
+        The path or URL of the file, or the class of the object.
+    digest
+        Digest of the tokenizer's text, so that processes on several machines use the same tokenizer.
+    text
+        Text of the object, as ``to_str()`` gives it; None for a file.
+    """
+
+    name: str
+    digest: str
+    text: str | None = attribute(default=None, compare=False, repr=False)
+
+    def data(self) -> bytes:
+        """Return the tokenizer's text in UTF-8."""
+        return _data(self.name) if self.text is None else self.text.encode()
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenize:
     """A stage that replaces a text by its tokens, and adds their number as the field ``num_tokens``.
 
@@ -39,12 +63,10 @@ class Tokenize:
 
     Parameters
     ----------
-    path
-        A ``tokenizer.json`` as the `tokenizers` library writes it: a local path or a URL. Each process reads it once.
-    digest
-        Digest of that file, so that processes on several machines use the same tokenizer.
+    source
+        The tokenizer.
     field
-        The text's field: str, or UTF-8 in bytes.
+        The text's field, or a path into a field: str, or UTF-8 in bytes.
     to
         Field of the tokens.
     is_dry
@@ -53,8 +75,7 @@ class Tokenize:
         Called with the number of tokens of each sample, perhaps by several threads at a time.
     """
 
-    path: str
-    digest: str
+    source: TokenizerSource
     field: str = "text"
     to: str = "tokens"
     is_dry: bool = False
@@ -65,23 +86,32 @@ class Tokenize:
         """All that the tokens follow from, wherever the file lies."""
         return self.digest, self.field, self.to
 
+    @property
+    def digest(self) -> str:
+        """Digest of the tokenizer's text."""
+        return self.source.digest
+
     def __repr__(self) -> str:
-        return f"tokenize({without_secrets(self.path)!r})"
+        name = without_secrets(self.source.name)
+        return f"tokenize({name if self.source.text is not None else repr(name)})"
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with tokens in place of its text."""
-        if not isinstance(sample, Mapping) or self.field not in sample:
-            fields = list(sample) if isinstance(sample, Mapping) else []
-            msg = f"{self!r} wants the field {self.field!r}; this sample has {', '.join(map(repr, fields)) or 'none'}"
-            raise UsageError(msg, hint=f"{did_you_mean(self.field, fields)}{_FIELD_HINT}")
-        tokens = self.tokens(sample[self.field])
+        fields = fields_of(sample, repr(self))
+        try:
+            text = value_at(fields, self.field, repr(self))
+        except UsageError as error:
+            raise UsageError(error.message, hint=f"{did_you_mean(self.field, fields)}{_FIELD_HINT}") from None
+        tokens = self.tokens(text)
         if self.count is not None:
             self.count(len(tokens))
-        others = {name: value for name, value in sample.items() if name != self.field}
-        return {**others, self.to: tokens, COUNT_FIELD: len(tokens)}
+        return {**without_value(fields, self.field), self.to: tokens, COUNT_FIELD: len(tokens)}
 
     def tokens(self, text: Any) -> NDArray[Any]:
         """Return the tokens of a text, of shape (num_tokens,)."""
+        if text is None:
+            what = f"the field {self.field!r}"
+            raise FieldError(what, "give such samples a text") from TypeError("null in place of a text")
         if isinstance(text, bytes | bytearray | memoryview):
             try:
                 text = str(text, "utf-8")
@@ -89,31 +119,52 @@ class Tokenize:
                 what = f"the field {self.field!r} ({len(text)} bytes)"
                 raise FieldError(what, "texts are in UTF-8, so convert it (iconv)") from error
         if not isinstance(text, str):
-            msg = f"{self!r} wants text in the field {self.field!r}, and found {type(text).__name__}"
+            msg = f"{self!r} needs text in the field {self.field!r}, and got {type(text).__name__}"
             raise UsageError(msg, hint=_FIELD_HINT)
-        encoder = _loaded(self.path, self.digest)
+        encoder = _loaded(self.source)
         # A batch of one: encode() keeps the interpreter's lock, and takes a third longer for offsets that nobody asks
         # for. Of a batch of many, with one thread each, every text takes as long as alone.
         tokens = [0] if self.is_dry else encoder.encode_batch_fast([text])[0].ids
         return np.array(tokens, dtype=_kind(encoder))
 
 
-def tokenize_with(path: str | os.PathLike[str], *, field: str = "text", to: str = "tokens") -> Tokenize:
-    """Return the stage of a tokenizer's file, which is read and checked.
+def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Tokenize:
+    """Return the stage of a tokenizer, which is read and checked.
+
+    Parameters
+    ----------
+    tokenizer
+        A ``tokenizer.json`` as the `tokenizers` library writes it: a local path or a URL; a `tokenizers.Tokenizer`; or
+        a fast tokenizer of `transformers`.
 
     Raises
     ------
     UsageError
         There is no such file, it is not a tokenizer, or the `tokenizers` library is not installed.
     """
-    text = local_path(os.fspath(path))
-    stage = Tokenize(text, _digest(_data(text)), field, to)
-    _loaded(stage.path, stage.digest)
+    stage = Tokenize(_source(tokenizer), field, to)
+    _loaded(stage.source)
     return stage
 
 
+def _source(tokenizer: Any) -> TokenizerSource:
+    if isinstance(tokenizer, str | os.PathLike):
+        path = local_path(os.fspath(tokenizer))
+        return TokenizerSource(path, _digest(_data(path)))
+    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers wraps a Tokenizer
+    to_text = getattr(fast, "to_str", None)
+    if not callable(to_text):
+        msg = f"tokenize takes a tokenizer.json or a fast tokenizer; got {type(tokenizer).__name__}"
+        hint = (
+            "tokenizers.Tokenizer, AutoTokenizer.from_pretrained(..., use_fast=True), or the path of a tokenizer.json"
+        )
+        raise UsageError(msg, hint=f"{hint}; map() runs any other function")
+    text = str(to_text())
+    return TokenizerSource(type(tokenizer).__name__, _digest(text.encode()), text)
+
+
 @lru_cache(maxsize=4)
-def _loaded(path: str, digest: str) -> Any:
+def _loaded(source: TokenizerSource) -> Any:
     # One thread each: threads and processes of shoal already share the processors, and the library's own pool would not
     # outlive a fork.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -122,14 +173,14 @@ def _loaded(path: str, digest: str) -> Any:
     except ImportError:
         msg = "text is tokenized with the package tokenizers, which is not installed"
         raise UsageError(msg, hint=pip_install("tokens")) from None
-    data = _data(path)
-    if _digest(data) != digest:
-        msg = f"{without_secrets(path)} is not the tokenizer that this was planned with"
+    data, name = source.data(), without_secrets(source.name)
+    if _digest(data) != source.digest:
+        msg = f"{name} is not the tokenizer that this was planned with"
         raise UsageError(msg, hint="every machine needs the same file there; plan again if it was to change")
     try:
         encoder = Tokenizer.from_str(data.decode())
     except Exception as error:  # noqa: BLE001  # the library raises no class of its own
-        msg = f"{without_secrets(path)} is no tokenizer: {error}"
+        msg = f"{name} is no tokenizer: {error}"
         raise UsageError(msg, hint="a tokenizer.json, as the tokenizers library saves it") from None
     encoder.no_truncation()
     encoder.no_padding()

@@ -11,15 +11,9 @@ from typing import Any, Self, SupportsIndex, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.decoding.decoders import Decoder
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.order.protocol import Order
 from shoal.order.sampling.shares import Repeats
-from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.seeded_map import SeededMap
-from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Rename, SelectColumns, Stage, ToTuple, WithIds
-from shoal.pipeline.stored_types import features_of
-from shoal.pipeline.tokenizing import tokenize_with
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
@@ -27,12 +21,12 @@ from shoal.stream.dataset_requests import Batching, count_of, order_request
 from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.map_view import MapView
 from shoal.stream.ranks import Ranks
-from shoal.stream.sequences.length_verbs import LengthVerbs
 from shoal.stream.splitting.hash_splits import split_specs
+from shoal.stream.stage_verbs import StageVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 
-class Dataset(LengthVerbs):
+class Dataset(StageVerbs):
     """A stream of samples from shards: which samples, in which order, and how they are processed.
 
     Methods that configure the stream return a new dataset, positioned at the start of epoch 0; an existing dataset
@@ -200,120 +194,7 @@ class Dataset(LengthVerbs):
         """
         return type(self)(replace(self.stream.spec, ranks=Ranks.asked(rank, world_size, replicate)))
 
-    # ---- processing of samples
-
-    def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
-        """Apply a function to every sample (after `batch`: to every batch, but with ``seed`` only to samples).
-
-        With ``seed=True`` the function is called as ``function(sample, rng)`` with a `numpy.random.Generator` (with
-        ``generator="torch"`` a `torch.Generator`) that follows from the seed of the order, the epoch and the sample id:
-        the same augmentation at any world size and number of workers and after a resume, another one in each epoch. A
-        number is a seed of its own; with True, each `map` draws others. A sample that comes twice in an epoch is
-        augmented alike. Some 10 us a sample. Batches have no such seed: such a `map` comes before `batch`.
-        """
-        if seed is False:
-            return self._then(Map(function))
-        return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
-
-    def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
-        """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.
-
-        Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
-        ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder=`` decides
-        about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
-        `shoal.merge_states` makes one of all of them, for any world size and batch size.
-        """
-        return self._then(Filter(function, refill), "filter()")
-
-    def decode(
-        self,
-        *decoders: str | Mapping[str, Decoder],
-        size: int | tuple[int, int] | None = None,
-        allow_pickle: bool = False,
-    ) -> Self:
-        """Decode fields by suffix, with the names of WebDataset; images, audio, video and features only on request.
-
-        Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and related suffixes, also
-        followed by ``.gz``) are decoded, and everything else stays bytes, including images, audio and video.
-
-        Parameters
-        ----------
-        decoders
-            "pil", "rgb8", "rgb", "torchrgb", ... for images; "audio" or "torchaudio" for float32 samples of shape
-            (num_channels, num_frames) and their rate; "video" or "torchvideo" for uint8 frames and their rate; "hf" for
-            the column features of Hugging Face ``datasets`` (images as PIL images, audio as the bytes of its file),
-            "hf-names" for the same with classes by name; or mappings from suffix to function, ``{"m4a": function}``.
-            Later ones win.
-        size
-            Height and width in pixels to which every image is resized exactly, whatever its shape; one number for a
-            square. The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8,
-            as far as that leaves it no smaller than asked, which takes much less time.
-        allow_pickle
-            Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects, which runs any code in
-            them. If false, these suffixes stay bytes, and such an array is an error.
-
-        Raises
-        ------
-        UsageError
-            There is no such decoder, the library that it needs is not installed, no features are described, or
-            ``size`` is given and no decoder of images that can be resized ("pilraw" cannot).
-        """
-        features = features_of(self.stream.opened) if any(name in FEATURES for name in decoders) else None
-        stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size)
-        return self._then(stage, "decode()")
-
-    def tokenize(self, tokenizer: str | os.PathLike[str], *, field: str = "text", to: str = "tokens") -> Self:
-        """Replace a text by its tokens, and add their number as the field ``num_tokens``.
-
-        The tokens are an array of shape (num_tokens,), of uint16 if the vocabulary fits, else of int32. Special tokens
-        are added as the file says; its truncation and padding are not applied. The stage has no state. Loaders run it
-        ahead, in threads or in workers, as `decode`; ``num_tokens`` in `stats` counts. To make tokens once instead:
-        ``shoal pack --tokenize``.
-
-        Parameters
-        ----------
-        tokenizer
-            A ``tokenizer.json`` as the `tokenizers` library saves it: a local path or a URL. Each process reads it
-            once, and refuses another file there. TOKENIZERS_PARALLELISM is set to false unless you set it, since the
-            library's own threads neither help those of a loader nor outlive a fork.
-        field
-            The text's field: str, or UTF-8 in bytes. Other bytes are damage, which `reading` may skip.
-        to
-            Field of the tokens.
-
-        Raises
-        ------
-        UsageError
-            There is no such file, it is not a tokenizer, `tokenizers` is not installed, or `batch` came before.
-        """
-        return self._then(tokenize_with(tokenizer, field=field, to=to), "tokenize()")
-
-    def rename(self, **names: str) -> Self:
-        """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has."""
-        return self._then(Rename(names), "rename()")
-
-    def columns(self, *names: str) -> Self:
-        """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others."""
-        return self._then(SelectColumns(names), "columns()")
-
-    def to_tuple(self, *names: str) -> Self:
-        """Turn each sample into a tuple of the values of these fields; alternatives as in `rename`."""
-        return self._then(ToTuple(names), "to_tuple()")
-
-    def with_ids(self) -> Self:
-        """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers."""
-        return self._then(WithIds(), "with_ids()")
-
-    def format(self, name: str) -> Self:
-        """Convert batches, or samples if there are no batches, to another form; may be called anywhere in the chain.
-
-        Numbers keep the type in which they are stored (a column of int16 stays int16), however they are read. "python"
-        gives plain Python values; "numpy" gives arrays, also of dates and times, and lists for values without a common
-        shape or with gaps; "arrow" gives a `pyarrow.Table`, with the types of Parquet and Arrow shards; "torch" gives
-        the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
-        `map` before `batch` get samples as they are stored.
-        """
-        return type(self)(replace(self.stream.spec, formatting=Formatting(name)))
+    # ---- batches and reading
 
     def batch(
         self,
@@ -492,6 +373,3 @@ class Dataset(LengthVerbs):
         """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""
         # The only way up: no framework is imported before a user asks for it.
         return importlib.import_module("shoal.huggingface").to_hf(self, features=features)
-
-    def _then(self, stage: Stage, verb: str = "") -> Self:
-        return type(self)(self.stream.spec.then(stage, verb))

@@ -38,13 +38,13 @@ from shoal.stream.certificates.certificate import Certificate, differences
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.growing_mixing import quality_of_growing
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.iterating.refilled_states import resumed
 from shoal.stream.iterator_position import Cursor, place_in
 from shoal.stream.map_view import MapView
 from shoal.stream.mixing.mixture_quality import mixture_quality, warning_about_any
-from shoal.stream.shuffle_quality import quality_of
+from shoal.stream.quality.growing_mixing import quality_of_growing
+from shoal.stream.quality.shuffle_quality import quality_of
 
 _log = logging.getLogger("shoal")
 

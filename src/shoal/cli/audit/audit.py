@@ -36,7 +36,7 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reports.audit_page import audit_page, audit_picture, with_advice
 from shoal.storage.sources.source import printed
 from shoal.stream.index_columns import key_column
-from shoal.stream.shuffle_quality import quality_of
+from shoal.stream.quality.shuffle_quality import quality_of
 
 _EPOCHS = 2
 _EXIT_FOUND = 1

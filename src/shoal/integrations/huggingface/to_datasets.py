@@ -11,7 +11,7 @@ from typing import Any, cast
 from shoal.errors import StateError, UsageError
 from shoal.integrations.huggingface.arrow_tables import datasets_library
 from shoal.order.state_dict import State
-from shoal.pipeline.stages import ToTuple
+from shoal.pipeline.chosen_fields import ToTuple
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.ranks import Ranks

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.index.table import Index
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.stream.shuffle_quality import quality_of
+from shoal.stream.quality.shuffle_quality import quality_of
 
 POSITION = "position in the source"
 """Key of a dataset that is sorted by something: the worst case for a layout."""

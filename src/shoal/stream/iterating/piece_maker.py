@@ -17,10 +17,10 @@ from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
 from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.stats.counters import Counters
-from shoal.stream.growing_mixing import sorting_of_first
 from shoal.stream.iterating.batch_maker import BatchMaker, context_of_all
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterator_position import Position
+from shoal.stream.quality.growing_mixing import sorting_of_first
 
 _log = logging.getLogger("shoal")
 

@@ -11,7 +11,7 @@ from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
-from shoal.stream.shuffle_quality import quality_of, warning_about
+from shoal.stream.quality.shuffle_quality import quality_of, warning_about
 
 _MOST_SIZES = 12
 _LARGEST_BATCH = 1 << 20

@@ -1,0 +1,142 @@
+"""Methods of a dataset that process its samples one by one: each adds a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from shoal.formats.decoding.decoders import Decoder
+from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.seeded_map import SeededMap
+from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage, WithIds
+from shoal.pipeline.stored_types import features_of
+from shoal.pipeline.tokenizing import tokenize_with
+from shoal.stream.sequences.length_verbs import LengthVerbs
+
+
+class StageVerbs(LengthVerbs):
+    """Methods of `Dataset` that add a stage for samples; after `batch`, `map` adds a stage for batches."""
+
+    def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
+        """Apply a function to every sample (after `batch`: to every batch, but with ``seed`` only to samples).
+
+        With ``seed=True`` the function is called as ``function(sample, rng)`` with a `numpy.random.Generator` (with
+        ``generator="torch"`` a `torch.Generator`) that follows from the seed of the order, the epoch and the sample id:
+        the same augmentation at any world size and number of workers and after a resume, another one in each epoch. A
+        number is a seed of its own; with True, each `map` draws others. A sample that comes twice in an epoch is
+        augmented alike. Some 10 us a sample. Batches have no such seed: such a `map` comes before `batch`.
+        """
+        if seed is False:
+            return self._then(Map(function))
+        return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
+
+    def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
+        """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.
+
+        Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
+        ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder=`` decides
+        about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
+        `shoal.merge_states` makes one of all of them, for any world size and batch size.
+        """
+        return self._then(Filter(function, refill), "filter()")
+
+    def decode(
+        self,
+        *decoders: str | Mapping[str, Decoder],
+        size: int | tuple[int, int] | None = None,
+        allow_pickle: bool = False,
+    ) -> Self:
+        """Decode fields by suffix, with the names of WebDataset; images, audio, video and features only on request.
+
+        Without arguments ``txt``, ``cls``, ``json``, ``npy``, ``npz``, ``mp`` and ``cbor`` (and related suffixes, also
+        followed by ``.gz``) are decoded, and everything else stays bytes, including images, audio and video.
+
+        Parameters
+        ----------
+        decoders
+            "pil", "rgb8", "rgb", "torchrgb", ... for images; "audio" or "torchaudio" for float32 samples of shape
+            (num_channels, num_frames) and their rate; "video" or "torchvideo" for uint8 frames and their rate; "hf" for
+            the column features of Hugging Face ``datasets`` (images as PIL images, audio as the bytes of its file),
+            "hf-names" for the same with classes by name; or mappings from suffix to function, ``{"m4a": function}``.
+            Later ones win.
+        size
+            Height and width in pixels to which every image is resized exactly, whatever its shape; one number for a
+            square. The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8,
+            as far as that leaves it no smaller than asked, which takes much less time.
+        allow_pickle
+            Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects, which runs any code in
+            them. If false, these suffixes stay bytes, and such an array is an error.
+
+        Raises
+        ------
+        UsageError
+            There is no such decoder, the library that it needs is not installed, no features are described, or
+            ``size`` is given and no decoder of images that can be resized ("pilraw" cannot).
+        """
+        features = features_of(self.stream.opened) if any(name in FEATURES for name in decoders) else None
+        stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size)
+        return self._then(stage, "decode()")
+
+    def tokenize(self, tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Self:
+        """Replace a text by its tokens, and add their number as the field ``num_tokens``.
+
+        The tokens are an array of shape (num_tokens,), of uint16 if the vocabulary fits, else of int32. Special tokens
+        are added as the file says; its truncation and padding are not applied. The stage has no state. Loaders run it
+        ahead, in threads or in workers, as `decode`; ``num_tokens`` in `stats` counts. To make tokens once instead:
+        ``shoal pack --tokenize``.
+
+        Parameters
+        ----------
+        tokenizer
+            The path or URL of a ``tokenizer.json``, which each process reads once (another file there is refused), a
+            `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`. TOKENIZERS_PARALLELISM is set to false unless
+            you set it: the library's threads neither help those of a loader nor outlive a fork.
+        field
+            The text's field or path: str, or UTF-8 in bytes. Other bytes and nulls are damage: `reading` may skip it.
+        to
+            Field of the tokens.
+
+        Raises
+        ------
+        UsageError
+            There is no such file, it is not a tokenizer, `tokenizers` is not installed, or `batch` came before.
+        """
+        return self._then(tokenize_with(tokenizer, field=field, to=to), "tokenize()")
+
+    def rename(self, **names: str) -> Self:
+        """Rename fields: ``rename(image="jpg;jpeg;png")`` takes the first alternative that a sample has.
+
+        A path (``document.body``) takes a value from inside a field, a dict or JSON text; the field stays as it is.
+        """
+        return self._then(Rename(names), "rename()")
+
+    def columns(self, *names: str) -> Self:
+        """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others.
+
+        A path (``document.body``) keeps a value from inside a field, under the path as its name.
+        """
+        return self._then(SelectColumns(names), "columns()")
+
+    def to_tuple(self, *names: str) -> Self:
+        """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`."""
+        return self._then(ToTuple(names), "to_tuple()")
+
+    def with_ids(self) -> Self:
+        """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers."""
+        return self._then(WithIds(), "with_ids()")
+
+    def format(self, name: str) -> Self:
+        """Convert batches, or samples if there are no batches, to another form; may be called anywhere in the chain.
+
+        Numbers keep the type in which they are stored (a column of int16 stays int16), however they are read. "python"
+        gives plain Python values; "numpy" gives arrays, also of dates and times, and lists for values without a common
+        shape or with gaps; "arrow" gives a `pyarrow.Table`, with the types of Parquet and Arrow shards; "torch" gives
+        the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
+        `map` before `batch` get samples as they are stored.
+        """
+        return type(self)(replace(self.stream.spec, formatting=Formatting(name)))
+
+    def _then(self, stage: Stage, verb: str = "") -> Self:
+        return type(self)(self.stream.spec.then(stage, verb))
