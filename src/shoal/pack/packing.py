@@ -22,6 +22,8 @@ from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import options_of_first
+from shoal.pack.from_shards.repack_sources import keeps_stored_order
+from shoal.pack.from_shards.repacking import repack
 from shoal.pack.inputs.duplicates import DUPLICATES, Dedup
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.input_table import InputTable
@@ -37,6 +39,7 @@ from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Shard
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
+from shoal.stream.dataset import Dataset
 
 # Rough cost of packing; rows of tables take more than files of a tar.
 _SAMPLE_SECONDS, _BYTE_SECONDS = 8e-6, 2e-9
@@ -75,7 +78,7 @@ def pack(
     source
         A directory of files, a glob, a manifest, a dataset of Hugging Face's ``save_to_disk``; or any iterable of
         samples, which a `Writer` writes in its order: the parameters below about order, repeats, inputs and processes
-        then do not apply.
+        then do not apply. A `Dataset` in stored order is packed as by `repack`, in several processes.
     url
         A directory or URL that holds no shards yet.
     format, shard_bytes, columns, prefix, extent_bytes, options
@@ -127,6 +130,12 @@ def pack(
     extent_bytes = parse_bytes(extent_bytes, "extent_bytes")
     if not isinstance(source, str | os.PathLike):
         _check_iterable(source)
+        if isinstance(source, Dataset) and keeps_stored_order(source) and not (require or shuffle or oversample):
+            return repack(
+                source, url, format=format, shard_bytes=shard_bytes, columns=columns, prefix=prefix,
+                extent_bytes=extent_bytes, dedup=dedup, balance=balance, on_error=on_error, num_workers=num_workers,
+                options=options, storage_options=storage_options, progress=progress,
+            ).summary  # fmt: skip
         if shuffle or oversample or balance is not None or grouped or path_column or dedup or on_error == "skip":
             msg = "samples from code are packed once each, in the order in which they come"
             raise UsageError(

@@ -10,17 +10,16 @@ from typing import Any, Literal
 from shoal.formats.column_paths import Column
 from shoal.formats.shard_format import Format
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.indexing.open_source import open_source
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
+from shoal.pack.from_shards.repack_sources import repack_source
 from shoal.pack.from_shards.repacking import plan_repacking
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.pack_job import PackJob
 from shoal.pack.packing import inputs_and_request, plan_inputs
-from shoal.pack.records.output_names import check_apart
 from shoal.pipeline.tokenizing import tokenize_with
 from shoal.storage.sources.source import SourceLike
-from shoal.storage.store_of_url import options_of_sides
+from shoal.stream.dataset import Dataset
 
 
 def plan(
@@ -104,7 +103,7 @@ def plan(
 
 
 def plan_repack(
-    source: SourceLike,
+    source: SourceLike | Dataset,
     url: str | os.PathLike[str],
     *,
     format: str | None = None,  # noqa: A002  # the word of the public interface
@@ -113,7 +112,7 @@ def plan_repack(
     seed: int = 0,
     memory: int | str = MIX_MEMORY_BYTES,
     decode: bool = False,
-    tokenize: str | os.PathLike[str] | None = None,
+    tokenize: Any = None,
     text_field: str = "text",
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
@@ -169,10 +168,12 @@ def plan_repack(
     ...     counts, job.finish().num_samples
     ([69, 66, 65], 200)
     """
-    check_apart(source, url)
-    here, there = options_of_sides(source, os.fspath(url), storage_options)
-    opened = open_source(source, split=split, index=index, format=source_format, storage_options=here)
+    prepared = repack_source(
+        source, url, split=split, index=index, source_format=source_format, storage_options=storage_options
+    )
     request = RepackRequest(
+        selected=prepared.selected,
+        stages=prepared.stages,
         format=format,
         shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
         mix=mix,
@@ -191,6 +192,6 @@ def plan_repack(
         options=options or {},
         num_workers=num_workers,
     )
-    job = plan_repacking(opened, url, request, storage_options=there, shared=True).job
+    job = plan_repacking(prepared.opened, url, request, storage_options=prepared.output_options, shared=True).job
     job.out.release()
     return job

@@ -18,8 +18,10 @@ from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
+from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
+from shoal.pack.from_shards.repack_sources import descriptions_of
 from shoal.pack.from_shards.selection import Selection, repeats_of_columns, without_duplicates
 from shoal.pack.from_shards.span_reader import Numbered, SpanReader
 from shoal.pack.inputs.duplicates import Dedup, check_dedup
@@ -39,7 +41,8 @@ MIX_MEMORY_BYTES = 1 << 30
 class RepackRequest:
     """Settings of a repacking, as the arguments of `repack`; all but ``num_workers`` affect the bytes that are written.
 
-    ``num_readers`` is the number of readers for the rule of `shard_sizing`.
+    ``num_readers`` is the number of readers for the rule of `shard_sizing`. ``selected`` are the samples of the source
+    that take part, None for all; ``stages`` process each before it is decoded or tokenized.
     """
 
     format: str | None = None
@@ -48,6 +51,8 @@ class RepackRequest:
     mix: bool = False
     seed: int = 0
     memory_bytes: int = MIX_MEMORY_BYTES
+    selected: Runs | None = None
+    stages: tuple[Stage, ...] = ()
     decode: bool = False
     tokenize: Tokenize | None = None
     columns: Sequence[str | Column] = ()
@@ -64,7 +69,7 @@ class RepackRequest:
     @property
     def keeps_fields(self) -> bool:
         """True if samples are written with the fields that they are stored with."""
-        return not self.decode and self.tokenize is None
+        return not self.stages and not self.decode and self.tokenize is None
 
     @property
     def all_columns(self) -> tuple[Column, ...]:
@@ -103,7 +108,7 @@ def reading_spec(opened: Opened, source: ResolvedOrder, request: RepackRequest) 
     """Return how the source is read: with all checksums compared, and each sample with its id."""
     decode: tuple[Stage, ...] = (Decode(()),) if request.decode else ()
     tokenize = () if request.tokenize is None else (request.tokenize,)
-    stages: tuple[Stage, ...] = (*decode, *tokenize, Numbered())
+    stages: tuple[Stage, ...] = (*request.stages, *decode, *tokenize, Numbered())
     pipeline = PipelineSpec(Partition(1, 1, batched=False), 0, stages, ())
     # Damaged data must not get a new checksum that would hide the damage.
     return WorkerSpec(opened, source, pipeline, ReadingOptions(on_error=request.on_error, verify="always"))
@@ -131,15 +136,16 @@ def selection_of(opened: Opened, request: RepackRequest, progress: Progress | No
     Raises `UsageError` if there is no column or class of a name, and `ShardError` if a sample that is read is damaged.
     """
     check_dedup(request.dedup)
-    index, whole = opened.index, Selection()
-    stored, duplicates = None, None
+    index, selected = opened.index, Selection(request.selected)
+    stored, duplicates = request.selected, None
     if request.dedup is not None:
-        plain = replace(request, mix=False, decode=False, tokenize=None)
-        reader = SpanReader(reading_spec(opened, order_of_source(index, plain, whole), plain), needs_keys=False)
+        plain = replace(request, mix=False, stages=(), decode=False, tokenize=None)
+        reader = SpanReader(reading_spec(opened, order_of_source(index, plain, selected), plain), needs_keys=False)
         stored, duplicates = without_duplicates(
             opened,
             reader,
-            record_bytes_of(index),
+            selected.sizes(record_bytes_of(index)),
+            request.selected,
             request.dedup,
             skips=request.on_error == "skip",
             num_workers=request.num_workers,
@@ -192,7 +198,9 @@ def asked_of(
         "shard_bytes": sizing.shard_bytes,
         "mix": request.mix,
         **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
+        **({} if request.selected is None else {"selected": request.selected.digest()}),
         **selection.asked(),
+        **({"stages": descriptions_of(request.stages)} if request.stages else {}),
         "decode": request.decode,
         **({} if request.tokenize is None else {"tokenize": list(request.tokenize.identity)}),
         "columns": [[column.name, column.path] for column in columns],

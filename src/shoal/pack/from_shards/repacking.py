@@ -27,7 +27,6 @@ from shoal.formats.shard_format import Format
 from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.indexing.open_source import open_source
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
@@ -53,6 +52,7 @@ from shoal.pack.from_shards.repack_settings import (
     selection_of,
     sizing_of,
 )
+from shoal.pack.from_shards.repack_sources import can_be_imported, repack_source
 from shoal.pack.from_shards.selection import Selection, copy_numbers
 from shoal.pack.from_shards.span_reader import SpanReader
 from shoal.pack.from_shards.span_units import SpanUnits
@@ -61,7 +61,7 @@ from shoal.pack.inputs.repeats import ClassCount, counted_classes
 from shoal.pack.jobs import PackProgress, Progress
 from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
 from shoal.pack.packed_dataset import PackSummary
-from shoal.pack.records.output_names import check_apart, check_prefix, names_of_shards, plan_of
+from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing
 from shoal.pack.shard_writer import Shard
@@ -69,7 +69,7 @@ from shoal.pipeline.tokenizing import tokenize_with
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike
-from shoal.storage.store_of_url import options_of_sides
+from shoal.stream.dataset import Dataset
 from shoal.stream.index_columns import with_class_column
 
 _log = logging.getLogger("shoal")
@@ -96,7 +96,7 @@ class Repacked:
 
 
 def repack(
-    source: SourceLike,
+    source: SourceLike | Dataset,
     url: str | os.PathLike[str],
     *,
     format: str | None = None,  # noqa: A002  # the word of the public interface
@@ -105,7 +105,7 @@ def repack(
     seed: int = 0,
     memory: int | str = MIX_MEMORY_BYTES,
     decode: bool = False,
-    tokenize: str | os.PathLike[str] | None = None,
+    tokenize: Any = None,
     text_field: str = "text",
     columns: Sequence[str | Column] = (),
     prefix: str = "shard",
@@ -129,7 +129,8 @@ def repack(
     ----------
     source, split, source_format, index, storage_options
         As for `shoal.open` (``source_format`` is its ``format``); the options apply to each side that is not a local
-        file.
+        file. Or a `Dataset` in stored order: its selected samples, after its `map`, `decode`, `rename`, `columns` and
+        other stages. A killed run goes on if the functions have the same names and source code.
     url
         A directory or URL that holds no shards yet.
     format, prefix, columns, extent_bytes, options
@@ -145,9 +146,10 @@ def repack(
     decode
         Decode fields by their suffix first (`Dataset.decode`), except images.
     tokenize, text_field
-        A ``tokenizer.json`` of the `tokenizers` library: the text of the field ``text_field`` is replaced by the field
-        ``tokens``, an array of shape (num_tokens,) of uint16 (of int32 above 65,536 kinds), after ``decode``. Their
-        number becomes a field and a column of the index, ``num_tokens``.
+        A ``tokenizer.json`` of the `tokenizers` library, or a tokenizer as for `Dataset.tokenize`: the text of the
+        field or path ``text_field`` is replaced by the field ``tokens``, an array of shape (num_tokens,) of uint16 (of
+        int32 above 65,536 kinds), after ``decode``. Their number becomes a field and a column of the index,
+        ``num_tokens``.
     dedup
         Leave out samples that equal an earlier one in stored order, which the summary counts; before classes are
         repeated. ``"key"``: of the same ``__key__``, or ``key`` where there is none. ``"content"``: all other fields
@@ -180,10 +182,12 @@ def repack(
     ...     new.summary.num_samples, len(new.summary.shards), shoal.open(f"{directory}/new")[7]
     (200, 3, {'text': 'document 7'})
     """
-    check_apart(source, url)
-    here, there = options_of_sides(source, os.fspath(url), storage_options)
-    opened = open_source(source, split=split, index=index, format=source_format, storage_options=here)
+    prepared = repack_source(
+        source, url, split=split, index=index, source_format=source_format, storage_options=storage_options
+    )
     request = RepackRequest(
+        selected=prepared.selected,
+        stages=prepared.stages,
         format=format,
         shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
         mix=mix,
@@ -202,7 +206,7 @@ def repack(
         options=options or {},
         num_workers=num_workers,
     )
-    return repack_opened(opened, url, request, storage_options=there, progress=progress)
+    return repack_opened(prepared.opened, url, request, storage_options=prepared.output_options, progress=progress)
 
 
 def repack_opened(
@@ -218,6 +222,8 @@ def repack_opened(
     if type(opened.format).__module__ == "__main__" and request.num_workers != 1:
         text = "shards are made in one process: the script itself defines %s; from a module of its own, several can "
         _log.warning(text + "import it", type(opened.format).__qualname__)
+        request = replace(request, num_workers=1)
+    elif request.stages and request.num_workers != 1 and not can_be_imported(request.stages):
         request = replace(request, num_workers=1)
     shared = engine is not None
     planned = plan_repacking(opened, url, request, storage_options=storage_options, progress=progress, shared=shared)
@@ -270,8 +276,9 @@ def plan_repacking(
     format_name = request.format or format_like(index)
     check_prefix(request.prefix)
     like = options_like(opened, format_name) if request.keeps_fields else {}
-    opened = with_files(opened, kept=None if "columns" in request.options else like.get("columns"))
-    refuse_unheld(opened, format_name)
+    if not request.stages:  # functions get samples as they do when these are read
+        opened = with_files(opened, kept=None if "columns" in request.options else like.get("columns"))
+        refuse_unheld(opened, format_name)
     options = {**like, **request.options}
     encoder = encoder_named(format_name, **options)
     columns = tuple(one for one in request.all_columns if not (of_classes and one.name == one.path == "label"))

@@ -51,9 +51,13 @@ class Selection:
         numbers = ids if self.stored is None else self.stored.numbers(ids)
         return np.zeros(0, dtype=np.int32) if self.repeats is None else self.repeats.class_of[numbers]
 
+    def sizes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of each sample that takes part, given those of each sample of the source."""
+        return sizes if self.stored is None else sizes[self.stored.members(np.arange(len(self.stored)))]
+
     def num_bytes(self, sizes: NDArray[np.int64]) -> int:
         """Return the bytes of all copies, given those of each sample of the source."""
-        chosen = sizes if self.stored is None else sizes[self.stored.members(np.arange(len(self.stored)))]
+        chosen = self.sizes(sizes)
         return int(chosen.sum() if self.repeats is None else (chosen * self.repeats.times).sum())
 
     def asked(self) -> dict[str, Any]:
@@ -67,6 +71,7 @@ def without_duplicates(
     opened: Opened,
     reader: SpanReader,
     sizes: NDArray[np.int64],
+    selected: Runs | None,
     by: Dedup,
     *,
     skips: bool,
@@ -75,12 +80,13 @@ def without_duplicates(
 ) -> tuple[Runs | None, Duplicates]:
     """Return the samples that equal none before them, in stored order; None if all do so, with the count of the others.
 
-    ``reader`` has the stored order. Keys of tars and folders come from headers and names; all else is read as samples,
-    in several processes. 80 bytes of memory a sample.
+    ``reader`` has the ``selected`` samples, None for all, in stored order, and ``sizes`` their bytes. Keys of tars and
+    folders come from headers and names; all else is read as samples, in several processes. 80 bytes of memory a sample.
     """
-    num_samples = opened.index.num_samples
+    num_samples = len(sizes)
     if by == "key" and isinstance(opened.format, Tar | Folder):
-        digests = _digests_of_keys(chain.from_iterable(sample_keys(opened)), num_samples)
+        digests = _digests_of_keys(chain.from_iterable(sample_keys(opened)), opened.index.num_samples)
+        digests = digests if selected is None else digests[selected.members(np.arange(num_samples))]
     else:
         cuts = cuts_of(sizes)
         jobs = (
@@ -91,8 +97,9 @@ def without_duplicates(
         with closing(reader):
             digests = digests_of(jobs, cuts, sizes, num_workers=several, progress=progress)
     found = distinct_digests(digests, np.arange(num_samples), num_samples)
-    told = found.told(by, lambda number: f"{SAMPLE}{number}")
-    return (Runs.of(found.kept, num_samples) if told.num_samples else None), told
+    whole = Runs.span(0, num_samples) if selected is None else selected
+    told = found.told(by, lambda number: f"{SAMPLE}{whole.members(np.array([number]))[0]}")
+    return (whole.of_members(Runs.of(found.kept, num_samples)) if told.num_samples else selected), told
 
 
 def repeats_of_columns(

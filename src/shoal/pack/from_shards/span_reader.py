@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
 from shoal.order.arrays.index_ranges import Runs
+from shoal.pack.from_shards.repack_sources import with_ids_from
 from shoal.pack.from_shards.unit_specs import part_of
 from shoal.pack.inputs.duplicates import KEY_FIELDS
 from shoal.pack.inputs.repeats import copy_of
@@ -62,8 +63,10 @@ class SpanReader:
         if self._whole is not None:
             return self._whole, first
         part = part_of(self._spec, first, stop)
+        pipeline = part.spec.pipeline
+        pipeline = replace(pipeline, stages=with_ids_from(pipeline.stages, part.first_id))
         reader = SpanReader(
-            part.spec,
+            replace(part.spec, pipeline=pipeline),
             needs_keys=self._needs_keys,
             renamed=self._renamed,
             continues=False,

@@ -1,0 +1,133 @@
+"""Sources of a repacking: shards by their path, or a dataset with the samples it selects and the stages it adds."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.formats.shard_format import Format
+from shoal.indexing.open_source import open_source
+from shoal.indexing.opened_dataset import Opened
+from shoal.order.arrays.index_ranges import Runs
+from shoal.pack.records.output_names import check_apart
+from shoal.pipeline.seeded_map import SeededMap
+from shoal.pipeline.stages import Stage, WithIds
+from shoal.pipeline.tokenizing import Tokenize
+from shoal.storage.sources.source import SourceLike
+from shoal.storage.store_of_url import options_of_sides
+from shoal.stream.dataset import Dataset
+from shoal.stream.dataset_spec import DatasetSpec
+
+_log = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True, slots=True)
+class RepackSource:
+    """Shards to be repacked, the samples of theirs that are selected (None for all), and the stages of each sample.
+
+    ``output_options`` are the storage options of the destination.
+    """
+
+    opened: Opened
+    output_options: Mapping[str, Any] | None
+    selected: Runs | None = None
+    stages: tuple[Stage, ...] = ()
+
+
+def repack_source(
+    source: SourceLike | Dataset,
+    url: str | os.PathLike[str],
+    *,
+    split: Any,
+    index: str | os.PathLike[str] | None,
+    source_format: str | Format | None,
+    storage_options: Mapping[str, Any] | None,
+) -> RepackSource:
+    """Open the source of a repacking into ``url``.
+
+    Raises
+    ------
+    UsageError
+        The destination lies inside the source, or a dataset cannot be repacked: `refuse_to_repack` says why.
+    """
+    if not isinstance(source, Dataset):
+        check_apart(source, url)
+        here, there = options_of_sides(source, os.fspath(url), storage_options)
+        opened = open_source(source, split=split, index=index, format=source_format, storage_options=here)
+        return RepackSource(opened, there)
+    for name, value in {"split": split, "index": index, "source_format": source_format}.items():
+        if value is not None:
+            msg = f"{name}= chooses shards of a path, and the source is a dataset that is open"
+            raise UsageError(msg, hint=f"shoal.open(..., {name.removeprefix('source_')}=...)")
+    spec = source.stream.spec
+    opened = spec.dataset("repack()")
+    refuse_to_repack(spec)
+    check_apart(list(opened.paths), url)
+    return RepackSource(replace(opened, stored=None), storage_options, spec.stored, spec.seeded_stages)
+
+
+def keeps_stored_order(dataset: Dataset) -> bool:
+    """Return True if a dataset can be repacked shard by shard: one source, in stored order, without batches."""
+    spec = dataset.stream.spec
+    try:
+        spec.dataset("repack()")
+        refuse_to_repack(spec)
+    except UsageError:
+        return False
+    return True
+
+
+def refuse_to_repack(spec: DatasetSpec) -> None:
+    """Raise `UsageError` if a dataset has an order, batches, repeats or a filter: new shards count stored samples."""
+    reasons = {
+        "shuffle()": (spec.request is not None, "repack(mix=True) mixes the samples"),
+        "batch()": (spec.batching is not None, "leave batch() out: shards hold samples"),
+        "pack_sequences()": (spec.sequences is not None, "leave it out: sequences are packed when they are read"),
+        "sample()": (spec.sampling is not None, "repack(oversample=) or repack(balance=) repeats samples"),
+        "without()": (bool(spec.gaps), "select() chooses samples"),
+        "filter()": (spec.filters, "select() by columns of the index, or pack() of the samples that the filter keeps"),
+    }
+    for verb, (is_used, hint) in reasons.items():
+        if is_used:
+            msg = f"repack() takes samples in stored order, one by one, and this dataset has a {verb}"
+            raise UsageError(msg, hint=hint)
+
+
+def descriptions_of(stages: tuple[Stage, ...]) -> list[str]:
+    """Return a text for each stage, with the source of its function, that differs if the stage was changed."""
+    texts = []
+    for stage in stages:
+        identity = stage.identity if isinstance(stage, Tokenize) else re.sub(r" at 0x[0-9a-f]+", "", repr(stage))
+        code = ""
+        with suppress(TypeError, OSError):  # builtins and functions made at a prompt have no source
+            code = inspect.getsource(getattr(stage, "function", None))  # type: ignore[arg-type]
+        texts.append(f"{identity} {code}".strip())
+    return texts
+
+
+def can_be_imported(stages: tuple[Stage, ...]) -> bool:
+    """Return True if another interpreter can load the stages; the log says so if it cannot."""
+    try:
+        if b"__main__" not in pickle.dumps(stages):
+            return True
+        reason = "a function is defined in the script itself; from a module of its own, several processes can import it"
+    except Exception as error:  # noqa: BLE001  # whatever the object of a user raises
+        reason = f"a function cannot be sent to another process ({error})"
+    _log.warning("shards are made in one process: %s", reason)
+    return False
+
+
+def with_ids_from(stages: tuple[Stage, ...], first_id: int) -> tuple[Stage, ...]:
+    """Return the stages for a part of a source that begins at the sample ``first_id``: ids stay those of the source."""
+    return tuple(
+        replace(stage, first_id=stage.first_id - first_id) if isinstance(stage, SeededMap | WithIds) else stage
+        for stage in stages
+    )
