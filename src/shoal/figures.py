@@ -47,6 +47,15 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
+def lacking(count: int, thing: str) -> str:
+    """Format a count with its noun, given in the singular, and the verb "lack".
+
+    >>> lacking(1, "sample"), lacking(2, "sample")
+    ('1 sample lacks', '2 samples lack')
+    """
+    return f"{counted(count, thing)} lack{'s' if count == 1 else ''}"
+
+
 def format_seconds(seconds: float) -> str:
     """Format a duration with the precision that matters.
 

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import UsageError
 from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
-from shoal.pipeline.stages import DROPPED, Decode, Filter, Map, Stage, WithIds, run_stages
+from shoal.pipeline.stages import DROPPED, Decode, Filter, Map, Stage, WithIds, run_stages, verb_of
 
 
 def run(stage: Stage, sample: Any) -> Any:
@@ -124,3 +124,9 @@ def test_an_image() -> None:
     assert array.shape == (2, 3, 3)
     assert array[0, 0].tolist() == [255, 0, 7]
     assert run(Decode(()), sample) == sample
+
+
+def test_stages_are_named_as_they_are_called() -> None:
+    stages = (WithIds(), Rename({"x": "a"}), SelectColumns(("a", "b")), ToTuple(("a",)))
+    assert list(map(repr, stages)) == ["with_ids()", "rename(x='a')", "columns('a', 'b')", "to_tuple('a')"]
+    assert [verb_of(stage) for stage in stages] == ["with_ids", "rename", "columns", "to_tuple"]

@@ -232,3 +232,11 @@ def test_batches_of_a_mixture(documents: Dataset, tmp_path: Path) -> None:
         for batch in mixed.partition(rank=rank, world_size=2):
             found += tokens_in(batch)
     assert found == ALL_TOKENS + Counter(10**6 + number for number in range(30))
+
+
+def test_the_longest_document_comes_first_unless_there_are_buckets(documents: Dataset) -> None:
+    """As the guide says: within a bucket, documents keep the order of the epoch."""
+    for batch in documents.shuffle(seed=2).batch_by_length(8):
+        assert batch["lengths"].tolist() == sorted(batch["lengths"], reverse=True)
+    lengths = [batch["lengths"].tolist() for batch in documents.shuffle(seed=2).batch_by_length(8, buckets=(512,))]
+    assert any(each != sorted(each, reverse=True) for each in lengths)

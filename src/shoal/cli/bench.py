@@ -11,7 +11,13 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_one, at_least_zero
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments
-from shoal.cli.options.stream_options import add_decode_argument, add_order_arguments, decoded, requested_dataset
+from shoal.cli.options.stream_options import (
+    add_decode_argument,
+    add_order_arguments,
+    add_skip_argument,
+    decoded,
+    requested_dataset,
+)
 from shoal.figures import format_bytes, format_count
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.partition import Partition
@@ -42,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=at_least_zero, metavar="R", default=0, help="rank to stream as (default: 0)")
     parser.add_argument("--world-size", type=at_least_one, metavar="W", default=1, help="number of ranks (default: 1)")
     add_decode_argument(parser)
+    add_skip_argument(parser)
     add_order_arguments(parser, default="without any of these, that of shuffle()")
     add_json_argument(parser)
 
@@ -49,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Stream, compare with plain reads where that costs nothing but time, and show the result."""
     dataset = requested_dataset(arguments).partition(rank=arguments.rank, world_size=arguments.world_size)
-    stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True)
+    stream = decoded(dataset, arguments).batch(arguments.batch_size).reading(progress=True, on_error=arguments.on_error)
     most_seconds = arguments.seconds or (None if arguments.stop_after else _DEFAULT_SECONDS)
     ended = _streamed(stream, most_seconds=most_seconds, most_samples=arguments.stop_after)
     stats = stream.stats()

@@ -16,6 +16,7 @@ from shoal.cli.options.source_options import add_json_argument, add_source_argum
 from shoal.cli.options.stream_options import (
     add_decode_argument,
     add_order_arguments,
+    add_skip_argument,
     decoded,
     given_order_options,
     requested_dataset,
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("-n", type=at_least_zero, metavar="N", default=5, help="how many samples (default: 5)")
     which.add_argument("--ids", type=sample_ids, metavar="I,J,...", help="samples with these ids instead")
     add_decode_argument(parser)
+    add_skip_argument(parser)
     add_order_arguments(parser, default="without any of these, samples come in storage order")
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch of that order (default: 0)")
     add_json_argument(parser, 'print one JSON object a line, with {"base64": ...} for what is not text')
@@ -55,8 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = decoded(dataset, arguments)
     index = dataset.stream.spec.opened.index
     check_ids(index, np.array(ids, dtype=np.int64))
-    for number, sample_id in enumerate(ids):
-        sample = _read(dataset, sample_id)
+    num_shown = 0
+    for sample_id in ids:
+        try:
+            sample = _read(dataset, sample_id)
+        except ShardError as error:
+            if arguments.on_error == "raise":
+                raise
+            output.complain(f"note: sample {sample_id} is skipped: {error.message}")
+            continue
+        num_shown += 1
         shard, first_byte, end_byte = index.place(sample_id)
         where = {
             "id": sample_id,
@@ -71,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             key = "" if where["key"] is None else f"  {printable(str(where['key']))}"
             bounds = f"{printable(where['shard'])} [{where['first_byte']}, {where['end_byte']})"
             heading = f"{where['id']}{key}  in {bounds}"
-            output.say("\n" * (number > 0) + "\n".join([heading, *_field_lines(sample)]))
+            output.say("\n" * (num_shown > 1) + "\n".join([heading, *_field_lines(sample)]))
     return 0
 
 

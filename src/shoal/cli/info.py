@@ -16,7 +16,7 @@ from shoal.cli.display.preview import field_counts_text, printable, without_usua
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, open_requested
 from shoal.cli.options.stream_options import add_order_arguments, requested_order
-from shoal.figures import format_bytes, format_count
+from shoal.figures import counted, format_bytes, format_count, lacking
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.changed_shards import looks_indexed
 from shoal.indexing.opened_dataset import Opened
@@ -91,7 +91,7 @@ def _fields_text(fields: SampleFields) -> str:
     text = field_counts_text(fields)
     if fields.num_without_usual:
         usual = " or ".join(map(printable, fields.usual))
-        text += f"; {fields.num_without_usual:,} samples lack {usual}: {without_usual_text(fields)}"
+        text += f"; {lacking(fields.num_without_usual, 'sample')} {usual}: {without_usual_text(fields)}"
     return text
 
 
@@ -103,8 +103,10 @@ def _show_order(order: Mapping[str, Any]) -> None:
         "chunks": f"{order['num_chunks']:,} of {mean_size} and {samples} samples on average",
     }
     if order["window_chunks"] is not None:
-        size = f"{format_bytes(order['window_bytes'])} and {order['window_samples']:,} samples"
-        lines["window"] = f"{order['window_chunks']:,} chunks with {size}, {order['window_share']:.0%} of the dataset"
+        size = f"{format_bytes(order['window_bytes'])} and {counted(order['window_samples'], 'sample')}"
+        lines["window"] = (
+            f"{counted(order['window_chunks'], 'chunk')} with {size}, {order['window_share']:.0%} of the dataset"
+        )
         lines["canonical nodes"] = str(order["num_canonical_nodes"])
     lines["as a call"] = f"ds.{order['call']}"
     output.emit(lines)

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shoal.cli import output
-from shoal.errors import ShardError, ShoalError
+from shoal.cli.display.shell_hints import in_shell
+from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.hints import did_you_mean
 
 _EXIT_DAMAGE = 1
@@ -61,9 +62,10 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
     words = list(sys.argv[1:] if argv is None else argv)
     with contextlib.suppress(AttributeError):  # a stream that cannot encode a character shows its code
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with _warnings_as_messages():
+    options: set[str] = set()  # of the verb, once it is known
+    with _warnings_as_messages(options):
         try:
-            code = _run(words, VERBS if verbs is None else verbs)
+            code = _run(words, VERBS if verbs is None else verbs, options)
             # Now, and not when Python exits, where a reader that went away could no longer be handled.
             output.flush()
         except BrokenPipeError:
@@ -73,7 +75,7 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
             output.complain("interrupted")
             return _EXIT_INTERRUPTED
         except ShoalError as error:
-            output.complain(f"error: {error}")
+            output.complain(f"error: {_in_shell(error, options)}")
             return _EXIT_DAMAGE if isinstance(error, ShardError) else _EXIT_REFUSED
         except OSError as error:
             # A file that the user named; any other OSError is a bug of ours and keeps its traceback.
@@ -87,7 +89,14 @@ def main(argv: Sequence[str] | None = None, *, verbs: Mapping[str, Verb] | None 
     return code
 
 
-def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
+def _in_shell(error: ShoalError, options: set[str]) -> str:
+    """Return an error whose hint names the options of the verb; messages may quote what is stored, and stay."""
+    hint = in_shell(error.hint, options)
+    message = in_shell(error.message, options) if isinstance(error, UsageError) else error.message
+    return f"{message}\n  hint: {hint}" if hint else message
+
+
+def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
     parser = _Parser(
         prog="shoal",
         description="Stream shuffled training data, and know at any moment exactly which sample comes next.",
@@ -101,6 +110,7 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
         if name == asked:
             modules[name] = importlib.import_module(verb.module)
             modules[name].add_arguments(subparser)
+            options |= subparser.options
     if asked in modules:
         subparsers.choices[asked].refuse_unknown_options(words[words.index(asked) + 1 :])
     # A page shows how it was made.
@@ -117,9 +127,14 @@ def _run(words: list[str], verbs: Mapping[str, Verb]) -> int:
 class _Parser(argparse.ArgumentParser):
     """The parser of argparse with suggestions for verbs, options and values (built in from Python 3.14 on)."""
 
+    @property
+    def options(self) -> set[str]:
+        """Long names of the options."""
+        return {option for option in self._option_string_actions if option.startswith("--")}
+
     def refuse_unknown_options(self, words: Sequence[str]) -> None:
         """End the program if a word is not an option, before argparse complains about one that is missing instead."""
-        known = [option for option in self._option_string_actions if option.startswith("--")]
+        known = self.options
         for word in words:
             name = word.partition("=")[0]
             if word == "--":
@@ -151,11 +166,11 @@ class _PrintVersion(argparse.Action):
 
 
 @contextlib.contextmanager
-def _warnings_as_messages() -> Iterator[None]:
-    """Show warnings as one line for people, without their location in our source."""
+def _warnings_as_messages(options: set[str]) -> Iterator[None]:
+    """Show warnings as one line for people, without their location in our source, with the options of the verb."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        output.complain(f"warning: {message}")
+        output.complain(f"warning: {in_shell(str(message), options)}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show

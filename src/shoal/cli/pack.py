@@ -23,6 +23,7 @@ from shoal.cli.options.pack_options import (
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, storage_options_of
 from shoal.cli.pack_tokens import add_token_arguments, run_tokens
 from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import GRACE_SECONDS, clean
@@ -213,7 +214,7 @@ def _report(
     emit_packed(record, summary.skipped, as_json=as_json)
     if fields is not None and fields.num_without_usual and not as_json:
         output.complain(
-            f"note: {fields.num_without_usual:,} of {summary.num_samples:,} samples lack fields that most have "
-            f"({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with one becomes "
+            f"note: {fields.num_without_usual:,} of {counted(summary.num_samples, 'sample')} lack fields that most "
+            f"have ({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with one becomes "
             f"lists; --require {printable(fields.usual[0])} refuses them, with --on-error skip it leaves them out"
         )

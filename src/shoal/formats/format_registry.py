@@ -43,7 +43,7 @@ _OF_AN_INDEX = {
     "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
     "litdata_tokens": f"say in Python how long a sample is: {_TOKENS_FORMAT}",
 }
-_OWN = "a format of your own is given at each opening, format=Class() or --format module:Class"
+_OWN = "a format of your own is given at each opening, format=Class(), or `--format module:Class` in a shell"
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 

@@ -136,7 +136,7 @@ def _chosen(splits: Splits | None, asked: SplitLike, *, what: str, where: str) -
             return filled
         msg = f"{what}: this holds the splits {splits}, by {splits.source}; which one is to be read?"
         both = ", ".join(f'"{name}"' for name in filled[:2])
-        hint = f'split="{filled[0]}" reads one (--split {filled[0]}), split=[{both}] several, split="{ALL_SPLITS}" all'
+        hint = f'split="{filled[0]}" reads one, split=[{both}] several, split="{ALL_SPLITS}" all'
         raise SourceError(msg, hint=hint)
     names = _names(asked)
     if splits is None:

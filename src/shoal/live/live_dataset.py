@@ -14,7 +14,7 @@ from shoal.live.shuffle_buffer import BufferSize
 from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import SeededMap
-from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage
+from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage, verb_of
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.ranks import Ranks
@@ -58,7 +58,7 @@ class LiveDataset:
         """Return a one-line summary."""
         spec = self._spec
         parts = [self._name, *([f"shuffled in {spec.size}"] if spec.size else [])]
-        parts += [type(stage).__name__.lower() for stage in spec.stages]
+        parts += [verb_of(stage) for stage in spec.stages]
         parts += [f"batches of {spec.batch_size:,}"] if spec.batch_size else []
         return f"<shoal.LiveDataset: {', '.join(parts)}>"
 

@@ -39,7 +39,7 @@ _TEXTS_AT_ONCE = 1 << 14  # so that all temporaries stay small
 
 def check_seed(seed: object) -> int:
     """Return the seed as an int, or raise an error that says what a seed is."""
-    return _word("seed", seed, ("all ranks must be given the same seed, so there is no seed=None", _MODULO))
+    return _word("seed", seed, ("give all ranks the same integer; shuffle() without a seed takes 0", _MODULO))
 
 
 def check_epoch(epoch: object) -> int:

@@ -243,7 +243,7 @@ class _Worker(Generic[_Result]):
         except (EOFError, OSError):
             status = self._process.wait()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-        hint = "out of memory? The same command continues where this one ended, also with --workers 1"
+        hint = "out of memory? The same call continues where this one ended, also with num_workers=1"
         return WorkerError(f"the process that made {self.job} {how}", hint=hint)
 
     def end(self) -> None:

@@ -137,7 +137,7 @@ def pack_shard(shard: Shard, inputs: Iterable[Input], out: Output) -> ShardSumma
 
 def _no_memory(what: str) -> UsageError:
     msg = f"there is no memory for {what}"
-    return UsageError(msg, hint="fewer --workers; smaller shards, where these are MDS; or leave large inputs out")
+    return UsageError(msg, hint="a smaller num_workers=; smaller shards, if they are MDS; or leave large inputs out")
 
 
 def _write_all(writer: ShardWriter, encoder: Encoder, inputs: Iterable[Input], shard: Shard) -> None:

@@ -23,6 +23,9 @@ class Rename:
 
     names: Mapping[str, str]
 
+    def __repr__(self) -> str:
+        return f"rename({', '.join(f'{new}={old!r}' for new, old in self.names.items())})"
+
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with fields renamed; an old name may list alternatives with ";".
 
@@ -41,6 +44,9 @@ class SelectColumns:
 
     names: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"columns({', '.join(map(repr, self.names))})"
+
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with these fields alone, in this order; a value at a path is named by the path."""
         fields = fields_of(sample, "columns()")
@@ -52,6 +58,9 @@ class ToTuple:
     """A stage that turns the values of some fields into a tuple."""
 
     names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"to_tuple({', '.join(map(repr, self.names))})"
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the values; a name may list alternatives with ";"."""

@@ -122,7 +122,7 @@ def _undecodable(
     cause = bad.__cause__
     called = f"the sample with id {sample_id}" if name is None else name()
     msg = f"{bad} of {called} cannot be decoded: {type(cause).__name__}: {cause}"
-    hint = f'reading(on_error="skip"), on the command line --on-error skip, leaves out such samples; {bad.otherwise}'
+    hint = f'reading(on_error="skip") leaves out such samples; {bad.otherwise}'
     shard, byte = _place(sample_id, index) or ("a sample of no dataset", None)
     return ShardError(msg, shard=shard, byte=byte, hint=hint)
 
@@ -139,6 +139,11 @@ def _named(sample_id: int, index: SampleIndex | None, name: Callable[[], str] | 
     place = _place(sample_id, index)
     where = "" if place is None else f", which begins at byte {place[1]} of {place[0]}"
     return f"the sample with id {sample_id}{where}"
+
+
+def verb_of(stage: Stage) -> str:
+    """Return the name of the method that added a stage."""
+    return repr(stage).partition("(")[0]
 
 
 def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
@@ -194,6 +199,9 @@ class WithIds:
 
     epoch: int = 0
     first_id: int = 0
+
+    def __repr__(self) -> str:
+        return "with_ids()"
 
     def in_epoch(self, epoch: int) -> WithIds:
         """Return this stage for one epoch."""

@@ -26,9 +26,7 @@ COUNT_FIELD = "num_tokens"
 """Field with the number of tokens of a sample."""
 
 _DIGEST_BYTES = 16
-_FIELD_HINT = (
-    "name the field of the text: --text-field NAME on the command line, field= of tokenize(), text_field= of repack()"
-)
+_FIELD_HINT = "name the field or path of the text: text_field= of repack(), field= of tokenize()"
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def audit(
     --------
     >>> from shoal.orders import Full
     >>> print(audit(Full().bind([10_000], seed=1).ids(0, 10_000)).verdict)  # doctest: +ELLIPSIS
-    Each of 10,000 samples comes exactly once in an epoch. ... found a trace of an order ...
+    Each of 10,000 samples comes exactly once in an epoch. ... structure in the order found none ...
     >>> audit([0, 1, 2, 3, 5] * 100).missing
     1
     """

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.figures import counted
 from shoal.quality.statistical_tests import Outcome
 
 
@@ -228,7 +229,7 @@ def headline_of(
     within = "" if part_of is None else " within one part"
     if part_of is not None and part_of < _ALL_OVER:
         parts.append(f"from {part_of:.0%} of the dataset")
-    return grade, f"{grade.capitalize()}{within}: {', '.join(filter(None, parts)) or 'no trace of an order'}"
+    return grade, f"{grade.capitalize()}{within}: {', '.join(filter(None, parts)) or 'no structure in the order'}"
 
 
 def _brief(finding: Finding) -> str:
@@ -260,17 +261,17 @@ def verdict_of(
 ) -> str:
     """Summarise the audit in a few sentences."""
     found = list(findings)
-    counted = [finding for finding in found if finding.name in _COUNTED]
-    others = [finding for finding in found if finding not in counted]
-    said = [as_sentence(finding.text) for finding in counted] or [_all_once(num_samples, is_part=is_part)]
+    of_counts = [finding for finding in found if finding.name in _COUNTED]
+    others = [finding for finding in found if finding not in of_counts]
+    said = [as_sentence(finding.text) for finding in of_counts] or [_all_once(num_samples, is_part=is_part)]
     if ratios:
         said.append(_mixing(ratios, errors, batch))
     if not num_looks:
-        said.append("There are too few samples to look for traces of an order.")
+        said.append("There are too few samples to test for structure in the order.")
     elif not others:
         said.append(
-            f"None of {num_looks} looks found a trace of an order (all together raise a false alarm in "
-            f"{FALSE_ALARMS:.1%} of audits)."
+            f"{counted(num_looks, 'test')} for structure in the order found none (a perfect shuffle fails one of them "
+            f"in {FALSE_ALARMS:.1%} of audits)."
         )
     else:
         serious = [finding for finding in others if finding.is_serious]

@@ -19,7 +19,7 @@ from shoal.order.sequences.packed_order import Packing
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
-from shoal.pipeline.stages import BySource, Filter, Stage, filters_in
+from shoal.pipeline.stages import BySource, Filter, Stage, filters_in, verb_of
 from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_order
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
@@ -119,7 +119,7 @@ class DatasetSpec:
             order = request.order
             name = "growing" if self.is_growing else "window" if order is None else order.name
             parts.append(f"order {name} with seed={request.seed}")
-        parts += [type(stage).__name__.lower() for stage in self.stages if not isinstance(stage, BySource)]
+        parts += [verb_of(stage) for stage in self.stages if not isinstance(stage, BySource)]
         if batching is not None:
             by_length = self.sequences is not None and self.sequences.packing.alike
             size = "by length" if by_length else f"of {batching.size:,}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.figures import format_bytes, format_count
+from shoal.figures import counted, format_bytes, format_count
 from shoal.reading.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
@@ -61,7 +61,7 @@ def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float | None) 
 
     ``share`` is the part of the epoch that is done; None while its end is not known.
     """
-    done = f"{stats['num_samples']:,} samples, still indexing" if share is None else f"{share:4.0%}"
+    done = f"{counted(stats['num_samples'], 'sample')}, still indexing" if share is None else f"{share:4.0%}"
     parts = [f"epoch {epoch}  {done}", f"{format_count(stats['samples_per_second'])} samples/s"]
     parts.append(f"{format_bytes(stats['read_bytes_per_second'])}/s")
     if stats["wait_share"] is not None:

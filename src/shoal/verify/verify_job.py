@@ -271,5 +271,5 @@ def _directory(asked: Verification, to: str | os.PathLike[str] | None) -> str:
     text = asked.found.root if to is None else os.fspath(to)
     if text.startswith(("http://", "https://")) or text.endswith("://") or text == "/":
         msg = f"{without_secrets(text)}: the parts of the report cannot be written here"
-        raise UsageError(msg, hint="to= (--parts) names a directory or URL that all machines can write to")
+        raise UsageError(msg, hint="to= names a directory or URL that all machines can write to")
     return object_path(text).rstrip("/") if scheme_of(text) else str(Path(expand_home(local_path(text))).absolute())

@@ -10,6 +10,7 @@ from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import names
 from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.formats.column_paths import Column
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
@@ -44,6 +45,6 @@ def columns_added(opened: Opened, columns: Sequence[Column], missing: Mapping[st
     for name in wanted:
         about = index.metadata[COLUMN_SOURCES][name]
         if num_missing := about.get("num_missing"):
-            what = f"{num_missing:,} of {index.num_samples:,} samples have no {about['asked']!r}"
+            what = f"{num_missing:,} of {counted(index.num_samples, 'sample')} have no {about['asked']!r}"
             output.complain(f"note: {what}, and {about['missing']!r} in the column {printable(name)!r}")
     return index

@@ -116,6 +116,12 @@ def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
         raise StateError(msg, hint=f"write one with json.dump({call}, file)") from None
 
 
+def add_skip_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--on-error``."""
+    text = "what to do with a damaged sample: raise (default), or skip, which counts it"
+    parser.add_argument("--on-error", choices=("raise", "skip"), default="raise", help=text)
+
+
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:
     """Declare ``--decode``, with or without the type that images become, and ``--image-size``."""
     text = f"decode fields as Dataset.decode() does; images, audio or video too with one of {', '.join(MEDIA_SPECS)}"

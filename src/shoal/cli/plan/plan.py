@@ -161,7 +161,8 @@ def _cache_bytes(text: str) -> int | None:
 def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None:
     facts = {name: value for name, value in record.items() if name not in _SHOWN_APART}
     error, held_error = facts.pop("requests_error"), facts.pop("held_error")
-    facts["reads simulated"] = "wholly" if facts.pop("is_simulated_exactly") else f"in part, {_give_or_take(error)}"
+    is_exact = facts.pop("is_simulated_exactly")
+    facts["reads simulated"] = "all of the epoch" if is_exact else f"part of the epoch, {_give_or_take(error)}"
     if held_error:
         facts["chunks held"] = f"give or take {200.0 * held_error:.0f} %"
     facts["waiting for data"] = f"{facts.pop('waiting_share'):.1%}"
@@ -265,7 +266,7 @@ def _lead(record: dict[str, Any], cluster: Cluster) -> str:
     waits = record["waiting_share"]
     steps = "Steps do not wait for data" if waits < 0.005 else f"Steps wait for data {waits:.0%} of the time"
     return f"Global batches vary {mixed} in a perfect shuffle, with {memory} on each node" + (
-        f". {steps}." if cluster.step_seconds else "; an epoch is as fast as data come."
+        f". {steps}." if cluster.step_seconds else ". No step time was given: reading alone limits the epoch."
     )
 
 

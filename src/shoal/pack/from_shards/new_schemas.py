@@ -102,10 +102,10 @@ def refuse_unheld(opened: Opened, format_name: str) -> None:
     for name, encoding in _encodings(opened).items():
         if is_list(encoding):
             msg = f"the column {name!r} is {encoding}, and {target} shards do not hold lists of images"
-            raise UsageError(msg, hint="mds, parquet and arrow shards do (--to, or format= in Python)")
+            raise UsageError(msg, hint='format="mds", "parquet" or "arrow" holds them')
         if target == "jsonl" and (encoding == "bytes" or files_of(encoding) is not None):
             msg = f"the column {name!r} is {encoding}, and JSON holds no bytes"
-            raise UsageError(msg, hint="mds, parquet, arrow, tar and tfrecord shards do (--to, or format= in Python)")
+            raise UsageError(msg, hint='format="mds", "parquet", "arrow", "tar" or "tfrecord" holds them')
 
 
 def suffixed_images(opened: Opened) -> dict[str, str]:

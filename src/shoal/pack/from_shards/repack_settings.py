@@ -98,9 +98,7 @@ def format_like(index: Index) -> str:
     if index.format not in WRITTEN_FORMATS:
         plain = [name for name in WRITTEN_FORMATS if "." not in name]
         msg = f"shards of {index.format} are read, and not written"
-        raise UsageError(
-            msg, hint=f"name a format that can be written (--to, or format= in Python): {', '.join(plain)}"
-        )
+        raise UsageError(msg, hint=f"format= names one that can be written: {', '.join(plain)}")
     return index.format
 
 
@@ -126,7 +124,7 @@ def order_of_source(index: Index, request: RepackRequest, selection: Selection) 
     except UsageError as error:
         msg = f"memory={request.memory_bytes} is too little to mix these shards: {error.message}"
         enough = error.hint.partition(";")[0].replace("window=", "memory=")
-        raise UsageError(msg, hint=f"{enough}; on the command line --memory") from None
+        raise UsageError(msg, hint=enough) from None
     return mixed
 
 

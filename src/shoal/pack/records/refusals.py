@@ -69,5 +69,5 @@ def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:
     """
     msg = f"{without_secrets(path)}: another run has made this without {counted(len(skipped), 'input')}, the first of "
     msg += f"them {skipped[0][0]}"
-    hint = "on_error='skip' (--on-error skip) takes it as it is; `shoal pack --clean` removes what is not finished"
+    hint = "on_error='skip' takes it as it is; `shoal pack --clean` removes what is not finished"
     return UsageError(msg, hint=hint)

@@ -199,10 +199,10 @@ class JoinedColumn:
         if self._default is None:
             msg = f"{what}, and {len(missing)} of {counted(self._num_samples, 'sample')} have none, first {first}"
             asked = name if name == self.column.path else f"{name}={self.column.path}"
-            hint = f'--missing {name}=VALUE gives them a value (index_columns={{"{asked}": ...}} in Python)'
+            hint = f'index_columns={{"{asked}": VALUE}} gives them a value'
             raise UsageError(msg, hint=hint)
         value = _default_of(self._kind, self._default, self.column)
-        part = part_of_values([value], self.column, lambda _: f"what --missing gives {first}")
+        part = part_of_values([value], self.column, lambda _: f"the value for {first}")
         if part.kind != self._kind:
             if frozenset((part.kind, self._kind)) not in _JOINED:
                 _refuse_default(self._kind, self._default, self.column)

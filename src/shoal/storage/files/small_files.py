@@ -165,12 +165,12 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         raise os_failure(error, path, verb="read") from error
     except MemoryError:
         msg = f"could not read {path}: there is not enough memory for its {num_bytes} bytes"
-        raise StorageError(msg, hint="each process holds one file: fewer --workers, or --on-error skip") from None
+        raise StorageError(msg, hint="each process holds a file: a smaller num_workers=, or on_error='skip'") from None
     if len(data) == num_bytes == found.st_size and wrap_int64(found.st_mtime_ns) == modified_ns:
         return data
     if not stat_bits.S_ISREG(found.st_mode):
         msg = f"could not read {path}: it is a directory, a pipe, a socket or a device, not a file"
-        raise StorageError(msg, hint="name files; --on-error skip leaves out what cannot be read, and lists it")
+        raise StorageError(msg, hint="name files; on_error='skip' leaves out what cannot be read, and lists it")
     now = f"now it has {found.st_size}"
     if num_bytes == found.st_size:
         now = "it was written to" if wrap_int64(found.st_mtime_ns) != modified_ns else f"{len(data)} could be read"

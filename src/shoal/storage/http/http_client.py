@@ -7,6 +7,7 @@ installed, the standard library's where it is not.
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Iterable, Mapping
@@ -103,13 +104,20 @@ def check_head(status: int, headers: Mapping[str, str]) -> None:
         raise HTTPException(msg)  # its frames would be taken for the body
 
 
+def _words_of(error: Exception) -> str:
+    """Return the message of an error, without the name and the line of the source that OpenSSL puts around it."""
+    # An error of TLS that has only a text prints as the tuple of its arguments.
+    text = str(error.args[-1]) if isinstance(error, ssl.SSLError) and error.args else str(error)
+    return re.sub(r"^\[SSL[^\]]*\] | \(_ssl\.c:\d+\)$", "", text)
+
+
 def connection_failure(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
     """Return the error for a failed or broken connection; raise errors of any other kind unchanged."""
     if isinstance(error, StorageError | UsageError):
         return error  # type: ignore[return-value]
     if not isinstance(error, HTTPException | OSError | ValueError):
         raise error
-    text = trimmed(redacted(str(error), secrets)) or type(error).__name__
+    text = trimmed(redacted(_words_of(error), secrets)) or type(error).__name__
     hint, transient = "is the network up, and the server?", True
     if isinstance(error, ssl.SSLCertVerificationError):
         hint, transient = 'the certificate is not trusted; {"ca_bundle": FILE} in storage_options trusts another', False

@@ -29,7 +29,7 @@ def energon_mixture(node: Marked, split: str | None) -> MixtureEntry:
     splits = keys["splits"].mapping("splits")
     if split is None and len(splits) != 1:
         msg = f"this holds the splits {', '.join(splits)}; which one is to be read?"
-        raise keys["splits"].error(msg, f'split="{next(iter(splits), "train")}" (--split)')
+        raise keys["splits"].error(msg, f'split="{next(iter(splits), "train")}"')
     name = split or next(iter(splits))
     if name not in splits:
         msg = f"split={name!r} was asked for; the splits are {', '.join(splits)}"

@@ -91,10 +91,10 @@ class LengthVerbs(DatasetRun):
     ) -> Self:
         """Group documents of similar length into batches, and pad each to its longest.
 
-        A rank gets a whole batch at each step: the field ``key``, of shape (num_documents, padded length), longest
-        first; ``attention_mask`` of the same shape, false for padding; ``lengths`` of shape (num_documents,); and the
-        other fields as in `batch`. Batches do not depend on the world size, each epoch makes others, and states and
-        `num_samples` count them. Documents without tokens are in none.
+        A rank gets a whole batch at each step: the field ``key``, of shape (num_documents, padded length), the longest
+        document first unless there are ``buckets``; ``attention_mask`` of the same shape, false for padding;
+        ``lengths`` of shape (num_documents,); and the other fields as in `batch`. Batches do not depend on the world
+        size, each epoch makes others, and states and `num_samples` count them. Documents without tokens are in none.
 
         Parameters
         ----------
