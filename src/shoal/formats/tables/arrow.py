@@ -21,6 +21,7 @@ from shoal.formats.packed_heads import packed, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_columns import check_values
 from shoal.formats.tables.arrow_types import arrow_library
+from shoal.formats.tables.extension_types import shaped_schema, without_extensions
 from shoal.formats.tables.table_rows import (
     OTHER_FILE,
     TableRecords,
@@ -124,7 +125,7 @@ class Arrow:
         if num_rows != span.num_samples or any(message.kind != _BATCH for message in found):
             msg = f"the index says {span.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=OTHER_FILE)
-        stream = unpacked(span.head, _PREFIX, shard=shard) + view + _END
+        stream = _without_extensions(unpacked(span.head, _PREFIX, shard=shard)) + view + _END
         where = ""
         try:
             with pa.ipc.open_stream(stream, options=self._options(pa, stream, shard)) as reader:
@@ -143,9 +144,9 @@ class Arrow:
 
     def schema(self, head: Mapping[str, Any]) -> Any:
         """Return the schema of a shard, with all its columns."""
-        pa, prefix = arrow_library("Arrow"), unpacked(head, _PREFIX)
+        pa, prefix = arrow_library("Arrow"), _without_extensions(unpacked(head, _PREFIX))
         try:
-            return pa.ipc.open_stream(prefix + _END).schema
+            return shaped_schema(pa.ipc.open_stream(prefix + _END).schema)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unusable(_PREFIX, error) from None
 
@@ -213,7 +214,8 @@ def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -
     footer = bytes(read(num_bytes - 10 - size, num_bytes))
     pa = arrow_library("Arrow")
     try:
-        schema = pa.ipc.open_file(pa.py_buffer(_FILE_MAGIC + footer)).schema.serialize().to_pybytes()
+        known = pa.ipc.open_file(pa.py_buffer(_FILE_MAGIC + without_extensions(footer))).schema
+        schema = known.serialize().to_pybytes()
         blocks = [block for number in (2, 3) for (block,) in _structs(footer, _root(footer), number, "<q16x")]
         begin = min((first_byte + block for block in blocks), default=num_bytes)
         if not first_byte + len(_FILE_MAGIC) <= begin <= num_bytes:
@@ -222,6 +224,13 @@ def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -
         msg = f"the footer of {size} bytes cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=num_bytes - 10 - size, hint=_NO_SHARD) from None
     return schema, begin
+
+
+def _without_extensions(prefix: bytes) -> bytes:
+    """Return a schema and dictionaries, and no extension types in the schema."""
+    begin = 4 * prefix.startswith(_CONTINUATION)
+    end = begin + 4 + int.from_bytes(prefix[begin : begin + 4], "little")
+    return without_extensions(prefix[:end]) + prefix[end:]
 
 
 def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:

@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.field_columns import Kind
-from shoal.formats.tables.arrow_types import arrow_library, is_list, is_number, is_number_list, number_type, plain_type
+from shoal.formats.tables.arrow_types import (
+    array_shape,
+    arrow_library,
+    is_list,
+    is_number,
+    is_number_list,
+    leaf_type,
+    number_type,
+    plain_type,
+)
 
 # Slicing and joining single rows takes about 0.7 us each; taking from joined arrays copies all of them first.
 _SLICE_SECONDS = 0.7e-6
@@ -57,6 +66,8 @@ def stored_column(array: Any) -> tuple[Kind, Any]:
     if is_number(kind) or types.is_boolean(kind):
         numbers = numbers_of(array)
         return Kind("number", numbers.dtype, (), kind), numbers
+    if (shape := array_shape(kind)) and (tensors := rows_of_shape(array, shape)) is not None:
+        return Kind("array", tensors.dtype, shape, kind), tensors
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
     if is_bytes or is_number_list(kind):
         widths = list_widths(array)
@@ -107,6 +118,8 @@ def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
     if kind.how == "number":
         return pa.array(values, kind.arrow)
     flat, width, num_rows = np.ascontiguousarray(values).reshape(-1), kind.shape[0], len(values)
+    if pa.types.is_fixed_size_list(kind.arrow):
+        return nested_lists(pa.array(flat, leaf_type(kind.arrow)), kind.arrow, num_rows)
     if kind.how == "bytes" and pa.types.is_fixed_size_binary(kind.arrow):
         return pa.Array.from_buffers(kind.arrow, num_rows, [None, pa.py_buffer(flat)])
     is_large = pa.types.is_large_list(kind.arrow) or pa.types.is_large_binary(kind.arrow)
@@ -114,10 +127,31 @@ def arrow_array(kind: Kind, values: NDArray[Any]) -> Any:
     if kind.how == "bytes":
         return pa.Array.from_buffers(kind.arrow, num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
     inner = pa.array(flat, kind.arrow.value_type)
-    if pa.types.is_fixed_size_list(kind.arrow):
-        return pa.Array.from_buffers(kind.arrow, num_rows, [None], children=[inner])
     lists = pa.LargeListArray if is_large else pa.ListArray
     return lists.from_arrays(pa.array(offsets), inner, type=kind.arrow)
+
+
+def nested_lists(values: Any, kind: Any, num_lists: int, *, validity: NDArray[np.bool_] | None = None) -> Any:
+    """Cut an array of values into so many fixed-size lists of this type, in each other, without a copy.
+
+    ``validity`` says which of the outermost lists are valid; all if it is None.
+    """
+    pa = arrow_library("Arrow")
+    if not pa.types.is_fixed_size_list(kind):
+        return values
+    inner = nested_lists(values, kind.value_type, num_lists * kind.list_size)
+    bits = None if validity is None else pa.py_buffer(np.packbits(validity, bitorder="little"))
+    return pa.Array.from_buffers(kind, num_lists, [bits], children=[inner])
+
+
+def rows_of_shape(array: Any, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Return fixed-size lists in each other as numpy rows of this shape; None if anything in them is null."""
+    values = array
+    for _ in shape:
+        if values.null_count:
+            return None
+        values = values.flatten()
+    return None if values.null_count else numbers_of(values).reshape(len(array), *shape)
 
 
 def arrow_table(columns: Mapping[str, Any]) -> Any:

@@ -54,6 +54,30 @@ def is_number_list(kind: Any) -> bool:
     return is_list(kind) and is_number(kind.value_type)
 
 
+def array_shape(kind: Any) -> tuple[int, ...]:
+    """Return the shape of values that are fixed-size lists, in each other, of numbers or booleans; else ().
+
+    Lists of numbers alone are not among them: lists of any size of these are arrays as well.
+
+    >>> import pyarrow as pa
+    >>> array_shape(pa.list_(pa.list_(pa.int8(), 3), 2)), array_shape(pa.list_(pa.int8(), 3)), array_shape(pa.int8())
+    ((2, 3), (), ())
+    """
+    types, shape, leaf = arrow_library("Arrow").types, [], kind
+    while types.is_fixed_size_list(leaf):
+        shape.append(leaf.list_size)
+        leaf = leaf.value_type
+    is_array = types.is_boolean(leaf) or (len(shape) > 1 and is_number(leaf))
+    return tuple(shape) if shape and is_array and min(shape) else ()
+
+
+def leaf_type(kind: Any) -> Any:
+    """Return the type of what lists hold, at any depth; another type as it is."""
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
 def is_text(kind: Any) -> bool:
     """Return True if values are text, in one buffer."""
     types = arrow_library("Arrow").types

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from shoal.formats.field_columns import Kind, is_python_type, value_of
-from shoal.formats.tables.arrow_columns import arrow_array, list_widths, numbers_of, offsets_of
+from shoal.formats.tables.arrow_columns import arrow_array, list_widths, numbers_of, offsets_of, rows_of_shape
 from shoal.formats.tables.arrow_types import (
+    array_shape,
     arrow_library,
     is_binary,
     is_list,
@@ -25,6 +26,7 @@ from shoal.formats.tables.arrow_types import (
     is_number_list,
     is_numpy_time,
     is_text,
+    leaf_type,
     number_type,
 )
 
@@ -123,6 +125,9 @@ def getter_of(array: Any) -> Callable[[int], Any]:
         if is_text(kind):
             return lambda row: str(data[ends[row] : ends[row + 1]], "utf-8")
         return lambda row: bytes(data[ends[row] : ends[row + 1]])
+    if shape := array_shape(kind):
+        tensors = None if is_chunked else rows_of_shape(array, shape)
+        return (lambda row: _tensor(array[row], shape)) if tensors is None else (lambda row: tensors[row].copy())
     if is_chunked or not is_number_list(kind):
         inside = _numpy_types_inside(kind)
         return lambda row: _with_types(python_value(array[row]), inside)
@@ -164,11 +169,21 @@ def _list_value(array: Any, row: int) -> Any:
     return numbers_of(inner).copy()
 
 
+def _tensor(value: Any, shape: tuple[int, ...]) -> Any:
+    """Return one value of this shape as an array, or as Python's value if it or anything in it is null."""
+    inner = value.values
+    rows = None if inner is None else rows_of_shape(inner, shape[1:])
+    return value.as_py() if rows is None else rows.copy()
+
+
 def plain_cells(array: Any) -> list[Any]:
     """Return the values of an array as samples have them."""
     kind = array.type
     if is_number(kind) and not is_python_type(dtype := number_type(kind)):
         return [None if value is None else dtype.type(value) for value in array.to_pylist()]
+    if shape := array_shape(kind):
+        tensors = rows_of_shape(array, shape)
+        return [_tensor(value, shape) for value in array] if tensors is None else [row.copy() for row in tensors]
     if not is_number_list(kind):
         inside, values = _numpy_types_inside(kind), python_values(array)
         return [_with_types(value, inside) for value in values] if inside else values
@@ -209,9 +224,12 @@ def typed_array(values: Any, kind: Any) -> Any:
     """
     pa = arrow_library("Arrow")
     if isinstance(values, np.ndarray):
-        if values.ndim == 2 and is_number_list(kind):
-            fits = not pa.types.is_fixed_size_list(kind) or kind.list_size == values.shape[1]
-            if not fits or values.dtype != number_type(kind.value_type):
+        if values.ndim > 1 and is_list(kind):
+            is_fixed = pa.types.is_fixed_size_list(kind)
+            shape = array_shape(kind) or (kind.list_size if is_fixed else values.shape[1],)
+            leaf = leaf_type(kind)
+            dtype = np.dtype(bool) if pa.types.is_boolean(leaf) else number_type(leaf) if is_number(leaf) else None
+            if values.shape[1:] != shape or values.dtype != dtype:
                 return None
             return arrow_array(Kind("array", values.dtype, values.shape[1:], kind), values)
         flat = pa.array(values) if values.ndim == 1 else None
@@ -239,6 +257,8 @@ def _countable(value: Any, kind: Any) -> Any:
         return [(_countable(key, kind.key_type), _countable(item, kind.item_type)) for key, item in value]
     if isinstance(value, list) and is_list(kind):
         return [_countable(item, kind.value_type) for item in value]
+    if isinstance(value, np.ndarray) and value.ndim > 1:
+        return value.tolist()
     return value
 
 

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from inspect import signature
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from shoal.formats.field_columns import wanted_of
 from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
 from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_types import arrow_library
+from shoal.formats.tables.extension_types import footer_without_extensions, shaped_schema
 from shoal.formats.tables.parquet_footer import FooterGroup, groups_in
 from shoal.formats.tables.table_rows import (
     OTHER_FILE,
@@ -123,7 +125,7 @@ class Parquet:
         kept, groups = _groups_at(span, end_byte)
         file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
         with _decoding(groups, span, file):
-            opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False)
+            opened = _opened(file, kept.metadata)
             table = _rows_of(opened, [group.number for group in groups], self._chosen(opened, span.shard))
         _check_rows(table.num_rows, span, end_byte)
         return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
@@ -142,7 +144,7 @@ class Parquet:
         file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
         buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
         with _decoding(groups, span, file):
-            opened = _library().ParquetFile(file, metadata=kept.metadata, pre_buffer=False, buffer_size=buffer_bytes)
+            opened = _opened(file, kept.metadata, buffer_size=buffer_bytes)
             decoded_bytes = sum(group.decoded_bytes for group in groups)
             rows = rows_of_part(span.num_samples, decoded_bytes, opened.schema_arrow)
             numbers, chosen = [group.number for group in groups], self._chosen(opened, span.shard)
@@ -167,7 +169,10 @@ class Parquet:
 
     def schema(self, head: Mapping[str, Any]) -> Any:
         """Return the schema of a shard as an Arrow schema, with all its columns."""
-        return _metadata_in(head).schema.to_arrow_schema()
+        try:
+            return shaped_schema(_opened(_RangesOfFile(_no_bytes, 0), _metadata_in(head)).schema_arrow)
+        except ValueError as error:
+            raise unusable(_KEPT, error) from None
 
     def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
         """Return the names of the columns."""
@@ -201,7 +206,7 @@ class _Footer(NamedTuple):
         except IndexError:
             shown = _ShownRange(_uncounted_bytes(self.metadata))
             file = _RangesOfFile(shown.read, num_bytes)
-            return shown, _library().ParquetFile(file, metadata=self.metadata, pre_buffer=False)
+            return shown, _opened(file, self.metadata)
 
 
 class _RangesOfFile(io.RawIOBase):
@@ -309,7 +314,20 @@ def _library() -> Any:
 
 def _metadata(footer: bytes) -> Any:
     """Parse the footer; a file of nothing else is enough for that."""
-    return _library().read_metadata(io.BytesIO(_MAGIC + footer))
+    return _library().read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
+
+
+def _opened(file: _RangesOfFile, metadata: Any, **options: int) -> Any:
+    """Open a file of which the footer is known; types that Parquet itself names (UUID) give their storage, too."""
+    file_class = _library().ParquetFile
+    if "arrow_extensions_enabled" in signature(file_class).parameters:  # pyarrow 21 and newer; before, always so
+        options |= {"arrow_extensions_enabled": False}
+    return file_class(file, metadata=metadata, pre_buffer=False, **options)
+
+
+def _no_bytes(begin: int, end: int, /) -> bytes:
+    msg = f"bytes [{begin}, {end}) of a file are wanted of which only the footer is known"
+    raise OSError(msg)
 
 
 def _metadata_in(head: Mapping[str, Any]) -> Any:

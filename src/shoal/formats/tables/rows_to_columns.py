@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
-from shoal.formats.tables.arrow_types import arrow_library, is_list
+from shoal.formats.tables.arrow_types import array_shape, arrow_library, is_list, leaf_type
 from shoal.formats.writing.encoder import check_names
 
 _MOST_DEEP = 32  # a list is two levels of a Parquet schema, and readers accept 100
@@ -114,15 +114,31 @@ def _column(pa: Any, rows: Sequence[Mapping[str, Any]], name: str, kind: Any) ->
 
 def _array(pa: Any, values: list[Any], kind: Any) -> Any:
     """Convert the values with pyarrow, which takes only flat arrays, and nothing unordered."""
+    values, kind = _as_fixed_lists(pa, values, kind)
     for value in values:
-        if isinstance(value, np.ndarray) and value.ndim != 1:
-            _refuse(f"a column cannot hold an array of shape {value.shape}")
         if isinstance(value, set | frozenset):
             _refuse("a set has no order: give a list")
     array = _converted(pa, values, kind)
     if (check := _check_of(pa, array.type)) is not None:
         check(values)
     return array
+
+
+def _as_fixed_lists(pa: Any, values: list[Any], kind: Any) -> tuple[list[Any], Any]:
+    """Return arrays of several axes as lists, of fixed sizes if no type is given, which are read as arrays again."""
+    first = next((value for value in values if isinstance(value, np.ndarray) and value.ndim != 1), None)
+    if first is None:
+        return values, kind
+    if kind is None and min(first.shape, default=0) and first.dtype.kind in "biuf":
+        kind = pa.from_numpy_dtype(first.dtype.newbyteorder("="))
+        for width in reversed(first.shape):
+            kind = pa.list_(kind, width)
+    shape, leaf = () if kind is None else array_shape(kind), None if kind is None else leaf_type(kind)
+    for value in values:
+        if isinstance(value, np.ndarray) and (value.shape != shape or pa.from_numpy_dtype(value.dtype) != leaf):
+            held = f", only arrays of {leaf} of shape {shape}" if shape else ""
+            _refuse(f"a column cannot hold an array of {value.dtype} of shape {value.shape}{held}")
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values], kind
 
 
 def _converted(pa: Any, values: list[Any], kind: Any) -> Any:

@@ -17,6 +17,7 @@ from shoal.formats.shard_format import Sample, Spilled, SpillSpace
 from shoal.formats.tables.arrow_columns import constant_column, joined, stored_column
 from shoal.formats.tables.arrow_types import arrow_library, types_inside
 from shoal.formats.tables.arrow_values import getter_of
+from shoal.formats.tables.extension_types import shaped_column
 
 OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
 _WITHOUT_VALUES = ("month_interval", "day_time_interval")
@@ -75,9 +76,9 @@ class TableRecords:
                 msg = f"column {field.name!r} is of the type {field.type}, whose values pyarrow cannot give"
                 hint = "leave it out with columns(), or write the shard again with month_day_nano_interval"
                 raise ShardError(msg, shard=shard, hint=hint)
-        self._byte, self._getter_of = byte, getter_of
-        self._arrays = {name: joined(column) for name, column in zip(table.column_names, table.columns, strict=True)}
-        self._num_rows, self._crcs, self._shard = table.num_rows, crcs, shard
+        self._byte, self._getter_of, self._shard = byte, getter_of, shard
+        self._arrays = self._shaped(table)
+        self._num_rows, self._crcs = table.num_rows, crcs
         self._constants = {name: value for name, value in constants.items() if name not in self._arrays}
         self._getters: list[tuple[str, Callable[[int], Any]]] | None = None
 
@@ -117,6 +118,16 @@ class TableRecords:
                 raise ShardError(msg, shard=self._shard, byte=self._byte, hint=OTHER_FILE) from None
         return {**sample, **self._constants} if self._constants else sample
 
+    def _shaped(self, table: Any) -> dict[str, Any]:
+        arrays = {}
+        for field, column in zip(table.schema, table.columns, strict=True):
+            try:
+                arrays[field.name] = shaped_column(field, joined(column))
+            except ValueError as error:
+                msg = f"column {field.name!r}: {error}"
+                raise ShardError(msg, shard=self._shard, byte=self._byte, hint=OTHER_FILE) from None
+        return arrays
+
     def _converted(self, convert: Callable[[Any], Any]) -> dict[str, Any]:
         found = {}
         for name, array in self._arrays.items():
@@ -140,7 +151,8 @@ def spilled_rows(batches: Iterable[Any], num_rows: int, space: SpillSpace) -> Sp
     borders, num_samples = [0], 0
     for table in _regrouped(pa, batches, num_rows):
         # In the form that rows are read from: without dictionaries, which every part would repeat.
-        plain = pa.table([joined(column) for column in table.columns], names=table.column_names)
+        columns = zip(table.schema, table.columns, strict=True)
+        plain = pa.table([shaped_column(field, joined(column)) for field, column in columns], names=table.column_names)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, plain.schema) as writer:
             writer.write_table(plain)
