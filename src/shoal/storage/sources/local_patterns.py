@@ -14,7 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 from shoal.errors import SourceError
 from shoal.storage.sources.patterns import expand_braces, has_braces
-from shoal.storage.sources.shard_selection import INDEX_SUFFIX, NamedFiles, SourceKind, nearest_names, select_shards
+from shoal.storage.sources.shard_selection import (
+    INDEX_SUFFIX,
+    NamedFiles,
+    SourceKind,
+    nearest_names,
+    refuse_table,
+    select_shards,
+)
 from shoal.storage.urls import scheme_of
 
 _MAX_LISTED = 10_000
@@ -52,6 +59,8 @@ def local_path(text: str) -> str:
 def _below(directory: str, suffixes: Sequence[str]) -> list[str]:
     found = []
     for folder, directories, files in os.walk(directory, followlinks=True, onerror=_cannot_list):
+        for name in directories:
+            refuse_table(os.path.join(folder, name, ""), directory)
         directories[:] = [name for name in directories if not name.startswith(".") and not _is_circle(folder, name)]
         found += [os.path.join(folder, name) for name in files]
     return select_shards(directory, found, suffixes)

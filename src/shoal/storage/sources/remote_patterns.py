@@ -94,8 +94,7 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
         raise SourceError(msg, hint=hint)
     below = [info.path for info in store.list(directory)]
     if below:
-        visible = [found for found in below if "/." not in f"/{relative(found, directory)}"]
-        return NamedFiles("directory", directory, select_shards(directory, visible, suffixes))
+        return NamedFiles("directory", directory, select_shards(directory, below, suffixes))
     if store.find(path) is not None:
         return NamedFiles("file", parent(path), [path])
     msg = f"{path}: there is no such object, and nothing below it"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from shoal.errors import SourceError
+
+_log = logging.getLogger("shoal")
 
 INDEX_SUFFIX = ".index"
 INDEX_NAME = "shoal.index"
@@ -56,13 +60,21 @@ def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
 def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> list[str]:
     """Return those of the files below ``directory`` that are shards, sorted.
 
+    Shards of which the name, or the name of a directory, begins with "." or "_" are left out, and a warning counts
+    them: so do the tools that write such names. ``_year=2024`` is a partition. Where each file is a sample, only "."
+    hides one.
+
     Raises `SourceError` if there are none, or they belong to a table whose log says which of them count.
     """
-    wanted, others = [], Counter[str]()
+    wanted, hidden, others = [], [], Counter[str]()
+    marks = "." if "metadata.csv" in suffixes else "._"
     for path in paths:
         name = path.rpartition("/")[2]
-        _refuse_table(path, directory)
-        if name.startswith(".") or name.endswith(INDEX_SUFFIX):
+        refuse_table(path, directory)
+        if name.endswith(INDEX_SUFFIX):
+            continue
+        if _is_hidden(path[len(directory) :], marks):
+            hidden += [path] if has_suffix(name, suffixes) else []
             continue
         if has_suffix(name, suffixes):
             wanted.append(path)
@@ -70,12 +82,34 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
             others[_suffix_of(name) or name] += 1
     if not wanted:
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
+        seen += f", and {len(hidden)} whose names begin with _ or ." if hidden else ""
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
         # A user who asked for a folder already learns how to include the files that are there.
         kind = next((kind for kind, _ in others.most_common() if kind.startswith(".")), "")
         hint = f'format=shoal.formats.Folder(suffixes=["{kind}"]) takes {kind} files, each as a sample'
         raise SourceError(msg, hint=hint if kind and "metadata.csv" in suffixes else _HINT)
+    if hidden:
+        _warn_of_hidden(directory, len(hidden), min(hidden))
     return sorted([path for path in wanted if not _CACHE_OF_DATASETS.search(path)] or wanted)
+
+
+@lru_cache(maxsize=256)
+def _warn_of_hidden(directory: str, num_files: int, first: str) -> None:
+    """Log what is left out, once: a directory is listed more than once, and one that is followed again and again."""
+    text = "%s: files left out, since their names begin with _ or . as those of unfinished work: %d, the first is %s"
+    _log.warning(text, directory, num_files, first)
+
+
+def _is_hidden(below: str, marks: str) -> bool:
+    """Return True if a part of a path begins with one of these marks, and is no partition ``_column=value``.
+
+    >>> [_is_hidden(below, "._") for below in ("/a/_tmp/b", "/a/.b", "/_year=2024/b", "/a/b_")]
+    [True, True, False, False]
+    """
+    if not any(f"/{mark}" in f"/{below}" for mark in marks):  # nearly always
+        return False
+    parts = below.split("/")
+    return any(part.startswith(tuple(marks)) and (part[0] == "." or "=" not in part) for part in parts if part)
 
 
 def _suffix_of(name: str) -> str:
@@ -89,13 +123,20 @@ def _suffix_of(name: str) -> str:
     return inner + last
 
 
-def _refuse_table(path: str, directory: str) -> None:
-    """Refuse table directories: some of their files are no longer, or not yet, part of the data, and do not say so."""
+def refuse_table(path: str, directory: str) -> None:
+    """Refuse table directories: some of their files are no longer, or not yet, part of the data, and do not say so.
+
+    Raises `SourceError` if the path, of a file or a directory that ends with "/", belongs to the log of a table.
+    """
     below = f"/{path[len(directory) :]}"
     if "/_delta_log/" in below:
         what, how = "a Delta Lake table", 'deltalake.DeltaTable("...").file_uris()'
     elif below.endswith(".metadata.json") and "/metadata/" in below:
         what, how = "an Iceberg table", "the plan of a scan with pyiceberg"
+    elif "/.hoodie" in below:  # a directory of the table, and a file in each partition
+        what, how = "a Hudi table", 'hudi.HudiTableBuilder.from_base_uri("...").build().get_file_slices()'
+    elif "/_spark_metadata/" in below:
+        what, how = "the output of a streaming query of Spark", 'spark.read.parquet("...").inputFiles()'
     elif "/_temporary/" in below:
         msg = f"{directory}: Spark has not finished writing it: {path}"
         raise SourceError(msg, hint="wait for it, or write it again; or name the files by a glob")
