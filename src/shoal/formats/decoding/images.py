@@ -23,6 +23,8 @@ IMAGE_SUFFIXES = (
 # program (Ghostscript for PostScript), and many readers have not been reviewed for long.
 _READ = frozenset(("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "TGA", "ICO", "AVIF"))
 
+_BITS_PER_SAMPLE = 258  # the tag of TIFF
+
 
 class _Spec(NamedTuple):
     """The result of an image decoder: "pil", "numpy" or "torch"; its bands (None: as stored); True for 0 to 1."""
@@ -52,7 +54,8 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
 
     "pil" gives RGB images, "pilraw" images as they are stored. "rgb8" gives uint8 arrays of shape (height, width, 3),
     "rgb" those as float32 from 0 to 1, "l8" and "l" arrays of shape (height, width) of grey; "torchrgb8" and so on
-    tensors with the bands first, shape (3, height, width).
+    tensors with the bands first, shape (3, height, width). Of 16 bits the upper 8 are taken; pixels that are integers
+    of 32 bits or floating numbers are an error, except by "pilraw".
 
     With ``size``, a height and a width, every image is resized to exactly that: a JPEG is first scaled while it is
     decoded, as far as that leaves it no smaller; the rest is done on its 8-bit bands by Pillow's bilinear filter, which
@@ -107,11 +110,30 @@ def _by_pillow(data: bytes, mode: str, size: tuple[int, int] | None) -> Any:
     drafted = None if size is None else image.draft(None, size[::-1])
     image.load()
     # If the bands are right, converting is only a copy, during which Pillow blocks other threads.
-    converted = image if image.mode == mode else image.convert(mode)
+    converted = image if image.mode == mode else _converted(image, mode)
     if size is None:
         return converted
     width, height = image.size if drafted is None else drafted[1][2:]
     return _resized(converted, size, (height, width))
+
+
+def _converted(image: Any, mode: str) -> Any:
+    """Return an image in one of the modes of 8 bits; of 16 bits the upper 8, as Pillow reads those of colours.
+
+    Pillow itself would clip: 65535 and 255 alike to 255. Raises `ValueError` for numbers whose range nothing tells.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
+        bits = image.tag_v2.get(_BITS_PER_SAMPLE, (16,))[0] if image.format == "TIFF" else 16
+        upper = (np.asarray(image) >> (bits - 8)).astype(np.uint8)
+        image = pillow("an image").fromarray(upper)
+    elif image.mode in ("I", "F"):
+        stored = "floating numbers" if image.mode == "F" else "integers of 32 bits"
+        instead = 'decode("pilraw") gives them as stored'
+        msg = f"the pixels are {stored}, and nothing says which are black and white: {instead}"
+        raise ValueError(msg)
+    elif image.mode == "LAB" and mode == "L":  # which Pillow converts to colours alone
+        image = image.convert("RGB")
+    return image.convert(mode)
 
 
 def _resized(image: Any, size: tuple[int, int], extent: tuple[float, float]) -> Any:
