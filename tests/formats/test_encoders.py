@@ -343,7 +343,7 @@ RECURSIVE.append(RECURSIVE)
         ("tfrecord", [{"a": "\udc80"}], "'a' is not text"),
         ("tfrecord", [{"\udc80": "a"}], "not text"),
         ("tfrecord", [{"a": RECURSIVE}], "flatten arrays"),
-        ("arrow", [{"a": np.zeros((2, 2))}], r"shape \(2, 2\)"),
+        ("arrow", [{"a": np.zeros((2, 2))}, {"a": np.zeros((2, 3))}], r"shape \(2, 3\)"),
         ("tfrecord", [{"a": {"b": 1}}], "'a' is dict"),
         ("tfrecord", [{"a": 2**63}], "not a 64-bit integer"),
         ("tfrecord", [{"a": np.zeros((2, 2))}], "flatten arrays"),

@@ -44,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "With --certificate no shard is read: what was delivered is compared with what the index says was due."
     )
     add_source_arguments(parser)
+    text = "decode each field of each sample as well, images included, and list the samples that do not decode"
+    parser.add_argument("--decode", action="store_true", help=text)
+    text = "decoder to use with --decode, such as audio, video or pilraw; may be repeated, implies --decode"
+    parser.add_argument("--decoder", metavar="NAME", action="append", default=[], help=text)
     text = "JSON of ds.certificate(), which says what a run delivered; repeat it for the files of other ranks"
     parser.add_argument("--certificate", metavar="FILE", action="append", default=[], help=text)
     text = "write the index again if all shards are sound and only the index is wrong"
@@ -70,9 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
         format=arguments.format,
         storage_options=storage_options_of(arguments),
     )
+    decodes = arguments.decode or bool(arguments.decoder)
+    opening = opening.decoding(arguments.decoder if decodes else None)
     target = _repaired_index(arguments, opening)
     found, ran = _verified(arguments, opening, engine)
     record = _record(opening, found) | ran
+    if decodes:
+        num_bad = sum(damage.kind == "undecodable" for damage in found.damages)
+        record |= {"num_decoded_samples": found.num_decoded, "num_undecodable_samples": num_bad}
     damages = found.damages
     if arguments.repair_index and (damages or found.num_touched):
         with Progress(label="repairing", unit="bytes") as progress:
@@ -132,6 +141,9 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     if arguments.engine != "local" or arguments.parts is not None:
         msg = "--certificate reads no shard, so there is nothing for --engine to do"
         raise UsageError(msg, hint="leave out --engine and --parts")
+    if arguments.decode or arguments.decoder:
+        msg = "--decode reads the shards, and --certificate reads none"
+        raise UsageError(msg, hint="one after the other")
     if arguments.repair_index:
         msg = "--repair-index reads the shards, and --certificate reads none"
         raise UsageError(msg, hint="one after the other")

@@ -22,7 +22,7 @@ def features_of(opened: Opened) -> dict[str, Any]:
     UsageError
         The format has no features, or the shards declare none.
     """
-    found = _found(opened)
+    found = declared_features(opened)
     if found is None:
         msg = f'decode("hf") needs the features that datasets keeps in shards; these {opened.index.format} have none'
         raise UsageError(msg, hint="they are in what save_to_disk(), to_parquet() and push_to_hub() write")
@@ -33,12 +33,13 @@ def class_labels(opened: Opened) -> dict[str, Sequence[str]]:
     """Return the class names of each column whose feature is a ClassLabel; empty if there are no features."""
     return {
         name: feature["names"]
-        for name, feature in (_found(opened) or {}).items()
+        for name, feature in (declared_features(opened) or {}).items()
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
     }
 
 
-def _found(opened: Opened) -> dict[str, Any] | None:
+def declared_features(opened: Opened) -> dict[str, Any] | None:
+    """Return the features of the first shard that has samples; None if it declares none."""
     if not isinstance(opened.format, SchemaFormat):
         return None
     heads = opened.index.shard_heads

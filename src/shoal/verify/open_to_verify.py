@@ -30,6 +30,7 @@ from shoal.indexing.open_source import (
 )
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
+from shoal.pipeline.stages import Decode
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries
@@ -39,6 +40,7 @@ from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of
+from shoal.verify.field_decoding import field_decoder
 from shoal.verify.shard_checks import check_shards
 from shoal.verify.verify_report import Damage, VerifyReport, words_of
 
@@ -48,7 +50,8 @@ class Verification:
     """Dataset to be verified: the shards ``found`` in their ``store``, and those that the index names in ``opened``.
 
     ``opened`` is None if the index cannot be read; ``index_path`` and ``index_store`` are None if the index is one
-    cached on this machine. ``damages`` are those found while opening.
+    cached on this machine. ``damages`` are those found while opening. ``decode``
+    decodes the fields of each sample, if that is asked for.
     """
 
     found: Source
@@ -58,6 +61,13 @@ class Verification:
     index_path: str | None
     index_store: Store | None
     damages: tuple[Damage, ...] = ()
+    decode: Decode | None = None
+
+    def decoding(self, names: Sequence[str] | None) -> Verification:
+        """Return this verification, which also decodes each field, with the decoders of these names; None for none."""
+        if names is None or self.opened is None:
+            return self
+        return replace(self, decode=field_decoder(self.opened, names))
 
 
 def open_to_verify(
@@ -124,7 +134,9 @@ def _found(asked: SourceLike, split: SplitLike, suffixes: Sequence[str], store: 
 
 def verify(asked: Verification, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Find all damage of a dataset (`shoal.verify.shard_checks.check_shards`)."""
-    found = VerifyReport() if asked.opened is None else check_shards(asked.opened, progress=progress)
+    found = (
+        VerifyReport() if asked.opened is None else check_shards(asked.opened, progress=progress, decode=asked.decode)
+    )
     found.damages += asked.damages
     return found
 

@@ -2,7 +2,7 @@
 
 Each shard is stat'ed, scanned by its format, and read completely: extents with a checksum in the index are compared
 with it, the others are parsed sample by sample. Several shards, and several spans of a shard, are checked at the
-same time.
+same time. Where that is asked for, the fields of each sample are decoded as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +25,7 @@ from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
+from shoal.pipeline.stages import Decode
 from shoal.reading.checks.checked_reads import parse_unit
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords
@@ -32,6 +33,7 @@ from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store_protocol import ObjectInfo
+from shoal.verify.field_decoding import decoded
 from shoal.verify.verify_report import Damage, VerifyReport, words_of
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
@@ -39,12 +41,15 @@ _MOST_THREADS = 8
 _REMOTE_THREADS = 16  # remote: threads wait for responses, not for the processor
 
 
-def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+def check_shards(
+    opened: Opened, *, progress: Callable[[int, int], None] | None = None, decode: Decode | None = None
+) -> VerifyReport:
     """Read all shards of a dataset once, and list every difference from the index.
 
-    ``progress`` is called in this thread with bytes done and total bytes. Memory: at most 24 reads of 4 MiB, 48 for
-    remote shards, plus the samples of one shard for each thread while shards are scanned. Raises `StorageError` if
-    existing bytes could not be read: that is not known to be damage.
+    ``decode`` decodes the fields of each sample, and what does not decode is listed, too. ``progress`` is called in
+    this thread with bytes done and total bytes. Memory: at most 24 reads of 4 MiB, 48 for remote shards, plus the
+    samples of one shard for each thread while shards are scanned. Raises `StorageError` if existing bytes could not be
+    read: that is not known to be damage.
     """
     index, store = opened.index, opened.store
     infos = find_all(opened.paths, store, but=_is_damage)
@@ -63,7 +68,7 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
     with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-verify") as threads:
         try:
             for shard, info in enumerate(infos):
-                for work in _works(opened, shard, info, costs, first_extent[shard : shard + 2]):
+                for work in _works(opened, shard, info, costs, first_extent[shard : shard + 2], decode):
                     under_way.append(threads.submit(work))
                     if len(under_way) >= 3 * num_threads:
                         finish_oldest()
@@ -77,7 +82,12 @@ def check_shards(opened: Opened, *, progress: Callable[[int, int], None] | None 
 
 
 def _works(
-    opened: Opened, shard: int, info: ObjectInfo | None, costs: ReadCosts, extents: list[int]
+    opened: Opened,
+    shard: int,
+    info: ObjectInfo | None,
+    costs: ReadCosts,
+    extents: list[int],
+    decode: Decode | None,
 ) -> Iterator[Callable[[], VerifyReport]]:
     """Yield the checks of one shard, whose extents are ``[extents[0], extents[1])``."""
     if info is None:
@@ -86,7 +96,7 @@ def _works(
     yield lambda: _or_broken(opened, shard, lambda: _scanned(opened, shard, info, costs))
     yield lambda: _or_broken(opened, shard, lambda: _framed(opened, shard, info))
     for span in _spans(opened, shard, *extents):
-        yield lambda span=span: _read_or_lost(opened, span, info)  # type: ignore[misc]  # bind now, not later
+        yield lambda span=span: _read_or_lost(opened, span, info, decode)  # type: ignore[misc]  # bind now, not later
 
 
 def _missing(opened: Opened, shard: int) -> VerifyReport:
@@ -117,10 +127,10 @@ def _or_broken(opened: Opened, shard: int, check: Callable[[], VerifyReport]) ->
         return VerifyReport([Damage("unreadable", opened.index.shard_names[shard], None, None, what)])
 
 
-def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyReport:
+def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Decode | None) -> VerifyReport:
     """Check a span; if the disk cannot read it, check it extent by extent."""
     try:
-        return _read(opened, span, info)
+        return _read(opened, span, info, decode)
     except StorageError as error:
         if not is_broken(error):
             raise
@@ -132,7 +142,7 @@ def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyRep
         return VerifyReport([lost], num_bytes=_new_bytes(opened.index, span))
     found = VerifyReport()
     for extent in range(span.unit, end_extent):
-        found.include(_read_or_lost(opened, extent_read(opened.index, extent), info))
+        found.include(_read_or_lost(opened, extent_read(opened.index, extent), info, decode))
     return found
 
 
@@ -206,8 +216,8 @@ def _spans(opened: Opened, shard: int, first: int, end: int) -> Iterator[UnitRea
         at = after
 
 
-def _read(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyReport:
-    """Check the extents of a span, each by its checksum or sample by sample."""
+def _read(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Decode | None) -> VerifyReport:
+    """Check the extents of a span, each by its checksum or sample by sample; and decode what is sound."""
     index, name = opened.index, opened.index.shard_names[span.shard]
     found = VerifyReport(num_bytes=_new_bytes(index, span))
     end_byte = min(span.end_byte, info.num_bytes)
@@ -221,6 +231,7 @@ def _read(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyReport:
             continue
         begin = read.first_byte - span.first_byte
         part = data[begin : begin + read.num_bytes]
+        num_before = len(found.damages)
         try:
             if index.extent_checksum is None:
                 found.num_by_parsing += 1
@@ -231,7 +242,20 @@ def _read(opened: Opened, span: UnitRead, info: ObjectInfo) -> VerifyReport:
                     found.damages.append(_by_checksum(opened, read, part))
         except IndexFileError as error:  # wrong borders of samples in the index
             found.damages.append(_lost(read, "unreadable", name, words_of(error)))
+            continue
+        if decode is not None:
+            lost = {sample for damage in found.damages[num_before:] for sample in damage.samples}
+            found.include(_decoded(opened, read, part, lost, decode))
     return found
+
+
+def _decoded(opened: Opened, read: UnitRead, data: bytes, lost: Container[int], decode: Decode) -> VerifyReport:
+    """Decode the samples of an extent that are not lost."""
+    records = _records(opened, read, data)
+    numbers = range(read.num_samples)
+    return decoded(
+        opened, read, (None if read.first_sample + n in lost else _sample(records, n) for n in numbers), decode
+    )
 
 
 def _end_extent(index: Index, span: UnitRead) -> int:

@@ -24,6 +24,7 @@ from shoal.indexing.jobs.shard_units import cut_units, spans
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike
+from shoal.pipeline.stages import Decode
 from shoal.reading.checks.record_checksums import FRAMES, RECORD_CRCS
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.retry import with_retries
@@ -66,11 +67,13 @@ class VerifyTask:
     paths: tuple[str, ...]
     first_sample: int
     parts: UnitParts
+    decode: Decode | None = None
 
     def __call__(self) -> UnitVerified:
         """Read the shards, leave a report on them, and return its counts."""
         check = ShardCheck(self.index, self.paths, store=self.store, format=self.format)
-        found = check_shards(Opened(self.store, self.index, self.paths, self.format, None, check))
+        opened = Opened(self.store, self.index, self.paths, self.format, None, check)
+        found = check_shards(opened, decode=self.decode)
         found.damages = [
             replace(damage, samples=tuple(self.first_sample + sample for sample in damage.samples))
             for damage in found.damages
@@ -113,9 +116,8 @@ class VerifyJob:
         index = opened.index
         first_sample = int(index.extent_first_sample[np.searchsorted(index.extent_shard, first)])
         paths = tuple(opened.paths[first:end])
-        return VerifyTask(
-            number, opened.store, opened.format, _part_of(index, first, end), paths, first_sample, self.parts
-        )
+        part = _part_of(index, first, end)
+        return VerifyTask(number, opened.store, opened.format, part, paths, first_sample, self.parts, self.asked.decode)
 
     def run(self, number: int) -> UnitVerified:
         """Run one unit here.
@@ -179,6 +181,7 @@ def plan_verify(
     index: str | os.PathLike[str] | None = None,
     format: str | Format | None = None,  # noqa: A002  # the word of the public interface
     storage_options: Mapping[str, Any] | None = None,
+    decode: Sequence[str] | None = None,
 ) -> VerifyJob:
     """Plan the job that ``shoal verify`` would do: its units read shards anywhere, and one call joins the report.
 
@@ -193,6 +196,9 @@ def plan_verify(
         directory of the shards.
     split, index, format, storage_options
         As for `shoal.open`.
+    decode
+        Decode each field of each sample as well, with the decoders of these names (``["audio"]``); images and what
+        `decode()` knows without a name are decoded in any case, also with ``[]``. None: decode nothing.
 
     Returns
     -------
@@ -225,7 +231,7 @@ def plan_verify(
     [('checksum', True, 1)]
     """
     asked = open_to_verify(source, split=split, index=index, format=format, storage_options=storage_options)
-    return verify_job(asked, to=to, storage_options=storage_options)
+    return verify_job(asked.decoding(decode), to=to, storage_options=storage_options)
 
 
 def verify_job(
@@ -237,14 +243,15 @@ def verify_job(
     same = schemes_of([directory]) == schemes_of(asked.found.paths)
     store = with_retries(open_store(directory, storage_options if same else None), storage_options)
     cuts = [0] if opened is None else cut_units(opened.index.shard_bytes.tolist())
-    parts = UnitParts(join(directory, PARTS), _plan_of(opened, cuts), store)
+    parts = UnitParts(join(directory, PARTS), _plan_of(asked, cuts), store)
     parts.begin(keep_seconds=_KEEP_SECONDS)
     return VerifyJob(asked, tuple(cuts), parts)
 
 
-def _plan_of(opened: Opened | None, cuts: Sequence[int]) -> str:
+def _plan_of(asked: Verification, cuts: Sequence[int]) -> str:
     """Return the id of a job: the index with all that shards are compared with, and the shards as they are now."""
-    digest = hashlib.blake2b(digest_size=16)
+    opened = asked.opened
+    digest = hashlib.blake2b(repr(asked.decode).encode() if asked.decode else b"", digest_size=16)
     if opened is not None:
         index = opened.index
         infos = find_all(opened.paths, opened.store, but=lambda error: is_missing(error) or is_broken(error))

@@ -14,8 +14,9 @@ class Damage:
 
     ``kind`` is "missing" (no such shard, or no file of its name), "cut" (indexed bytes are beyond its end), "checksum"
     (bytes differ from those indexed), "unreadable" (the format cannot parse the bytes, or the disk cannot read them),
-    "changed" (sound, but laid out differently than in the index), "unknown" (a shard that is not in the index), or
-    "index" (the index itself cannot be read, and ``shard`` is "").
+    "undecodable" (a field that no decoder can decode, where that was asked for), "changed" (sound, but laid out
+    differently than in the index), "unknown" (a shard that is not in the index), or "index" (the index itself cannot be
+    read, and ``shard`` is "").
 
     ``first_byte`` and ``end_byte`` limit the affected bytes of the shard, None the whole of it; ``what`` describes the
     damage. ``samples`` are the ids of the lost samples, ``keys`` the key of each if it can still be read.
@@ -43,6 +44,7 @@ class VerifyReport:
     num_by_checksum: int = 0
     num_by_parsing: int = 0
     num_bytes: int = 0
+    num_decoded: int = 0  # samples whose fields were decoded
     num_touched: int = 0  # sound shards whose time or etag differs from the index
 
     def include(self, part: VerifyReport) -> None:
@@ -51,6 +53,7 @@ class VerifyReport:
         self.num_by_checksum += part.num_by_checksum
         self.num_by_parsing += part.num_by_parsing
         self.num_bytes += part.num_bytes
+        self.num_decoded += part.num_decoded
         self.num_touched += part.num_touched
 
     @property
