@@ -6,6 +6,7 @@ etag, else its date). Connections are those of a client (`http_client.py`), whic
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,8 @@ _STORED_AS = {
 }
 # "aws-chunked" is how a client once sent the object to its store, which did not remove it.
 _NO_CODES = ("", "identity", "aws-chunked")
+_PAGE_BEGINS = (b"<!doctype", b"<html", b"<head", b"<?xml")
+_BEGINNING_BYTES = 64
 
 
 class _FirstRequest(NamedTuple):
@@ -81,7 +84,6 @@ class HttpStore:
     reads_ahead = False
     advise = no_read_ahead
     reader = range_reader
-    find = find_by_stat
     map = read_whole
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -94,6 +96,7 @@ class HttpStore:
         self._redirects: dict[str, _Redirect] = {}
         self._client: HttpClient = (CurlClient if has_libcurl() else PlainClient)(self._options)
         self._answered: set[str] = set()  # hosts
+        self._pages: set[str] = set()  # paths of objects that the server calls pages
 
     def __repr__(self) -> str:
         return "HttpStore()"
@@ -153,6 +156,17 @@ class HttpStore:
         answer = self._answer(path, 0, 1, verb="look at")
         return self._range_of(path, answer)[0] if _has_part(answer) else self._info(path, answer)[0]
 
+    def find(self, path: str) -> ObjectInfo | None:
+        """`stat`, or None if the object does not exist; a page of HTML that a server sends in its place is no object.
+
+        Two requests where an answer says that it is a page, one otherwise.
+        """
+        info = find_by_stat(self, path)
+        if info is None or path not in self._pages:
+            return info
+        begin = self.read_range(path, 0, min(_BEGINNING_BYTES, info.num_bytes)).lstrip().lower()
+        return None if begin.startswith(_PAGE_BEGINS) else info
+
     def stat_again(self, path: str) -> ObjectInfo:
         """`stat` with a new request."""
         self._known.forget(path)
@@ -195,6 +209,8 @@ class HttpStore:
             except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
                 raise self._no_answer(error, path, url, verb) from None
             self._answered.add(host_of(url))
+            if _is_page(path, answer):
+                self._pages.add(path)
             if answer.status in (206, 416) or self._is_whole(path, answer, first_byte, end_byte):
                 if num_redirects:
                     self._redirects[path] = _Redirect(url, time.monotonic() + _REDIRECT_SECONDS)
@@ -251,7 +267,12 @@ class HttpStore:
             return status_failure(answer.status, path, verb=verb, body=text, headers=answer.headers)
         msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
-        return self._no_range(path, msg, hint)
+        if _is_page(path, answer):
+            msg = f"could not {verb} {path}: the server sent a page of HTML (200), as some do for what is not there"
+            hint = "check the URL in a browser: does it lead to a page, or ask for a login?"
+        failure = self._no_range(path, msg, hint)
+        failure.errno = errno.ENOENT if _is_page(path, answer) and not failure.transient else None
+        return failure
 
     def _is_whole(self, path: str, answer: Answer, first_byte: int, end_byte: int) -> bool:
         """Return True if a whole object was sent (200) that is just the range; or that is empty, and so has no range.
@@ -298,6 +319,12 @@ class HttpStore:
         content_range = answer.headers.get("content-range")
         msg = f"{path}: the server does not say which part of how many bytes it sends (Content-Range: {content_range})"
         return self._no_range(path, msg, _SERVER_HINT)
+
+
+def _is_page(path: str, answer: Answer) -> bool:
+    """Return True if an answer is a page of HTML, says the server, and the name of the object is not that of one."""
+    is_named = path.partition("#")[0].lower().endswith((".html", ".htm"))
+    return not is_named and answer.headers.get("content-type", "").lower().startswith("text/html")
 
 
 def _length(answer: Answer) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal.errors import ShoalError, StorageError
-from shoal.storage.storage_errors import status_failure, trimmed
+from shoal.storage.storage_errors import is_forbidden, status_failure, trimmed
 from shoal.storage.urls import redacted, secrets_in
 
 _CREDENTIALS_HINT = (
@@ -36,6 +36,21 @@ _FINAL = {
     "Encountered object with invalid path": _NAME_HINT,
     "Could not parse path": _NAME_HINT,
     "Header missing": _HEADER_HINT,
+}
+_EXPIRED_HINT = "the credentials have expired: get new ones (`aws sso login`), and go on from the last state"
+_WITHOUT_LISTING = (
+    "without the right to list, name the shards by braces or a list, or the shoal.index that `shoal index` makes"
+)
+# Codes in answers of S3 and its like, and the hints for them.
+_CODES = {
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), _EXPIRED_HINT),
+    "InvalidToken": "this store does not accept the session token: is it of another account or another store?",
+    "InvalidAccessKeyId": "this store does not know this access key: is it of another account or another store?",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key, or a character of it is missing",
+    "RequestTimeTooSkewed": "the clock of this machine differs from the server's: set it",
+    **dict.fromkeys(
+        ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"), _REGION_HINT
+    ),
 }
 _ERRNO = {409: errno.EEXIST, 412: errno.EEXIST, 501: errno.ENOTSUP}  # what conditional writes are refused by
 _HEADER_ATTEMPTS = 6  # of several servers behind one name, others may send the header
@@ -70,8 +85,9 @@ def obstore_failure(
         status = int(match[1])
         found = status_failure(status, path, verb=verb, body=text[match.end() :])
         found.errno = _ERRNO.get(status, found.errno)
-        if status == 400:
-            found.hint = _REGION_HINT
+        found.hint = _hint_of_refusal(status, text[match.end() :]) or found.hint
+        if verb == "list" and is_forbidden(found):
+            found.hint += f"; {_WITHOUT_LISTING}"
     else:
         found = _failure_without_status(error, path, text, verb=verb, answered=answered, asks=asks_for_credentials)
     for cause, number in (
@@ -82,6 +98,14 @@ def obstore_failure(
         if isinstance(error, cause):
             found.errno, found.transient = number, False
     return found
+
+
+def _hint_of_refusal(status: int, body: str) -> str:
+    """Return the hint for the code in an answer, and for 400 without one, as to HEAD from another region; else ""."""
+    code = re.search(r"<Code>([^<]*)</Code>", body)
+    if code is None:
+        return _REGION_HINT if status == 400 else ""
+    return _CODES.get(code[1].strip(), "")
 
 
 def _failure_without_status(

@@ -1,6 +1,6 @@
 """Resolution of a path, a glob or braces to files of this machine.
 
-A file or directory of exactly that name always takes precedence over a pattern.
+A file or directory of exactly that name always takes precedence over a pattern, also as the front of a longer one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
     if os.path.lexists(path):
         kind: SourceKind = "index" if path.endswith(INDEX_SUFFIX) else "file"
         return NamedFiles(kind, os.path.dirname(path), [path])
-    if has_braces(pattern):
+    rest = _after_literal(pattern)
+    if has_braces(rest):
         return NamedFiles("braces", _fixed_directory(pattern), _members(pattern, suffixes))
-    if glob.has_magic(pattern):
+    if glob.has_magic(rest):
         return NamedFiles("glob", _fixed_directory(pattern), _matches(pattern))
     msg = f"{text}: there is no such file or directory"
     raise SourceError(msg, hint=_what_is_there(path))
@@ -81,13 +82,16 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
     paths: list[str] = []
     missing: list[str] = []
     count = 0
-    for count, member in enumerate(expand_braces(pattern), start=1):  # noqa: B007  # its last value is the number
+    rest = _after_literal(pattern)
+    front = pattern[: len(pattern) - len(rest)]
+    for count, end in enumerate(expand_braces(rest), start=1):  # noqa: B007  # its last value is the number
+        member = front + end
         path = os.path.abspath(member)
         if os.path.isfile(path):
             paths.append(path)
         elif os.path.isdir(path):
             paths.extend(_below(path, suffixes))
-        elif glob.has_magic(member):
+        elif glob.has_magic(_after_literal(member)):
             paths.extend(_matches(member))
         else:
             missing.append(path)
@@ -98,7 +102,9 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    found = [os.path.abspath(path) for path in glob.glob(pattern, recursive=True)]
+    rest = _after_literal(pattern)
+    front = glob.escape(pattern[: len(pattern) - len(rest)])
+    found = [os.path.abspath(path) for path in glob.glob(front + rest, recursive=True)]
     files = sorted({path for path in found if os.path.isfile(path) and not path.endswith(INDEX_SUFFIX)})
     if files:
         return files
@@ -111,8 +117,21 @@ def _matches(pattern: str) -> list[str]:
 
 def _fixed_directory(pattern: str) -> str:
     """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
-    fixed = re.split(r"[*?\[{]", os.path.join(os.getcwd(), pattern), maxsplit=1)[0]
-    return os.path.abspath(os.path.dirname(fixed))
+    rest = _after_literal(pattern)
+    fixed = pattern[: len(pattern) - len(rest)] + re.split(r"[*?\[{]", rest, maxsplit=1)[0]
+    return os.path.abspath(os.path.dirname(os.path.join(os.getcwd(), fixed)))
+
+
+def _after_literal(pattern: str) -> str:
+    """Return what follows the directories that are there by exactly these names: "*.tar" of "run[1]/*.tar"."""
+    parts, num_literal = pattern.split(os.sep), 0
+    for number in range(1, len(parts)):
+        directory = os.sep.join(parts[:number])
+        if glob.has_magic(directory) or "{" in directory:
+            if not os.path.isdir(directory):
+                break
+            num_literal = number
+    return os.sep.join(parts[num_literal:])
 
 
 def _what_is_there(path: str) -> str:

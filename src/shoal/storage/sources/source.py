@@ -25,6 +25,10 @@ _COMMANDS = {
     ("curl",): {"-s", "-L", "-f", "-S", "-sL", "-Ls", "-fsSL", "-sfL", "-sSL", "--silent", "--location", "--fail"},
 }
 
+# What fsspec puts in front of another URL.
+_BARE_FILESYSTEM = re.compile(r"simplecache|filecache|blockcache|cached|dir|reference|zip|tar|libarchive")
+_FILESYSTEMS_IN_FILES = ("zip", "tar", "libarchive", "reference", "dir")
+
 _SOURCE_HINT = "give a file, a directory, a glob, braces, or a list of those"
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -153,8 +157,20 @@ def _split(text: str) -> list[str]:
     """Split ``a::b``, which is a list in WebDataset's notation."""
     if "::" not in text or os.path.lexists(os.path.expanduser(text)):
         return [text]
+    if (url := _end_of_chain(text)) is not None:
+        msg = f"{without_secrets(text)}: this is a chain of fsspec's filesystems, and shoal reads none"
+        kept = "cache= keeps its chunks on this machine; or pass filesystem= in storage_options"
+        hint = f"name {without_secrets(url)} itself: {kept}"
+        raise SourceError(msg, hint=hint)
     # Not the "::" between the brackets of an address, as in http://[::1]:8000/.
     return [part for part in re.split(r"::(?![^\[\]/]*\])", text) if part]
+
+
+def _end_of_chain(text: str) -> str | None:
+    """Return the URL at the end of a chain of fsspec, ``simplecache::https://host/a.tar``; None for other texts."""
+    first, _, rest = text.partition("::")
+    is_filesystem = _BARE_FILESYSTEM.fullmatch(first) is not None or scheme_of(first) in _FILESYSTEMS_IN_FILES
+    return rest if is_filesystem and scheme_of(rest) else None
 
 
 def _joined(found: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
