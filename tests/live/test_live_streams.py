@@ -242,7 +242,7 @@ def test_states_of_others_are_refused() -> None:
         (state, SOURCES["function"]().shuffle(seed=1, buffer=10), "of the kind 'iterable'"),
         (state, SOURCES["own state"]().shuffle(seed=1, buffer=10), "has state_dict"),
         (state | {"steps": 3}, ds, "was changed"),
-        ({"epoch": 3}, ds, "no state of a live stream"),
+        ({"epoch": 3}, ds, "not a state of a live stream: it holds 'epoch'"),
         ([], ds, "no states"),
         ([state, state], ds, "had 1 ranks"),
         (3, ds, "is the dict that"),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from shoal.errors import StateError
 from shoal.order.position_subsets import Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.state_dict import MAX_POSITION, STATE_VERSION, State, sealed
+from shoal.order.state_dict import STATE_VERSION, State, sealed
+from shoal.order.states.forms import MAX_POSITION
 
 ORDER = {"name": "window", "version": 1, "chunks": 256, "num_canonical_nodes": 16, "extents_per_chunk": 4}
 STATE = State(epoch=3, position=70, seed=5, order=ORDER, index="a1b2c3d4e5f60718")
@@ -122,9 +123,17 @@ def test_counts_that_are_none(field: str, value: Any) -> None:
         State.from_dict(STATE.to_dict() | {field: value})
 
 
-@pytest.mark.parametrize("change", [{"order": None}, {"order": "window"}, {"index": 5}, {"index": None}])
-def test_an_order_and_an_index_of_wrong_kinds(change: dict) -> None:
-    with pytest.raises(StateError, match="order must be a dict and its index a fingerprint"):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"order": None}, "order must be a dict; got None"),
+        ({"order": "window"}, "order must be a dict; got 'window'"),
+        ({"index": 5}, "index must be a text; got 5"),
+        ({"index": None}, "index must be a text; got None"),
+    ],
+)
+def test_an_order_and_an_index_of_wrong_kinds(change: dict, said: str) -> None:
+    with pytest.raises(StateError, match=f"the state's {said}"):
         State.from_dict(STATE.to_dict() | change)
 
 

@@ -269,7 +269,7 @@ class FollowedFiles:
             self._find_late([file for file in files if file < reached])
         names = {file.name for file in files}
         new = names if self._seen is None else names - self._seen
-        self._fresh = {name for name in new | self._fresh if self._listing.written_ns(name) > now_ns}
+        self._fresh = {name for name in names & (new | self._fresh) if self._listing.written_ns(name) > now_ns}
         self._seen, self._listed_ns = names, now_ns
         return bool(self._ready or self._behind)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from shoal.errors import StateError, UsageError
 from shoal.live.live_source import EndOfSourceError, Sharing, Taken
+from shoal.order.states.checked_states import changed_hint
+from shoal.order.states.state_forms import LIVE
 
 _RESUME_HINT = (
     "give the source state_dict() and load_state_dict(); or from_iterable(replay=True), if it gives the same samples "
@@ -75,6 +77,9 @@ class IterableSource:
     def resume(self, state: Any, places: Sequence[Any]) -> list[Any] | None:
         """Go on at a number; O(samples before it) with ``replay``."""
         number = state["next"]
+        if beyond := [place for place in places if place >= number]:
+            msg = f"the state is at sample {number}, and names sample {beyond[0]} as taken before"
+            raise StateError(msg, hint=changed_hint(LIVE))
         if self._has_state != ("own" in state):
             sides = ("has", "lacks") if self._has_state else ("lacks", "has")
             msg = f"this source {sides[0]} state_dict() and load_state_dict(), and the state {sides[1]} its position"

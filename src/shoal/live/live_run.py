@@ -16,6 +16,8 @@ from shoal.live.live_counters import LiveCounters
 from shoal.live.live_source import EndOfSourceError, LiveSource, Sharing
 from shoal.live.live_state import VERSION, check_same_stream, own_state, sealed, states_of_run
 from shoal.live.shuffle_buffer import BufferSize, Held, ShuffleBuffer
+from shoal.order.states.checked_states import changed_hint
+from shoal.order.states.state_forms import LIVE
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
@@ -147,7 +149,7 @@ class LiveRun:
 
     # ---- states
 
-    def state_dict(self, *, contents: bool) -> dict[str, Any]:
+    def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
         """Return the position, and the samples in the buffer or their places; waits for another thread."""
         with self._lock:
             return self._state(contents=contents)
@@ -206,7 +208,7 @@ class LiveRun:
             samples = restored(state["contents"])
             if len(samples) != len(state["places"]):
                 msg = f"the state keeps {len(samples)} samples, and names {len(state['places'])}"
-                raise StateError(msg, hint="load the state as it was saved")
+                raise StateError(msg, hint=changed_hint(LIVE))
             self._source.resume(state["source"], [])
             return samples
         return self._source.resume(state["source"], state["places"])

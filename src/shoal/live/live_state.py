@@ -10,11 +10,10 @@ from typing import Any
 from shoal.errors import StateError
 from shoal.live.live_source import Sharing
 from shoal.live.shuffle_buffer import BufferSize
+from shoal.order.states.checked_states import changed_hint, checked
+from shoal.order.states.state_forms import LIVE, LIVE_SOURCES
 
 VERSION = 1
-_NUMBERS = ("live", "rank", "world_size", "seed", "taken", "steps", "pending", "again")
-_FIELDS = (*_NUMBERS, "kind", "buffer", "hole", "source", "places", "check")
-_CHANGED = "load the state as it was saved"
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,24 +21,18 @@ def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "check": _checksum(fields)}
 
 
-def checked(given: Any) -> dict[str, Any]:
+def checked_live(given: Any) -> dict[str, Any]:
     """Return the state of one rank, or raise `StateError` saying what is wrong with it."""
-    if not isinstance(given, Mapping):
-        msg = f"a state is the dict that state_dict() gave; got {type(given).__name__}"
-        raise StateError(msg, hint="json.load() the file first, if it is one")
-    if "live" not in given:
-        msg = f"this is no state of a live stream: it has {', '.join(sorted(map(str, given)))[:80] or 'no fields'}"
-        raise StateError(msg, hint="a state of shoal.open() belongs to a dataset of shoal.open()")
-    if missing := [name for name in _FIELDS if name not in given]:
-        msg = f"the state lacks {', '.join(missing)}"
-        raise StateError(msg, hint=_CHANGED)
-    if given["check"] != (check := _checksum(given)):
-        msg = f"the state was changed after it was saved: its checksum is {given['check']!r:.20}, and not {check}"
-        raise StateError(msg, hint=_CHANGED)
-    if given["live"] != VERSION:
-        msg = f"the state has version {given['live']!r:.20}; this shoal reads version {VERSION}"
-        raise StateError(msg, hint="resume with the shoal that saved it")
-    return dict(given)
+    made = checked(LIVE, given, LIVE_SOURCES)
+    if made["check"] != (check := _checksum(given)):
+        msg = f"the state was changed after it was saved: its checksum is {made['check']!r:.20}, and not {check}"
+        raise StateError(msg, hint=changed_hint(LIVE))
+    num_places, num_first = len(made["places"]), made["pending"] + made["again"]
+    if made["rank"] >= made["world_size"] or num_first > num_places or (made["hole"] or 0) > num_places - num_first:
+        msg = f"the state is of rank {made['rank']} of {made['world_size']}, with {num_first} samples due first and "
+        msg += f"the slot {made['hole']} free, of {num_places} in all: that cannot be"
+        raise StateError(msg, hint=changed_hint(LIVE))
+    return made
 
 
 def states_of_run(given: Any) -> list[dict[str, Any]]:
@@ -48,7 +41,7 @@ def states_of_run(given: Any) -> list[dict[str, Any]]:
     Raises `StateError`: they are not those of one run, or one is missing or comes twice.
     """
     several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
-    states = [checked(each) for each in (given if several else [given])]
+    states = [checked_live(each) for each in (given if several else [given])]
     if not states:
         msg = "there are no states to load"
         raise StateError(msg, hint="give the state of each rank")

@@ -82,21 +82,20 @@ class Deal:
         return {**told, "taken": least, "ahead": ahead}
 
     @staticmethod
-    def from_dict(given: Mapping[str, Any]) -> Deal:
-        """Restore a deal from the result of `to_dict`; raise `TypeError`, `ValueError` or `KeyError` if it is none."""
-        names = ("epoch", "position", "global_batch", "world_size", "taken")
-        epoch, position, global_batch, world_size, least = (_count(given[name]) for name in names)
-        gaps = tuple((_count(start), _count(stop)) for start, stop in given.get("without", ()))
-        packing = Packing(**given["packing"]) if "packing" in given else None
-        sequences = tuple(_count(number) for number in given.get("sequences", ()))
-        if "rank" in given:
-            terms = (gaps, _count(given["rank"]), packing, sequences)
-            return Deal(epoch, position, global_batch, world_size, (least,), *terms)
-        taken = tuple(None if count is None else least + _count(count) for count in given["ahead"])
-        if len(taken) != world_size or (packing is not None and len(sequences) != world_size):
-            msg = f"{len(taken)} numbers for {world_size} ranks"
+    def from_dict(made: Mapping[str, Any]) -> Deal:
+        """Restore a deal from the result of `to_dict`, which has its form; raise `ValueError` if it cannot be."""
+        world_size, least = made["world_size"], made["taken"]
+        rank, ahead = made.get("rank"), made.get("ahead", (0,))
+        packing = Packing(**made["packing"]) if "packing" in made else None
+        taken = tuple(None if count is None else least + count for count in ahead)
+        sequences = tuple(made.get("sequences", ()))
+        num_told = world_size if rank is None else 1
+        if len(taken) != num_told or len(sequences) != (0 if packing is None else num_told):
+            msg = f"{len(taken)} numbers of samples and {len(sequences)} of sequences for {num_told} of its ranks"
             raise ValueError(msg)
-        return Deal(epoch, position, global_batch, world_size, taken, gaps, None, packing, sequences)
+        gaps = tuple((start, stop) for start, stop in made.get("without", ()))
+        terms = (made["epoch"], made["position"], made["global_batch"], world_size, taken)
+        return Deal(*terms, gaps, rank, packing, sequences)
 
 
 class Start(NamedTuple):
@@ -172,10 +171,3 @@ def still_told(deals: Sequence[Settled]) -> tuple[tuple[Deal, ...], int]:
 
 def _members(order: BoundOrder, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return order.untouched_positions(numbers) if isinstance(order, WithoutGaps) else numbers
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        msg = f"{value!r:.40} is no count"
-        raise ValueError(msg)
-    return value

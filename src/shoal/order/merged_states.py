@@ -8,7 +8,8 @@ from typing import Any
 
 from shoal.errors import StateError, UsageError
 from shoal.order.deals import Deal
-from shoal.order.state_dict import State, shown
+from shoal.order.state_dict import State
+from shoal.order.states.forms import shown
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

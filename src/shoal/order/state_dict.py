@@ -8,27 +8,21 @@ next one. Only where ranks fill their batches (`shoal.order.deals`) each has a s
 from __future__ import annotations
 
 import json
-import operator
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from shoal.errors import StateError, UsageError
 from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
-from shoal.order.seeds import MAX_SEED
+from shoal.order.states.checked_states import changed_hint, checked
+from shoal.order.states.forms import MisfitError, Plain, shown
+from shoal.order.states.state_forms import STATE, Kind
 
 STATE_VERSION = 3
-_WITHOUT_CHECKSUM = (1, 2)
-
-MAX_POSITION = 2**63 - 1
-"""Largest position, and largest number of anything in an order."""
-
-_FIELDS = ("version", "epoch", "position", "seed", "order", "index", "check")
-_LIMITS = {"epoch": MAX_SEED, "position": MAX_POSITION, "seed": MAX_SEED}
+_SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill")
 _CHANGED = "load the state as it was saved; one for a position of your own choice is ds.state_at(position, epoch=...)"
-_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +61,12 @@ class State:
     @staticmethod
     def from_dict(given: Any) -> State:
         """Restore a state from the result of `to_dict`, or raise `StateError` saying what is wrong with it."""
-        if not isinstance(given, Mapping):
-            msg = f"a state is the dict that state_dict() gave; got {type(given).__name__}"
-            raise StateError(msg, hint="json.load() the file first, if it is one")
-        version = given.get("version")
-        if not isinstance(version, int | str | float | None):
-            version = shown(version)  # comparing an array gives no single truth value
-        if isinstance(version, int) and version > STATE_VERSION:
-            msg = f"the state has version {shown(version)}; this shoal reads up to {STATE_VERSION}"
-            raise StateError(msg, hint="the state was saved by a newer shoal: upgrade this one")
-        if version in _WITHOUT_CHECKSUM and "check" not in given:
-            msg = f"the state has version {version}, which has no checksum: it was saved before there was a release"
-            raise StateError(msg, hint="ds.state_at(position, epoch=...) with the numbers in it gives one of today")
-        missing = [name for name in _FIELDS if name not in given]
-        if missing or version != STATE_VERSION:
-            msg = f"not a state of shoal: missing {missing}" if missing else f"the state has version {shown(version)}"
-            raise StateError(msg, hint=f"a state has the fields {', '.join(_FIELDS)}")
-        order, segments = given["order"], given.get("segments", "")
-        if not isinstance(order, Mapping) or not isinstance(given["index"], str) or not isinstance(segments, str):
-            msg = "the state's order must be a dict and its index a fingerprint, as are its segments"
+        made = checked(STATE, given)
+        if made["check"] != (check := _checksum(made)):
+            msg = f"the state was changed after it was saved: its checksum is {made['check']!r:.80}, and not {check}"
             raise StateError(msg, hint=_CHANGED)
-        numbers = {name: count_in("state", name, given[name], limit) for name, limit in _LIMITS.items()}
-        gaps, deals = _gaps(given), _deals(given)
-        check = _checksum(given)
-        if not isinstance(given["check"], str) or given["check"] != check:
-            msg = f"the state was changed after it was saved: its checksum is {shown(given['check'])}, and not {check}"
-            raise StateError(msg, hint=_CHANGED)
-        told = order_in("state", order)
-        return State(order=told, index=given["index"], gaps=gaps, deals=deals, segments=segments, **numbers)
+        terms = {name: made[name] for name in ("epoch", "position", "seed", "order", "index")}
+        return State(**terms, gaps=gaps_in(STATE, made), deals=_deals(made), segments=made.get("segments", ""))
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
@@ -132,82 +104,31 @@ def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "check": _checksum(fields)}
 
 
-def count_in(what: str, name: str, value: object, limit: int) -> int:
-    """Return a number of a state or certificate as an int; raise `StateError` unless it is from 0 to ``limit``."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
-    except TypeError:
-        number = -1
-    if number < 0 or number > limit or isinstance(value, bool):
-        msg = f"the {what}'s {name} must be an integer from 0 to {limit}; got {shown(value)}"
-        raise StateError(msg, hint=f"the {what} was changed after it was saved")
-    return number
-
-
-def order_in(what: str, value: Any) -> dict[str, Any]:
-    """Return the order of a state or certificate; raise `StateError` if its numbers are not valid."""
-    try:
-        found = _plain(value)
-        if not all(abs(number) <= MAX_POSITION for number in found.values() if isinstance(number, int)):
-            msg = f"a number is larger than {MAX_POSITION}"
-            raise ValueError(msg)  # noqa: TRY301  # reported once, below
-    except (AttributeError, TypeError, ValueError, RecursionError) as error:
-        msg = f"the {what}'s order is no dict of names and numbers: {shown(error)}"
-        raise StateError(msg, hint=f"the {what} was changed after it was saved") from None
-    return cast("dict[str, Any]", found)
-
-
-def shown(value: object) -> str:
-    """Format any value in few characters."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # for example, an integer of thousands of digits
-        return f"a value of {type(value).__name__} that cannot be shown"
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
-
-
 def _checksum(fields: Mapping[str, Any]) -> str:
     """Return the CRC-32 in hexadecimal of all fields of a state but the checksum; unknown fields do not count."""
-    names = [name for name in (*_FIELDS, "segments", "without", "refill") if name in fields and name != "check"]
+    told = [[name, fields[name]] for name in _SUMMED if name in fields]
     try:
-        told = json.dumps([[name, _plain(fields[name])] for name in names], sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+        text = json.dumps(Plain().made(told), sort_keys=True)
+    except (MisfitError, RecursionError) as error:
         msg = f"the state holds what is no number, text, list or dict of these: {shown(error)}"
         raise StateError(msg, hint=_CHANGED) from None
-    return f"{zlib.crc32(told.encode()):08x}"
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
-def _plain(value: Any) -> Any:
-    """Convert mappings, sequences and numbers of other libraries to JSON types."""
-    if isinstance(value, Mapping):
-        if not all(isinstance(name, str) for name in value):
-            msg = "a name that is no text"
-            raise TypeError(msg)
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | bool | float):
-        return value
-    number = operator.index(value)
-    if abs(number) > MAX_SEED:
-        msg = f"a number of {number.bit_length()} bits"
-        raise ValueError(msg)
-    return number
-
-
-def _gaps(given: Mapping[str, Any]) -> Gaps:
+def gaps_in(kind: Kind, made: Mapping[str, Any]) -> Gaps:
+    """Return the positions that a state or certificate leaves out; `StateError` if they are empty or too many."""
     try:
-        return Gaps.of([(epoch, start, stop) for epoch, start, stop in given.get("without", ())])
-    except (TypeError, ValueError, UsageError) as error:
-        msg = f"the state's positions to leave out are no ranges [epoch, start, stop]: {shown(error)}"
-        raise StateError(msg, hint="the state was changed after it was saved") from None
+        return Gaps.of(made.get("without", ()))
+    except UsageError as error:
+        msg = f"the {kind.what}'s positions to leave out cannot be: {error.message}"
+        raise StateError(msg, hint=changed_hint(kind)) from None
 
 
-def _deals(given: Mapping[str, Any]) -> tuple[Deal, ...]:
+def _deals(made: Mapping[str, Any]) -> tuple[Deal, ...]:
     try:
-        return tuple(Deal.from_dict(each) for each in given.get("refill", ()))
-    except (AttributeError, TypeError, ValueError, KeyError) as error:
-        msg = f"the state does not say what ranks have taken, or not in numbers: {shown(error)}"
+        return tuple(Deal.from_dict(each) for each in made.get("refill", ()))
+    except (TypeError, ValueError) as error:
+        msg = f"the state does not say what ranks have taken: {shown(error)}"
         raise StateError(msg, hint=_CHANGED) from None
 
 

@@ -16,7 +16,8 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.registry import ORDERS, named_order
 from shoal.order.seeds import check_seed
-from shoal.order.state_dict import MAX_POSITION, State
+from shoal.order.state_dict import State
+from shoal.order.states.forms import MAX_POSITION
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.resolved_order import OrderRequest
 from shoal.stream.column_functions import kept_by_function

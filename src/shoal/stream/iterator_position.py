@@ -11,7 +11,7 @@ from typing import Any
 from shoal.errors import StateError
 from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition
-from shoal.order.state_dict import MAX_POSITION
+from shoal.order.states.forms import MAX_POSITION
 from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 
 NONE_AT_HAND: Iterator[Any] = iter(())

@@ -11,6 +11,8 @@ from typing import Any, cast
 from shoal.errors import StateError, UsageError
 from shoal.integrations.huggingface.arrow_tables import datasets_library
 from shoal.order.state_dict import State
+from shoal.order.states.checked_states import checked
+from shoal.order.states.state_forms import PART
 from shoal.pipeline.chosen_fields import ToTuple
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
@@ -172,11 +174,11 @@ class Examples:
         it has assigned the worker's part.
         """
         mine = self._init_state_dict()
-        mine.update(state)
+        mine.update(checked(PART, state))
         return mine
 
     def _check(self, state: dict[str, Any]) -> None:
-        for name, ours in (("type", "shoal"), ("num_parts", self._num_parts), ("part", self._part)):
+        for name, ours in (("num_parts", self._num_parts), ("part", self._part)):
             if state[name] != ours:
                 msg = f"the state was saved with {name}={state[name]}; this is {name}={ours}"
                 hint = "keep ranks, workers and shard() as they were; a state of the shoal dataset itself fits any"

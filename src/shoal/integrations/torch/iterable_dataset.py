@@ -13,6 +13,8 @@ import numpy as np
 import torch.utils.data
 
 from shoal.errors import StateError, UsageError
+from shoal.order.states.checked_states import checked
+from shoal.order.states.state_forms import WORKER
 from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
@@ -74,7 +76,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
             The state is that of another worker, rank or number of these; or of another dataset or order.
         """
         if "step" in state:
-            self._saved = dict(state)
+            self._saved = checked(WORKER, state)
         else:
             self.dataset.load_state_dict(state)
 
@@ -163,14 +165,15 @@ class _Part:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same worker."""
+        made = checked(WORKER, state)
         for name, ours in self._here.items():
-            if state.get(name) != ours:
-                msg = f"the state was saved with {name}={state.get(name)}; this is {name}={ours}"
+            if made[name] != ours:
+                msg = f"the state was saved with {name}={made[name]}; this is {name}={ours}"
                 hint = "keep ranks and workers as they were, or use shoal.torch.DataLoader, whose state fits any number"
                 raise StateError(msg, hint=hint)
         self._iteration.close()
-        self._dataset.load_state_dict(state["start"])
-        self._begin(state["step"])
+        self._dataset.load_state_dict(made["start"])
+        self._begin(made["step"])
 
     def close(self) -> None:
         """Stop iterating."""

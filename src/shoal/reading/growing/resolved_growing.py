@@ -160,8 +160,8 @@ class ResolvedGrowing(ResolvedEpochs):
         """Raise `StateError` if the state that was loaded is of other samples; with fewer segments it is not known."""
         if not self.loaded:
             return
-        told, size = self.loaded.partition("-")[0], self.growing.num_segments
-        number = min(int(told), size) if told.isdecimal() else 0
+        size = self.growing.num_segments
+        number = min(int(self.loaded.partition("-")[0]), size)
         if number > num_segments or self.growing.identity_of(number) == self.loaded:
             return
         msg = f"the state was saved when the shards of the first {number} of {size} segments held other samples, or "

@@ -22,6 +22,7 @@ from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
 VERSION = 1
 _MOST_CHARACTERS = 1000
+_MOST_SHOWN = 6  # changes, in an error
 
 
 def told(request: MixRequest, parts: Iterator[ResolvedOrder]) -> dict[str, Any]:
@@ -51,14 +52,14 @@ def adopted(request: MixRequest, order: Mapping[str, Any], place: Callable[[MixR
 
     ``place`` says at which endless position a mixture is there; an epoch's length may depend on the changes.
     """
-    saved = order.get("sources")
-    if order.get("name") != "mix" or not isinstance(saved, Mapping):
-        msg = f"the state was saved with order {order.get('name')!r}; this stream is a mixture"
+    if order["name"] != "mix":
+        msg = f"the state was saved with order {order['name']!r}; this stream is a mixture"
         raise StateError(msg, hint="load it into the dataset that it was saved with")
+    saved = order["sources"]
     if gone := [name for name in saved if name not in request.names]:
         msg = f"the state was saved with the source {gone[0]!r}; this mixture has {', '.join(map(repr, request.names))}"
         raise StateError(msg, hint="reweight(at=, add=) as it was called then; a source is retired by a weight of 0")
-    request = replace(request, changes=_changes_adopted(request, order.get("changes"), place))
+    request = replace(request, changes=_changes_adopted(request, order["changes"], place))
     sources = tuple(
         _source_adopted(source, saved.get(source.name), functools.partial(_inner_place, request, number, place))
         for number, source in enumerate(request.sources)
@@ -85,11 +86,12 @@ def _inner_place(
 
 
 def _source_adopted(source: SourceRequest, saved: Any, place: Callable[[MixRequest], int]) -> SourceRequest:
-    if not isinstance(saved, Mapping):
-        return source
+    is_mixture = isinstance(source.request, MixRequest)
+    if saved is None or ("sources" in saved) != is_mixture:
+        return source  # a new source, or one of another kind, which `check_sources` refuses
     if isinstance(source.request, MixRequest):
         return replace(source, request=adopted(source.request, saved, place))
-    if isinstance(source.request, OrderRequest) and isinstance(saved.get("order"), Mapping):
+    if isinstance(source.request, OrderRequest):
         state = State(0, 0, source.request.seed, saved["order"], "")
         return replace(source, request=source.request.adopting(state))
     return source
@@ -110,9 +112,9 @@ def check_sources(
 
 
 def _check_source(
-    name: str, theirs: Any, ours: Mapping[str, Any], request: Any, place: Callable[[MixRequest], int]
+    name: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], request: Any, place: Callable[[MixRequest], int]
 ) -> None:
-    if not isinstance(theirs, Mapping) or ("sources" in theirs) != ("sources" in ours):
+    if ("sources" in theirs) != ("sources" in ours):
         msg = f"the state's source {name!r} is another kind of source than this mixture's"
         raise StateError(msg, hint="load it into the mixture that it was saved with")
     if isinstance(request, MixRequest):
@@ -121,15 +123,13 @@ def _check_source(
             raise StateError(msg, hint="load it into the mixture that it was saved with")
         check_sources(theirs["sources"], ours["sources"], request, place)  # `adopted` has compared the changes
         return
-    state = State(0, 0, theirs.get("seed", 0), theirs.get("order", {}), str(theirs.get("index")))
+    state = State(0, 0, theirs["seed"], theirs["order"], theirs["index"])
     try:
         state.check(seed=ours["seed"], order=ours["order"], index=ours["index"], num_samples=0)
     except StateError as error:
         error.add_note(f"shoal: in the source {name!r}")
         msg, hint = f"source {name!r}: {error.message}", error.hint
-        if (
-            theirs.get("seed") != ours["seed"] and theirs.get("index") == ours["index"]
-        ):  # made of name and shuffle(seed=)
+        if theirs["seed"] != ours["seed"] and theirs["index"] == ours["index"]:  # made of name and shuffle(seed=)
             hint = "give shuffle(seed=) of the mixture, or of this source, what it was given then"
         raise StateError(msg, hint=hint) from None
 
@@ -153,14 +153,11 @@ def _told(change: Change) -> list[Any]:
 
 def _changes_adopted(request: MixRequest, saved: Any, place: Callable[[MixRequest], int]) -> tuple[Change, ...]:
     """Return our changes, or those of the state if it has more; raise `StateError` if they differ before it."""
-    if not isinstance(saved, list) or not saved or not all(isinstance(each, list) and len(each) > 1 for each in saved):
-        msg = f"the state's changes of weights are no list of [position, ...]: {saved!r:.80}"
-        raise StateError(msg, hint="the state was changed after it was saved")
     changes, ours = request.changes, [_told(change) for change in request.changes]
-    if all(len(each) == 3 and isinstance(each[2], Mapping) for each in saved):
+    if isinstance(saved[0][-1], Mapping):
+        theirs = tuple(_change(request, *each) for each in saved)
         if saved[: len(ours)] == ours:
-            return (*changes, *(Change(at, dict(weights), ramp) for at, ramp, weights in saved[len(ours) :]))
-        theirs = tuple(Change(at, dict(weights), ramp) for at, ramp, weights in saved)
+            return (*changes, *theirs[len(ours) :])
         position = place(replace(request, changes=theirs))
         is_same = position == place(request) and _before(ours, position) == _before(saved, position)
     elif len(saved[0]) == 2:
@@ -173,10 +170,33 @@ def _changes_adopted(request: MixRequest, saved: Any, place: Callable[[MixReques
         is_same = is_same and len(_before(ours, position)) <= num_told
     if is_same:
         return changes
-    msg = f"the weights before position {position} differ: the state has {saved!r:.200}; this mixture has "
-    msg += f"{_changes_told(changes)!r:.200} (each is [position, ramp, weights])"
+    msg = f"the weights before position {position} differ: the state has {_words(request, saved)}; this mixture has "
+    msg += _words(request, ours)
     hint = f"call mix(weights=) and reweight() as then, and change weights or add sources from position {position} on"
     raise StateError(msg, hint=hint)
+
+
+def _change(request: MixRequest, at: int, ramp: int, weights: Mapping[str, int]) -> Change:
+    """Return a change that a state lists; raise `StateError` if the mixture has no source for it."""
+    if not any(weights.values()) or not set(weights) <= set(request.names):
+        msg = f"the state's weights from position {at} on are of no source, or of one that is not here: {weights}"
+        raise StateError(msg, hint=f"the sources are {', '.join(map(repr, request.names))}")
+    return Change(at, dict(weights), ramp)
+
+
+def _words(request: MixRequest, changes: list[list[Any]]) -> str:
+    """Return changes of weights for people: shares of samples, or of tokens if the mixture counts these."""
+    if not isinstance(changes[0][-1], Mapping):
+        return f"the last of its changes at position {changes[-1][0]}, and only digests of their weights"
+    means = {source.name: source.mean_tokens or 1 for source in request.sources}
+    told = []
+    for at, ramp, weights in changes:
+        shares = {name: weight * means.get(name, 1) for name, weight in weights.items()}
+        total = sum(shares.values())
+        listed = ", ".join(f"{name} {float(share / total):.4g}" for name, share in shares.items())
+        told.append(f"{listed} from position {at} on" + (f" (reached over {ramp} positions)" if ramp else ""))
+    shown = told if len(told) <= _MOST_SHOWN else [*told[:_MOST_SHOWN], f"and {len(told) - _MOST_SHOWN} more changes"]
+    return "; ".join(shown) + (f" (shares of {request.length})" if request.length else "")
 
 
 def _before(changes: list[list[Any]], position: int) -> list[list[Any]]:

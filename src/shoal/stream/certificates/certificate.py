@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +11,9 @@ import numpy as np
 
 from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS, Gaps
-from shoal.order.seeds import MAX_SEED
-from shoal.order.state_dict import MAX_POSITION, State, count_in, order_in, shown
+from shoal.order.state_dict import State, gaps_in
+from shoal.order.states.checked_states import checked
+from shoal.order.states.state_forms import CERTIFICATE
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_sequences import Resolved
@@ -21,9 +21,7 @@ from shoal.stream.certificates.delivery_sums import DeliveredPart, Proof, Record
 from shoal.stream.certificates.sequence_hashes import hashes_of
 
 VERSION = 1
-_FIELDS = ("version", "index", "seed", "order", "checksums", "epochs")
 _BLOCK_POSITIONS = 1 << 18
-_SUM = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +68,10 @@ class Certificate:
         StateError
             It is something else, or from a newer shoal.
         """
-        if not isinstance(given, Mapping) or any(name not in given for name in _FIELDS):
-            msg = "not a certificate of shoal"
-            raise StateError(msg, hint=f"a certificate is the dict that certificate() returned: {', '.join(_FIELDS)}")
-        if type(given["version"]) is not int or given["version"] != VERSION:
-            msg = f"the certificate has version {shown(given['version'])}; this shoal reads version {VERSION}"
-            raise StateError(msg, hint="another shoal made it: use that one, or run again")
-        try:
-            epochs = {_count("epoch", int(epoch), MAX_SEED): _part(part) for epoch, part in given["epochs"].items()}
-            index, checksums, seed = given["index"], given["checksums"], _count("seed", given["seed"], MAX_SEED)
-            if not isinstance(index, str) or not isinstance(checksums, str):
-                msg = f"index and checksums must be strings; got {shown(index)} and {shown(checksums)}"
-                raise TypeError(msg)  # noqa: TRY301  # reported once, below
-            gaps = Gaps.of(tuple(each) for each in given.get("without", ()))
-            return Certificate(index, seed, order_in("certificate", given["order"]), checksums, epochs, gaps)
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError, UsageError) as error:
-            msg = f"the certificate was changed after it was made: {type(error).__name__}: {shown(error)}"
-            raise StateError(
-                msg, hint="use it unchanged, as certificate() or merge_certificates() returned it"
-            ) from None
+        made = checked(CERTIFICATE, given)
+        epochs = {int(epoch): _part(part) for epoch, part in made["epochs"].items()}
+        terms = {name: made[name] for name in ("index", "seed", "order", "checksums")}
+        return Certificate(**terms, epochs=epochs, gaps=gaps_in(CERTIFICATE, made))
 
     def at(self, epoch: int) -> State:
         """Return the state of its stream at the start of an epoch."""
@@ -194,16 +177,5 @@ def _difference(part: DeliveredPart, resolved: ResolvedEpochs, hashes: RecordHas
     return ""
 
 
-def _part(given: Any) -> DeliveredPart:
-    if not isinstance(given, Mapping):
-        msg = f"an epoch must be a dict; got {shown(given)}"
-        raise TypeError(msg)
-    start, end, num_samples = (_count(name, given[name], MAX_POSITION) for name in ("start", "end", "num_samples"))
-    if not _SUM.fullmatch(given["sum"]):
-        msg = f"a sum is 16 hexadecimal digits; got {shown(given['sum'])}"
-        raise ValueError(msg)
-    return DeliveredPart(start, end, Proof(num_samples, int(given["sum"], 16)))
-
-
-def _count(name: str, value: object, limit: int) -> int:
-    return count_in("certificate", name, value, limit)
+def _part(made: Mapping[str, Any]) -> DeliveredPart:
+    return DeliveredPart(made["start"], made["end"], Proof(made["num_samples"], int(made["sum"], 16)))

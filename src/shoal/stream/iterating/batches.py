@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
-from shoal.order.state_dict import MAX_POSITION
+from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
 from shoal.pipeline.stages import DROPPED, BySource, Stage, filters_in, run_stages

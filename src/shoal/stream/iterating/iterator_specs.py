@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.deals import Start
 from shoal.order.partition import Partition
-from shoal.order.state_dict import MAX_POSITION
+from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_sources import gathers
 from shoal.pipeline.decode_pool import Threaded

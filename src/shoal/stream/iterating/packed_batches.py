@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
+from shoal.errors import StateError, UsageError
 from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import key
 from shoal.order.sequences.packed_block import PackedBlock
 from shoal.order.sequences.packed_order import Packing
+from shoal.order.states.checked_states import changed_hint
+from shoal.order.states.state_forms import STATE
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batches import BatchContext
@@ -61,6 +63,10 @@ class SequenceFiller(BatchFiller):
         """Pack the documents that are left: there are no more."""
         if self._waiting.samples:
             self._pack(len(self._waiting.samples))
+        if self.num_ready < 0:
+            num_taken = self._position.num_sequences
+            msg = f"{num_taken} sequences were taken by the state, and the documents fill {num_taken + self.num_ready}"
+            raise StateError(msg, hint=changed_hint(STATE))
 
     @property
     def num_ready(self) -> int:

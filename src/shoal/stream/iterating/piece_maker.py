@@ -11,7 +11,7 @@ from typing import Any
 
 from shoal.indexing.growing.segment_indexes import SegmentIndexes
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.state_dict import MAX_POSITION
+from shoal.order.states.forms import MAX_POSITION
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
 from shoal.reading.growing.resolved_segments import ResolvedSegments

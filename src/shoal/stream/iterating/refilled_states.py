@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.errors import StateError
 from shoal.order.deals import Deal, Start, settled, still_told
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
+from shoal.order.states.checked_states import changed_hint
+from shoal.order.states.state_forms import STATE
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.resolved_sequences import Resolved
 
@@ -60,9 +62,13 @@ def resumed(saved: State, resolved: Resolved | ResolvedGrowing, partition: Parti
     for deal in going_on:
         mine, start = 0 if deal.rank is not None else rank, resolved.number_of(deal.epoch, deal.position)
         taken, sequences = deal.taken[mine], deal.sequences[mine] if deal.sequences else 0
+        share = partition.num_samples_of(rank, max(0, resolved.num_samples_of(deal.epoch) - start))
         if taken is None:
             finished.add(deal.epoch)
-            taken = partition.num_samples_of(rank, resolved.num_samples_of(deal.epoch) - start)
+            taken = share
+        if taken > share:
+            msg = f"rank {rank} took {taken} samples of epoch {deal.epoch} by the state; its share has {share}"
+            raise StateError(msg, hint=changed_hint(STATE))
         starts[deal.epoch] = Start(start, taken, sequences)
     epoch = saved.epoch
     while epoch in finished:
@@ -95,14 +101,16 @@ def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> No
     for deal in saved.deals:
         if deal.rank is None:
             continue
-        theirs = {"rank": deal.rank, "world_size": deal.world_size, "global batch": deal.global_batch}
-        ours = {"rank": rank, "world_size": partition.world_size, "global batch": partition.global_batch}
-        for name, value in theirs.items():
-            if value != ours[name]:
-                msg = (
-                    f"a state of ranks that fill their batches is that of one rank: it was saved with {name}={value}; "
-                )
-                msg += f"this is {name}={ours[name]}"
+        sides: dict[str, tuple[Any, Any]] = {
+            "rank": (deal.rank, rank),
+            "world_size": (deal.world_size, partition.world_size),
+            "global batch": (deal.global_batch, partition.global_batch),
+            "packing": (deal.packing, partition.packing),
+        }
+        for name, (theirs, ours) in sides.items():
+            if theirs != ours:
+                msg = "a state of ranks that fill their batches is that of one rank: "
+                msg += f"it was saved with {name}={theirs}; this is {name}={ours}"
                 raise StateError(msg, hint=merge)
         if deal.gaps != gaps.of_epoch(deal.epoch):
             msg = "the state of one rank that fills its batches cannot be loaded where without() leaves out more"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.protocol import as_whole
-from shoal.order.state_dict import MAX_POSITION
+from shoal.order.states.forms import MAX_POSITION
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.stream.dataset import Dataset

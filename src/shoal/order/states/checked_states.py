@@ -1,0 +1,100 @@
+"""The check at the door: a value is a state of this kind, of another kind, or a checkpoint with a state inside."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.errors import StateError
+from shoal.order.states.forms import Form, MisfitError, shown
+from shoal.order.states.state_forms import KINDS, Kind
+
+_MOST_LOOKED_AT = 10_000  # parts of a checkpoint
+_FEW = 8
+_NAMES_OF_DATA = ("data", "load", "sampl", "stream", "shoal", "train")
+
+
+def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
+    """Return a state as JSON types with its known fields, or raise `StateError` saying what is wrong with it.
+
+    ``form`` is that of the fields, where it depends on one of them.
+    """
+    if not isinstance(given, Mapping):
+        msg = f"a {kind.what} is the dict that {kind.call} gave; got {type(given).__name__}"
+        raise StateError(msg, hint="json.load() the file first, if it is one")
+    other = max(KINDS, key=lambda each: (_likeness(each, given), each is kind))
+    if other is not kind and _likeness(other, given) > max(0.5, _likeness(kind, given)):
+        msg = f"this is not a {kind.title}, but a {other.title}"
+        raise StateError(msg, hint=other.taken_by)
+    if _likeness(kind, given) < 0.5:
+        _refuse_checkpoint(kind, given)
+    _check_version(kind, given)
+    if missing := [name for name in kind.fields.required if name not in given]:
+        msg = f"not a {kind.title}: missing {missing}"
+        raise StateError(msg, hint=f"it has the fields {', '.join(kind.fields.required)}")
+    try:
+        made = (form or kind.fields).made(given)
+    except MisfitError as misfit:
+        msg = f"the {kind.what}'s {misfit.place.removeprefix('.')} {misfit.text}"
+        raise StateError(msg, hint=changed_hint(kind)) from None
+    except RecursionError:
+        msg = f"the {kind.what} is nested too deeply"
+        raise StateError(msg, hint=changed_hint(kind)) from None
+    return dict(made)
+
+
+def changed_hint(kind: Kind) -> str:
+    """Return what to do with a state that was changed after it was made."""
+    return f"the {kind.what} was changed after it was made: use it as {kind.call} returned it"
+
+
+def _likeness(kind: Kind, given: Mapping[Any, Any]) -> float:
+    required = kind.fields.required
+    return sum(name in given for name in required) / len(required)
+
+
+def _check_version(kind: Kind, given: Mapping[Any, Any], *, only_newer: bool = False) -> None:
+    if kind.version is None or kind.version[0] not in given:
+        return
+    name, ours = kind.version
+    version = given[name]
+    is_newer = isinstance(version, int) and version > ours
+    if (type(version) is int and version == ours) or (only_newer and not is_newer):
+        return
+    msg = f"the {kind.what} has version {shown(version)}; this shoal reads up to {ours}"
+    if is_newer:
+        raise StateError(msg, hint=f"the {kind.what} was made by a newer shoal: upgrade this one")
+    raise StateError(msg, hint=f"the {kind.what} was made before there was a release{kind.instead}")
+
+
+def _refuse_checkpoint(kind: Kind, given: Mapping[Any, Any]) -> None:
+    """Raise `StateError` for a dict with other fields: a whole checkpoint, if there is a state in it."""
+    names = ", ".join([shown(name) for name in given][:_FEW]) or "nothing"
+    for place, inner in _states_inside(given):
+        msg = f"this is a whole checkpoint, which holds {names}; {place} is a {inner.title}"
+        raise StateError(msg, hint=f"load_state_dict(checkpoint{place})" if inner is kind else inner.taken_by)
+    _check_version(kind, given, only_newer=True)
+    likely = [name for name, value in given.items() if isinstance(name, str) and isinstance(value, Mapping | list)]
+    likely = [name for name in likely if any(word in name.lower() for word in _NAMES_OF_DATA)]
+    msg = f"not a {kind.title}: it holds {names}"
+    hint = f"a {kind.title} has the fields {', '.join(kind.fields.required)}"
+    if likely:
+        hint = f"if this is a whole checkpoint, the state is probably in checkpoint[{likely[0]!r}]; {hint}"
+    raise StateError(msg, hint=hint)
+
+
+def _states_inside(given: Mapping[Any, Any]) -> Iterator[tuple[str, Kind]]:
+    """Yield the place and kind of each state in a checkpoint, those nearest to its top first."""
+    waiting: deque[tuple[str, Any]] = deque([("", given)])
+    num_seen = 0
+    while waiting and num_seen < _MOST_LOOKED_AT:
+        place, value = waiting.popleft()
+        for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            num_seen += 1
+            here = f"{place}[{name!r:.80}]"
+            best = max(KINDS, key=lambda each: _likeness(each, part)) if isinstance(part, Mapping) else KINDS[0]
+            if isinstance(part, Mapping) and _likeness(best, part) == 1:
+                yield here, best
+            elif isinstance(part, Mapping | list | tuple):
+                waiting.append((here, part))

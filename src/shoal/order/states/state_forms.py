@@ -1,0 +1,343 @@
+"""The fields of every state and certificate of shoal: checks, docs/states.md and fuzzing are made of this description.
+
+Fields that a newer shoal may add to an order are accepted as any JSON value; comparing orders refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.order.seeds import MAX_SEED
+from shoal.order.states.forms import (
+    MAX_POSITION,
+    ByName,
+    Digits,
+    Either,
+    Field,
+    Fields,
+    ListOf,
+    OneOf,
+    Plain,
+    Row,
+    Switch,
+    Text,
+    Whole,
+)
+
+_COUNT, _ORDINAL, _SEED, _EPOCH, _TEXT = Whole(), Whole(least=1), Whole(MAX_SEED), Whole(MAX_SEED), Text()
+_NONE = OneOf((None,))
+_COUNT_OR_NONE = Either((_COUNT, _NONE))
+_NUMBER = Plain(MAX_POSITION)
+_WEIGHTS = ByName(Whole(1 << 40))  # the largest sum of weights
+_SEGMENTS = Text("[0-9]{1,18}-[0-9a-f]+", "a number of segments and their digest")
+_SEQUENCES = Whole(1 << 48)
+_GAPS = ListOf(Row({"epoch": _EPOCH, "start": _COUNT, "stop": _ORDINAL}))
+_SPANS = ListOf(Row({"start": _COUNT, "stop": _ORDINAL}))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of state, or the certificate.
+
+    Parameters
+    ----------
+    what
+        The word for it in messages.
+    title
+        What it is, after "a".
+    call
+        The call that returns it.
+    taken_by
+        What takes it, as a hint for who gives it to something else.
+    fields
+        Its fields.
+    version
+        The field with its version, and the version of this shoal; None if it has none.
+    instead
+        What replaces one of an old version, as the end of a hint.
+    """
+
+    what: str
+    title: str
+    call: str
+    taken_by: str
+    fields: Fields
+    version: tuple[str, int] | None = None
+    instead: str = ""
+
+
+_POSITIONS = {"delivered": Field(_TEXT, "digest of the positions chosen after `shuffle`", is_optional=True)}
+_CHOSEN = {
+    "stored": Field(_TEXT, "digest of the samples chosen before `shuffle`", is_optional=True),
+    "sampled": Field(_TEXT, "digest of the rule of `sample`", is_optional=True),
+    **_POSITIONS,
+}
+
+PACKING = Fields(
+    {
+        "length": Field(_ORDINAL, "tokens of a sequence", is_optional=True),
+        "strategy": Field(_TEXT, "strategy of `pack_sequences`", is_optional=True),
+        "size": Field(_COUNT_OR_NONE, "documents of a batch by length, at most", is_optional=True),
+        "max_tokens": Field(_COUNT_OR_NONE, "tokens of a batch by length, at most", is_optional=True),
+        "buckets": Field(ListOf(_ORDINAL), "lengths that documents are padded to", is_optional=True),
+        "alike": Field(_COUNT, "batches in a row with neighbouring lengths", is_optional=True),
+        "block": Field(_ORDINAL, "documents that are packed together"),
+        "too_long": Field(_TEXT, "what becomes of documents that are too long"),
+        "separated": Field(OneOf((True,)), "documents have separators that are not counted", is_optional=True),
+        "lengths": Field(_TEXT, "digest of the lengths of all documents", is_optional=True),
+    },
+    others=_NUMBER,
+    title="the packing",
+)
+_PACKED = {"packed": Field(PACKING, "how documents are packed into sequences or batches by length", is_optional=True)}
+_NAME = {
+    "name": Field(_TEXT, "name of the order"),
+    "version": Field(_NUMBER, "version of the order; a state of another version is refused", is_optional=True),
+}
+
+WINDOW = Fields(
+    {
+        **_NAME,
+        "chunks": Field(_COUNT, "chunks of the window", is_optional=True),
+        "num_canonical_nodes": Field(_COUNT, "parts of the dataset that mix separately", is_optional=True),
+        "extents_per_chunk": Field(_COUNT, "extents of the index in a chunk", is_optional=True),
+        **_CHOSEN,
+        **_PACKED,
+    },
+    others=_NUMBER,
+    title="the window order",
+)
+GROWING = Fields(
+    {
+        **_NAME,
+        "window": Field(_COUNT, "bytes of the window"),
+        "chunk": Field(_COUNT_OR_NONE, "bytes of a chunk; null for a part of the window"),
+        "num_canonical_nodes": Field(_COUNT_OR_NONE, "parts that mix separately; null for the usual number"),
+        **_POSITIONS,
+    },
+    others=_NUMBER,
+    title="the growing order",
+)
+OTHER_ORDER = Fields(
+    {
+        **_NAME,
+        "extents_per_chunk": Field(_COUNT_OR_NONE, "extents in a chunk; null for whole shards", is_optional=True),
+        **_CHOSEN,
+        **_PACKED,
+    },
+    others=_NUMBER,
+    title="another order, with its own parameters",
+)
+CHANGES = Either((
+    ListOf(Row({"position": _COUNT, "digest": _TEXT}), least=1),
+    Either((
+        ListOf(Row({"last position": _COUNT, "digest": _TEXT, "number of changes": _ORDINAL}), least=1),
+        ListOf(Row({"position": _COUNT, "ramp": _COUNT, "weights": _WEIGHTS}), least=1),
+    )),
+))  # fmt: skip
+_MIXED = {
+    **_NAME,
+    "choice": Field(_TEXT, "how the source of each position is chosen"),
+    "run": Field(_ORDINAL, "positions in a row from one source"),
+    "chosen": Field(ByName(_NUMBER), "parameters of another library's choice", is_optional=True),
+    "ends": Field(Either((_ORDINAL, OneOf(("first", "all", "forever")))), "where an epoch ends, or its size"),
+    "counted": Field(OneOf((True,)), "weights are exact numbers of samples", is_optional=True),
+    "changes": Field(CHANGES, "changes of weights; digests of many"),
+}
+
+
+def _order_forms() -> Mapping[str, Fields]:
+    return {"mix": MIXTURE, "window": WINDOW, "growing": GROWING}
+
+
+def _source_forms() -> Mapping[str, Fields]:
+    return {"mix": NESTED}
+
+
+ORDER = Switch("name", _order_forms, OTHER_ORDER)
+SOURCE = Fields(
+    {
+        "index": Field(_TEXT, "fingerprint of the dataset"),
+        "seed": Field(_SEED, "seed of its order"),
+        "order": Field(ORDER, "its order"),
+    },
+    title="a source",
+)
+_SOURCES = {"sources": Field(ByName(Switch("name", _source_forms, SOURCE)), "sources by name")}
+NESTED = Fields({**_MIXED, **_SOURCES, "seed": Field(_SEED, "seed of the choice")}, title="a nested mixture")
+MIXTURE = Fields({**_MIXED, **_SOURCES, **_POSITIONS, **_PACKED}, others=_NUMBER, title="a mixture")
+
+_DEALT = {
+    "epoch": Field(_EPOCH, "epoch of the global batches"),
+    "position": Field(_COUNT, "position from which they were dealt"),
+    "global_batch": Field(_ORDINAL, "their size"),
+    "world_size": Field(_ORDINAL, "number of ranks"),
+    "without": Field(_SPANS, "positions left out of the epoch", is_optional=True),
+    "packing": Field(PACKING, "how each rank packs documents as they come", is_optional=True),
+    "sequences": Field(ListOf(_SEQUENCES), "sequences taken of documents behind `taken`", is_optional=True),
+}
+RANK_DEAL = Fields(
+    {**_DEALT, "rank": Field(_COUNT, "the rank"), "taken": Field(_COUNT, "samples it took of its share")},
+    title="what one rank has taken",
+)
+DEAL = Fields(
+    {
+        **_DEALT,
+        "taken": Field(_COUNT, "samples that each rank has taken at least"),
+        "ahead": Field(ListOf(_COUNT_OR_NONE), "how many more each has taken; null for its whole share"),
+    },
+    title="what all ranks have taken",
+)
+
+STATE = Kind(
+    "state",
+    "state of a dataset",
+    "state_dict()",
+    "load_state_dict() of a dataset of shoal.open() or shoal.mix(), or of its loader, takes it",
+    Fields(
+        {
+            "version": Field(_COUNT, "version of states"),
+            "epoch": Field(_EPOCH, "epoch of the next sample"),
+            "position": Field(_COUNT, "samples of the epoch, over all ranks, that were delivered"),
+            "seed": Field(_SEED, "seed of the order"),
+            "order": Field(ORDER, "the order, and what else selects samples"),
+            "index": Field(_TEXT, "fingerprint of the dataset"),
+            "segments": Field(_SEGMENTS, "identity of the segments read, in the growing order", is_optional=True),
+            "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
+            "refill": Field(
+                ListOf(Either((RANK_DEAL, DEAL))), "what ranks that fill batches have taken", is_optional=True
+            ),
+            "check": Field(_TEXT, "checksum of all fields"),
+        },
+        others=None,
+        title="the state of a dataset",
+    ),
+    ("version", 3),
+    ": ds.state_at(position, epoch=...) with the numbers in it gives one of today",
+)
+
+_SAMPLE_SOURCE = Fields(
+    {
+        "next": Field(_COUNT, "number of the next sample"),
+        "own": Field(Plain(), "what the source's own `state_dict()` returned", is_optional=True),
+    },
+    title="an iterable or a function",
+)
+_FILE = Row({"modified": _COUNT, "name": _TEXT})
+_FILES = Fields(
+    {
+        "files": Field(ByName(_TEXT), "fingerprints of the files that are read again"),
+        "order": Field(OneOf(("name", "mtime")), "order of the files"),
+        "at": Field(Either((_FILE, _NONE)), "the file that is read"),
+        "record": Field(Whole(least=-1), "the next record there; -1 at its end"),
+        "late": Field(
+            Either((Row({"modified": _COUNT, "name": _TEXT, "record": _COUNT}), _NONE)),
+            "the late file that is read, and the next record there",
+        ),
+        "behind": Field(ListOf(_FILE), "late files to read"),
+        "listed_ns": Field(_COUNT, "time of the last listing"),
+        "fresh": Field(ListOf(_TEXT), "files with later times"),
+    },
+    title="followed files",
+)
+
+_BUFFER = Either((Row({"samples": _ORDINAL, "null": _NONE}), Row({"null": _NONE, "bytes": _ORDINAL})))
+
+
+def _live_fields(source: Fields, places: ListOf) -> Fields:
+    fields = {
+        "live": Field(_COUNT, "version of states of live streams"),
+        "kind": Field(_TEXT, "kind of the source"),
+        "rank": Field(_COUNT, "the rank"),
+        "world_size": Field(_ORDINAL, "number of ranks"),
+        "seed": Field(_SEED, "seed of the shuffle"),
+        "buffer": Field(_BUFFER, "size of the shuffle buffer, in samples or in bytes"),
+        "taken": Field(_COUNT, "samples taken from the source"),
+        "steps": Field(_COUNT, "samples that left the buffer"),
+        "hole": Field(_COUNT_OR_NONE, "the slot that the last of them left"),
+        "pending": Field(_COUNT, "samples of the batch under way"),
+        "again": Field(_COUNT, "samples of an earlier run that are due first"),
+        "source": Field(source, "position of the source"),
+        "places": Field(places, "places of all samples taken and not delivered"),
+        "contents": Field(_TEXT, "these samples, with `contents=True`", is_optional=True),
+        "check": Field(_TEXT, "checksum of all fields"),
+    }
+    return Fields(fields, others=None)
+
+
+_BY_NUMBER = _live_fields(_SAMPLE_SOURCE, ListOf(_COUNT))
+_BY_FILE = _live_fields(_FILES, ListOf(Row({"name": _TEXT, "record": _COUNT})))
+LIVE_SOURCES = Switch("kind", lambda: {"iterable": _BY_NUMBER, "callable": _BY_NUMBER, "followed": _BY_FILE})
+LIVE = Kind(
+    "state",
+    "state of a live stream",
+    "state_dict()",
+    "load_state_dict() of a stream of shoal.from_iterable(), from_callable() or follow() takes it",
+    _BY_NUMBER,
+    ("live", 1),
+)
+
+_DELIVERED = Fields(
+    {
+        "start": Field(_COUNT, "first position"),
+        "end": Field(_COUNT, "position after the last"),
+        "num_samples": Field(_COUNT, "samples delivered"),
+        "sum": Field(Text("[0-9a-f]{16}", "16 hexadecimal digits"), "sum of their hashes"),
+    },
+    title="a part of an epoch",
+)
+CERTIFICATE = Kind(
+    "certificate",
+    "certificate",
+    "certificate()",
+    "ds.check_certificate() and shoal.merge_certificates() take it",
+    Fields(
+        {
+            "version": Field(_COUNT, "version of certificates"),
+            "index": Field(_TEXT, "fingerprint of the dataset"),
+            "seed": Field(_SEED, "seed of the order"),
+            "order": Field(ORDER, "the order, as in a state"),
+            "checksums": Field(_TEXT, "checksums that the sums hold: of records, of extents, mixed or none"),
+            "epochs": Field(ByName(_DELIVERED, Digits(_EPOCH)), "what was delivered of each epoch"),
+            "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
+        },
+        others=None,
+    ),
+    ("version", 1),
+)
+
+WORKER = Kind(
+    "state",
+    "state of one worker of torch's loader",
+    "state_dict()",
+    "shoal.torch.IterableDataset in the same worker, rank and number of these takes it",
+    Fields(
+        {
+            "start": Field(STATE.fields, "state of the dataset where the epoch began"),
+            "step": Field(_COUNT, "items that the worker has made"),
+            "worker": Field(_COUNT, "the worker"),
+            "num_workers": Field(_ORDINAL, "number of workers"),
+            "rank": Field(_COUNT, "the rank"),
+            "world_size": Field(_ORDINAL, "number of ranks"),
+        }
+    ),
+)
+PART = Kind(
+    "state",
+    "state of a dataset of Hugging Face made by to_hf()",
+    "state_dict()",
+    "load_state_dict() of ds.to_hf() takes it",
+    Fields(
+        {
+            "type": Field(OneOf(("shoal",)), "always shoal"),
+            "part": Field(_COUNT, "the part of the samples"),
+            "num_parts": Field(_ORDINAL, "number of parts"),
+            "epoch": Field(_EPOCH, "epoch"),
+            "start": Field(Either((STATE.fields, _NONE)), "state of the dataset where the epoch began"),
+            "taken": Field(_COUNT, "samples that the part has given"),
+        }
+    ),
+)
+
+KINDS = (STATE, LIVE, CERTIFICATE, WORKER, PART)
