@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from shoal.order.states.forms import MisfitError, Plain, shown
 from shoal.order.states.state_forms import STATE, Kind
 
 STATE_VERSION = 3
-_SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill")
+_SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill", "tokenizers")
 _CHANGED = "load the state as it was saved; one for a position of your own choice is ds.state_at(position, epoch=...)"
 
 
@@ -33,6 +33,7 @@ class State:
     ``index`` is the fingerprint of the dataset; ``gaps`` are the positions that the run leaves out. ``deals`` say what
     each rank has taken behind ``position`` if ranks fill their batches, in this epoch and later ones. ``segments``
     identifies what the order depends on up to the position, if the fingerprint does not say it; else it is "".
+    ``tokenizers`` identify the tokenizers that made the tokens of samples, as far as they are known.
     """
 
     epoch: int
@@ -43,6 +44,7 @@ class State:
     gaps: Gaps = NO_GAPS
     deals: tuple[Deal, ...] = ()
     segments: str = ""
+    tokenizers: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON types, with a checksum; under 1 KB, but for the deals of more than 100 ranks."""
@@ -55,6 +57,7 @@ class State:
             "index": self.index,
         }
         found |= {"segments": self.segments} if self.segments else {}
+        found |= {"tokenizers": list(self.tokenizers)} if self.tokenizers else {}
         found |= {"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {}
         return sealed(found | ({"refill": [deal.to_dict() for deal in self.deals]} if self.deals else {}))
 
@@ -66,7 +69,17 @@ class State:
             msg = f"the state was changed after it was saved: its checksum is {made['check']!r:.80}, and not {check}"
             raise StateError(msg, hint=_CHANGED)
         terms = {name: made[name] for name in ("epoch", "position", "seed", "order", "index")}
-        return State(**terms, gaps=gaps_in(STATE, made), deals=_deals(made), segments=made.get("segments", ""))
+        segments, tokenizers = made.get("segments", ""), tuple(made.get("tokenizers", ()))
+        return State(**terms, gaps=gaps_in(STATE, made), deals=_deals(made), segments=segments, tokenizers=tokenizers)
+
+    def check_tokenizers(self, tokenizers: Collection[str]) -> None:
+        """Raise `StateError` if a tokenizer of the state is none of these; one without them, or no tokenizers, fit."""
+        other = [name for name in self.tokenizers if name not in tokenizers]
+        if other and tokenizers:
+            theirs, ours = (", ".join(side) for side in (self.tokenizers, tokenizers))
+            msg = f"the tokenizer changed: the state was saved with the tokenizer {theirs}; this stream has {ours}"
+            hint = "resume with the tokenizer.json of then, or with the shards that were made with it"
+            raise StateError(msg, hint=hint)
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""

@@ -323,14 +323,19 @@ class NameSources:
         return {**sample, "__source__": names.tolist()}
 
 
+def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
+    """Yield the stages, with those of the sources of a mixture in place of the stage that runs them."""
+    for stage in stages:
+        if isinstance(stage, BySource):
+            for own in stage.stages:
+                yield from each_stage(own)
+        else:
+            yield stage
+
+
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
     """Yield the filters among stages, those of the sources of a mixture included."""
-    for stage in stages:
-        if isinstance(stage, Filter):
-            yield stage
-        elif isinstance(stage, BySource):
-            for own in stage.stages:
-                yield from filters_in(own)
+    return (stage for stage in each_stage(stages) if isinstance(stage, Filter))
 
 
 class Decode:

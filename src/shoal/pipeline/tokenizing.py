@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import lru_cache
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.hints import did_you_mean, pip_install
+from shoal.index.table import Index
 from shoal.pipeline.chosen_fields import fields_of, value_at, without_value
-from shoal.pipeline.stages import FieldError
+from shoal.pipeline.stages import FieldError, Stage, each_stage
 from shoal.storage.remote_objects import read_whole
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.store_of_url import open_store
@@ -25,7 +27,11 @@ from shoal.storage.urls import without_secrets
 COUNT_FIELD = "num_tokens"
 """Field with the number of tokens of a sample."""
 
+TOKENIZERS = "tokenizers"
+"""Entry of the metadata of an index: identities of the tokenizers that made its tokens."""
+
 _DIGEST_BYTES = 16
+_IDENTITY_BYTES = 8
 _FIELD_HINT = "name the field or path of the text: text_field= of repack(), field= of tokenize()"
 
 
@@ -41,11 +47,14 @@ class TokenizerSource:
         Digest of the tokenizer's text, so that processes on several machines use the same tokenizer.
     text
         Text of the object, as ``to_str()`` gives it; None for a file.
+    identity
+        Digest of the tokenizer's JSON without layout, truncation and padding: the same for a file and its object.
     """
 
     name: str
     digest: str
     text: str | None = attribute(default=None, compare=False, repr=False)
+    identity: str = ""
 
     def data(self) -> bytes:
         """Return the tokenizer's text in UTF-8."""
@@ -145,10 +154,18 @@ def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") ->
     return stage
 
 
+def tokenizers_of(stages: Iterable[Stage], indexes: Iterable[Index]) -> tuple[str, ...]:
+    """Return the identities of the tokenizers that make the tokens: those of stages, and of shards with tokens."""
+    stored = [name for index in indexes for name in index.metadata.get(TOKENIZERS, ())]
+    staged = [stage.source.identity for stage in each_stage(stages) if isinstance(stage, Tokenize)]
+    return tuple(dict.fromkeys([*map(str, stored), *staged]))
+
+
 def _source(tokenizer: Any) -> TokenizerSource:
     if isinstance(tokenizer, str | os.PathLike):
         path = local_path(os.fspath(tokenizer))
-        return TokenizerSource(path, _digest(_data(path)))
+        data = _data(path)
+        return TokenizerSource(path, _digest(data), identity=_identity(data))
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers wraps a Tokenizer
     to_text = getattr(fast, "to_str", None)
     if not callable(to_text):
@@ -158,7 +175,7 @@ def _source(tokenizer: Any) -> TokenizerSource:
         )
         raise UsageError(msg, hint=f"{hint}; map() runs any other function")
     text = str(to_text())
-    return TokenizerSource(type(tokenizer).__name__, _digest(text.encode()), text)
+    return TokenizerSource(type(tokenizer).__name__, _digest(text.encode()), text, _identity(text.encode()))
 
 
 @lru_cache(maxsize=4)
@@ -196,6 +213,17 @@ def _data(path: str) -> bytes:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _identity(data: bytes) -> str:
+    try:
+        parts = json.loads(data)
+    except ValueError:
+        return _digest(data)  # no tokenizer, which loading it says
+    if isinstance(parts, dict):
+        parts = {name: value for name, value in parts.items() if name not in ("truncation", "padding")}
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=_IDENTITY_BYTES).hexdigest()
 
 
 def _kind(encoder: Any) -> type[np.generic]:

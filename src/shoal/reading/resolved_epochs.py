@@ -90,17 +90,19 @@ class ResolvedEpochs(ABC):
         left, order = self.left(epoch), self.untouched(epoch)
         return order if left is None else WithoutGaps(order, left)
 
-    def state_at(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
+    def state_at(
+        self, epoch: int, number: int, place: RankPlace | None = None, *, tokenizers: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
         """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps.
 
-        ``place`` is that of the rank if ranks fill their batches.
+        ``place`` is that of the rank if ranks fill their batches, ``tokenizers`` are as in a state.
         """
         position = self.position_of(epoch, number)
         deals = tuple(deal for deal in self.deals if deal.epoch >= epoch)
         if place is not None:
             deals += tuple(self._deals_of(place))
         segments = self.segments_of_state(epoch, position, is_whole=bool(deals))
-        terms = (self.seed, self.state_order, self.fingerprint, self.gaps, deals, segments)
+        terms = (self.seed, self.state_order, self.fingerprint, self.gaps, deals, segments, tokenizers)
         return State(epoch, position, *terms).to_dict()
 
     def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:  # noqa: ARG002

@@ -20,6 +20,7 @@ from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
 from shoal.pipeline.stages import BySource, Filter, Stage, filters_in, verb_of
+from shoal.pipeline.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_order
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
@@ -88,6 +89,12 @@ class DatasetSpec:
     def opened(self) -> Opened | OpenedMixture:
         """Shards and their index, which is made first if there is none."""
         return self.source.whole if isinstance(self.source, Unindexed) else self.source
+
+    @property
+    def tokenizers(self) -> tuple[str, ...]:
+        """Identities of the tokenizers of all tokens, for states; shards without an index do not tell theirs."""
+        parts = () if isinstance(self.source, Unindexed) else self.source.parts
+        return tokenizers_of(self.stages, (part.index for part in parts))
 
     @property
     def is_growing(self) -> bool:

@@ -16,7 +16,7 @@ from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.deals import Start
+from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
 from shoal.order.seeds import MAX_SEED
@@ -257,15 +257,18 @@ class Stream:
         """Return the state at which the next iterator begins."""
         cursor, spec = self.cursor, self.spec
         if not spec.refills or spec.batching is None:
-            return self.resolved.state_at(cursor.epoch, cursor.start.number)
+            return self._state(cursor.epoch, cursor.start.number)
         rank, world_size = spec.ranks.resolve()
         place = place_in(spec.partition(world_size), rank, cursor.epoch, cursor.start, cursor.later)
-        return self.resolved.state_at(*place)
+        return self._state(*place)
+
+    def _state(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
+        return self.resolved.state_at(epoch, number, place, tokenizers=self.spec.tokenizers)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the newest iterator; see `Dataset.state_dict`."""
         point = self.cursor.resume_point
-        return self.start_state() if point is None else self.resolved.state_at(*point)
+        return self.start_state() if point is None else self._state(*point)
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next iterator at the beginning of an epoch; see `Dataset.set_epoch`."""
@@ -282,7 +285,7 @@ class Stream:
             raise UsageError(msg, hint="positions count samples over all ranks: steps times the global batch")
         if number == size:
             number, in_epoch = 0, in_epoch + 1
-        start = State.from_dict(self.resolved.state_at(in_epoch, 0))
+        start = State.from_dict(self._state(in_epoch, 0))
         segments = self.resolved.segments_of_state(in_epoch, number)
         return replace(start, position=number, deals=(), segments=segments).to_dict()
 
@@ -291,6 +294,7 @@ class Stream:
         if hasattr(state, "keys") and "check" not in state and isinstance(self.resolved, ResolvedOrder):
             state = self._adopted(self.resolved, state)
         saved = State.from_dict(state)
+        saved.check_tokenizers(self.spec.tokenizers)
         self._meet(saved)
         resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch
         starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}

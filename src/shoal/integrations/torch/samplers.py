@@ -47,7 +47,7 @@ class BatchSampler:
         stream = self.dataset.stream
         position = stream.iterator_spec().position()
         position.num_yielded = num_received
-        return stream.resolved.state_at(*position.resume_point)
+        return stream.resolved.state_at(*position.resume_point, tokenizers=stream.spec.tokenizers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""

@@ -204,6 +204,7 @@ STATE = Kind(
             "order": Field(ORDER, "the order, and what else selects samples"),
             "index": Field(_TEXT, "fingerprint of the dataset"),
             "segments": Field(_SEGMENTS, "identity of the segments read, in the growing order", is_optional=True),
+            "tokenizers": Field(ListOf(_TEXT), "digests of the tokenizers that made the tokens", is_optional=True),
             "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
             "refill": Field(
                 ListOf(Either((RANK_DEAL, DEAL))), "what ranks that fill batches have taken", is_optional=True

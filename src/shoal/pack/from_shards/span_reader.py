@@ -58,6 +58,11 @@ class SpanReader:
             self._packed = pickle.dumps(self._spec)
         return _arrived, (self._packed, self._needs_keys, self._renamed, self._first_id)
 
+    @property
+    def tokenizers(self) -> tuple[str, ...]:
+        """Identities of the tokenizers of all tokens."""
+        return self._spec.tokenizers
+
     def alone(self, first: int, stop: int) -> tuple[SpanReader, int]:
         """Return a reader with what the span ``[first, stop)`` needs, and where the span begins there."""
         if self._whole is not None:

@@ -21,6 +21,7 @@ from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
 from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_writer import Shard
+from shoal.pipeline.tokenizing import TOKENIZERS
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import ResolvedOrder
 
@@ -70,6 +71,7 @@ class SpanUnits:
         about = {
             **_classes(self.source.index, [column.name for column in self.common.columns]),
             **({LEFT_OUT: left_out} if any(left_out) else {}),
+            **({TOKENIZERS: list(self.reader.tokenizers)} if self.reader.tokenizers else {}),
             **({} if duplicates is None else {DUPLICATES: duplicates.to_dict()}),
         }
         made = finish_groups(out, groups, about=about)

@@ -59,6 +59,7 @@ class Iteration:
             self._made = source.batches if isinstance(source, BatchMaker | PieceMaker) else iter(())
             self._elsewhere = None if isinstance(source, BatchMaker | PieceMaker) else source
             self.position = position = source.position
+            self._tokenizers = spec.work.tokenizers
             self._num_steps, self._grows = position.num_steps, position.grows
             self._resolved, self._counters, self._cursor = (
                 spec.work.growing or spec.work.resolved,
@@ -80,7 +81,7 @@ class Iteration:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after everything this iterator has yielded; see `Dataset.state_dict`."""
-        return self._resolved.state_at(*self.position.resume_point)
+        return self._resolved.state_at(*self.position.resume_point, tokenizers=self._tokenizers)
 
     def __iter__(self) -> Self:
         return self

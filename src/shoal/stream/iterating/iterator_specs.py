@@ -23,6 +23,7 @@ from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import Quarantine
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import Decode, Stage, filters_in
+from shoal.pipeline.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
@@ -112,6 +113,11 @@ class WorkerSpec:
     def caches(self) -> tuple[ChunkCache | None, ...]:
         """The caches of all datasets."""
         return self.opened.caches if self.growing is None else self.growing.growing.caches
+
+    @property
+    def tokenizers(self) -> tuple[str, ...]:
+        """Identities of the tokenizers of all tokens, for states."""
+        return tokenizers_of(self.pipeline.stages, (part.index for part in self.opened.parts))
 
     def grows(self, epoch: int) -> bool:
         """Return True if an epoch can be read while shards are still indexed."""

@@ -1,0 +1,120 @@
+"""States name the tokenizer that makes the tokens, and a resume with another one is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.pipeline.tokenizers_of_tests import write_tokenizer
+from tests.samples import write_jsonl
+from tokenizers import Tokenizer
+
+import shoal
+from shoal.errors import StateError
+from shoal.order.state_dict import sealed
+from shoal.pack import repack
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "texts" / "docs.jsonl")
+
+
+@pytest.fixture
+def tokenizers(tmp_path: Path) -> tuple[Path, Path]:
+    return write_tokenizer(tmp_path / "first.json"), write_tokenizer(tmp_path / "other.json", vocab_size=280)
+
+
+def tokenized(texts: Path, tokenizer: Any) -> shoal.Dataset:
+    return shoal.open(texts).shuffle(seed=0).tokenize(tokenizer)
+
+
+def packed(texts: Path, tokenizer: Any) -> shoal.Dataset:
+    return tokenized(texts, tokenizer).pack_sequences(64, lengths=None, block=8).batch(2)
+
+
+@pytest.mark.parametrize("make", [tokenized, packed])
+def test_a_resume_with_another_tokenizer_is_refused(texts: Path, tokenizers: tuple[Path, Path], make: Any) -> None:
+    run = make(texts, tokenizers[0])
+    iterator = iter(run)
+    next(iterator)
+    state = json.loads(json.dumps(run.state_dict()))
+    assert len(state["tokenizers"][0]) == 16
+    assert iterator.state_dict() == state
+    again = make(texts, tokenizers[0])
+    again.load_state_dict(state)
+    assert str(next(iter(again))) == str(next(iterator))
+    with pytest.raises(StateError, match=r"the tokenizer changed: .* with the tokenizer [0-9a-f]{16}; .* [0-9a-f]{16}"):
+        make(texts, tokenizers[1]).load_state_dict(state)
+
+
+def test_a_tokenizer_that_is_replaced_between_kill_and_resume_is_noticed(
+    texts: Path, tokenizers: tuple[Path, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(tokenizers[0].read_bytes())
+    state = packed(texts, path).state_dict()
+    path.write_bytes(tokenizers[1].read_bytes())
+    with pytest.raises(StateError, match="the tokenizer changed"):
+        packed(texts, path).load_state_dict(state)
+
+
+def test_a_file_and_the_object_of_it_are_the_same_tokenizer(texts: Path, tokenizers: tuple[Path, Path]) -> None:
+    state = tokenized(texts, tokenizers[0]).state_dict()
+    one = Tokenizer.from_file(str(tokenizers[0]))
+    one.enable_truncation(7)
+    tokenized(texts, one).load_state_dict(state)
+    with pytest.raises(StateError, match="the tokenizer changed"):
+        tokenized(texts, Tokenizer.from_file(str(tokenizers[1]))).load_state_dict(state)
+
+
+def test_states_without_a_tokenizer_and_streams_without_one_fit(texts: Path, tokenizers: tuple[Path, Path]) -> None:
+    with_tokens, plain = tokenized(texts, tokenizers[0]), shoal.open(texts).shuffle(seed=0)
+    state = with_tokens.state_at(30)
+    before = sealed({name: value for name, value in state.items() if name not in ("tokenizers", "check")})
+    assert before == plain.state_at(30)
+    for ds, saved in [(with_tokens, before), (plain, state)]:
+        ds.load_state_dict(saved)
+        assert ds.state_dict()["position"] == 30
+
+
+def test_sources_of_a_mixture_have_their_own_tokenizers(texts: Path, tokenizers: tuple[Path, Path]) -> None:
+    def mixed(first: Path, second: Path) -> shoal.Dataset:
+        sources = [shoal.open(texts).tokenize(each) for each in (first, second)]
+        return shoal.mix({"a": sources[0], "b": sources[1]}).shuffle(seed=0)
+
+    both = mixed(*tokenizers).state_dict()
+    assert len(both["tokenizers"]) == 2
+    mixed(*tokenizers).load_state_dict(both)
+    mixed(*tokenizers).load_state_dict(mixed(tokenizers[0], tokenizers[0]).state_dict())  # a source may be added
+    with pytest.raises(StateError, match="the tokenizer changed"):
+        mixed(tokenizers[0], tokenizers[0]).load_state_dict(both)
+
+
+def test_shards_of_tokens_say_that_the_tokenizer_changed(
+    texts: Path, tokenizers: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for name, tokenizer in zip(("old", "new"), tokenizers, strict=True):
+        repack(texts, tmp_path / name / "tokens", format="parquet", tokenize=tokenizer)
+    old, new = (shoal.open(tmp_path / name / "tokens").shuffle(seed=0).pack_sequences(64) for name in ("old", "new"))
+    state = old.state_at(1)
+    assert state["tokenizers"] == tokenized(texts, tokenizers[0]).state_dict()["tokenizers"]
+    with pytest.raises(StateError, match="the tokenizer changed"):
+        new.load_state_dict(state)
+    repack(tmp_path / "old" / "tokens", tmp_path / "again", format="parquet")
+    assert shoal.open(tmp_path / "again").state_dict()["tokenizers"] == state["tokenizers"]
+
+
+def test_a_loader_and_a_sampler_name_the_tokenizer(texts: Path, tokenizers: tuple[Path, Path]) -> None:
+    torch = pytest.importorskip("shoal.torch")
+    ds = tokenized(texts, tokenizers[0]).format("python").batch(4)
+    expected = ds.state_dict()["tokenizers"]
+    assert torch.BatchSampler(ds).state_dict(2)["tokenizers"] == expected
+    loader = torch.DataLoader(ds, collate_fn=list)
+    list(itertools.islice(loader, 1))
+    assert loader.state_dict()["tokenizers"] == expected
