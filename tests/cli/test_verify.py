@@ -130,6 +130,7 @@ def test_a_run_delivered_what_was_due(data: Path, calls: Calls, tmp_path: Path, 
     said = calls.json("verify", data, "--certificate", first, "--certificate", second)
     assert (said["as_due"], said["num_delivered"], said["differences"]) == (True, 200, [])
     assert said["epochs"][0]["end"] == 200
+    assert said["covered"] == "epoch 0: all of 200 samples"
     alone = json.loads(calls.text("verify", data, "--certificate", first, "--json", code=1))
     (difference,) = alone["differences"]
     assert difference.startswith("epoch 0, positions [0, 200): ")

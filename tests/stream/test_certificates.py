@@ -350,3 +350,15 @@ def test_it_is_small_and_json(data: Path) -> None:
     certificate = of_epoch(data)
     assert json.loads(json.dumps(certificate)) == certificate
     assert len(json.dumps(certificate)) < 500
+
+
+def test_a_check_says_how_much_of_each_epoch_it_covered(data: Path) -> None:
+    ds = stream(data).batch(13).partition(rank=0, world_size=1)
+    assert ds.check_certificate(ds.certificate()) == "nothing was delivered"
+    drain(ds)
+    drain(ds, 3)
+    covered = "epoch 0: all of 130 samples; epoch 1, not whole: positions [0, 39) of 130"
+    assert ds.check_certificate(ds.certificate()) == covered
+    shorter = ds.without(positions=[(20, 30)])
+    drain(shorter)
+    assert shorter.check_certificate(shorter.certificate()) == "epoch 0: all of 130 samples but 10 left out"

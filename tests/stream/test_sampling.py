@@ -293,7 +293,7 @@ def test_columns_of_turns_are_gathered(tmp_path: Path) -> None:
 
 def test_a_state_holds_only_a_digest_for_the_command_line(tars: Dataset) -> None:
     state = State.from_dict(tars.sample(BALANCED).shuffle().state_dict())
-    with pytest.raises(StateError, match=r"sample\(\) or the like \(sampled\), and holds only a digest"):
+    with pytest.raises(StateError, match=r"saved after sample\(\), and holds only a digest"):
         request_of_state(state)
 
 

@@ -24,7 +24,7 @@ from shoal.cli.options.stream_options import read_saved
 from shoal.errors import StateError, UsageError
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.store_protocol import Store
-from shoal.stream.certificates.certificate import Certificate, differences, merge_certificates
+from shoal.stream.certificates.certificate import Certificate, covered, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
 from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
@@ -157,12 +157,14 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
         msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
     opened = open_with_samples(arguments)
-    found = differences(given, ResolvedOrder(opened.index, request_of_state(given.at(0))))
+    resolved = ResolvedOrder(opened.index, request_of_state(given.at(0)))
+    found = differences(given, resolved)
     record = {
         "num_samples": opened.index.num_samples,
         "num_delivered": sum(part.proof.num_samples for part in given.epochs.values()),
         "checksums": given.checksums,
         "epochs": [{"epoch": epoch, **part.to_dict()} for epoch, part in sorted(given.epochs.items())],
+        "covered": covered(given, resolved),
         "as_due": not found,
         "differences": found,
     }

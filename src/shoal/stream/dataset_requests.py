@@ -16,13 +16,18 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.registry import ORDERS, named_order
 from shoal.order.seeds import check_seed
-from shoal.order.state_dict import State
+from shoal.order.state_dict import PACKED, State
 from shoal.order.states.forms import MAX_POSITION
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.resolved_order import OrderRequest
 from shoal.stream.column_functions import kept_by_function
 from shoal.stream.index_columns import column_of, words_of_column
 
+_SUBSETS = {
+    "stored": "split(), select() or the like",
+    "sampled": "sample()",
+    "delivered": "take(), skip() or select() of positions",
+}
 _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
 _BALANCES = (None, "attention")
 _FEWEST_NEIGHBOURS = 2
@@ -73,15 +78,15 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     given.pop("version", None)
     if stored is not None:
         given.pop("stored", None)
-    if subsets := [word for word in ("stored", "sampled", "delivered") if word in given]:
-        msg = f"the state was saved after select(), sample() or the like ({subsets[0]}), and holds only a digest of it"
-        raise StateError(msg, hint="rebuild the dataset in Python, and call batch_ids()")
+    if PACKED in given:
+        msg = "the state counts sequences, and documents alone do not tell how they were packed"
+        raise StateError(msg, hint="the dataset of the run tells it: ds.batch_ids(step) and ds.check_certificate()")
+    if subsets := [word for word in _SUBSETS if word in given]:
+        msg = f"the state was saved after {_SUBSETS[subsets[0]]}, and holds only a digest of that"
+        hint = "the dataset of the run tells the rest: `shoal trace --run MODULE:NAME`, where Python makes it; or "
+        raise StateError(msg, hint=f"{hint}ds.batch_ids(step) and ds.check_certificate()")
     msg = f"the order in the state cannot be made from its numbers: {dict(state.order)}"
-    if (
-        not isinstance(name, str)
-        or name not in ORDERS
-        or not (extents_per_chunk is None or (type(extents_per_chunk) is int and extents_per_chunk > 0))
-    ):
+    if name not in ORDERS or extents_per_chunk == 0:
         raise StateError(msg, hint=f"the orders are {', '.join(ORDERS)}; another one can only be traced in Python")
     try:
         order = named_order(name, given)

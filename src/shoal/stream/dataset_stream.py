@@ -34,7 +34,7 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stats.counters import Counters
-from shoal.stream.certificates.certificate import Certificate, differences
+from shoal.stream.certificates.certificate import Certificate, covered, differences
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
@@ -349,13 +349,14 @@ class Stream:
         seed = resolved.seed
         return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
-    def check_certificate(self, certificate: Mapping[str, Any]) -> None:
+    def check_certificate(self, certificate: Mapping[str, Any]) -> str:
         """Verify that what was due was delivered; see `Dataset.check_certificate`."""
         given = Certificate.from_dict(certificate)
         if found := differences(given, self.resolved):
             raise StateError(
                 "; ".join(found), hint="merge the certificates of all ranks, and those of earlier parts of the run"
             )
+        return covered(given, self.resolved)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and those of the chunk cache."""

@@ -148,19 +148,14 @@ def open_with_samples(arguments: argparse.Namespace, *, num_first: int | None = 
 
 
 def _requested_format(text: str) -> str | Format:
-    """Return the name, or the format object; a module of the working directory is found as by Python itself."""
+    """Return the name, or the format object."""
     module, mark, name = text.partition(":")
     if not mark or options_in_name(text) is not None:
         return text
     if not (module and name):
         msg = f"{text!r} is neither the name of a format nor module:Class"
         raise argparse.ArgumentTypeError(msg)
-    found = _imported(module)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            msg = f"{text}: there is no {part!r}; {did_you_mean(part, vars(found))}".rstrip(" ;")
-            raise argparse.ArgumentTypeError(msg)
-        found = getattr(found, part)
+    found = imported_object(text)
     if isinstance(found, type):
         try:
             found = found()
@@ -171,6 +166,21 @@ def _requested_format(text: str) -> str | Format:
         msg = f"{text}: this is no format, since it has no {', '.join(missing)} (docs/guides/add-a-format.md)"
         raise argparse.ArgumentTypeError(msg)
     return cast("Format", found)
+
+
+def imported_object(text: str) -> Any:
+    """Return the object that ``module:NAME`` names; a module of the working directory is found as by Python itself."""
+    module, mark, name = text.partition(":")
+    if not (mark and module and name):
+        msg = f"{text!r} is not module:NAME"
+        raise argparse.ArgumentTypeError(msg)
+    found = _imported(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            msg = f"{text}: there is no {part!r}; {did_you_mean(part, vars(found))}".rstrip(" ;")
+            raise argparse.ArgumentTypeError(msg)
+        found = getattr(found, part)
+    return found
 
 
 def _imported(module: str) -> Any:

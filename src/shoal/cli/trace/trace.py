@@ -18,6 +18,7 @@ from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
+from shoal.cli.trace.imported_run import imported_run
 from shoal.cli.trace.trace_page import TracedSamples, trace_page
 from shoal.cli.trace.traced_run import Row, TracedRun, traced_run
 from shoal.order.partition import REMAINDERS
@@ -33,7 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Steps count from 0 at the start of the epoch. A run that was resumed in the middle of an epoch with another "
         "batch size has divided the rest differently: give the state that it began with, and --from-state."
     )
-    add_source_arguments(parser)
+    add_source_arguments(parser, is_optional=True)
+    text = (
+        "the dataset of the run in place of SOURCE, with its order and its batches: a Dataset of Python, or a function "
+        "that returns one, as after split(), select() or sample(); the module is imported"
+    )
+    parser.add_argument("--run", metavar="MODULE:NAME", type=imported_run, help=text)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--step", type=int, metavar="T", help="show which samples are in this step")
     what.add_argument(
@@ -43,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--shard", metavar="NAME", help="the same for all samples of a shard")
     text = "with --step: this many steps before and after it as well (default: 0)"
     parser.add_argument("--context", type=at_least_zero, metavar="N", default=0, help=text)
-    size = parser.add_mutually_exclusive_group(required=True)
+    size = parser.add_mutually_exclusive_group()
     size.add_argument("--batch-size", type=at_least_one, metavar="B", help="samples of a batch on each rank")
     size.add_argument("--global-batch", type=at_least_one, metavar="N", help="samples of a batch over all ranks")
     text = "ranks of the run (default: 1)"
@@ -51,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=at_least_zero, metavar="R", help="only what this rank gets (default: all ranks)")
     parser.add_argument("--epoch", type=at_least_zero, metavar="E", help="epoch (default: that of the state, else 0)")
     text = "as in Dataset.batch() (default: keep)"
-    parser.add_argument("--remainder", choices=REMAINDERS, default="keep", help=text)
+    parser.add_argument("--remainder", choices=REMAINDERS, help=text)
     parser.add_argument("--keys", action="store_true", help="show the key of each sample, which reads it")
     parser.add_argument("--show", action="store_true", help="show the samples themselves, which reads them")
     text = "show in which step of these epochs each sample comes, with the same global batch"
@@ -89,7 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     samples = TracedSamples(traced.dataset, arguments.limit or _FEW)
     if arguments.html is not None:
-        source, made_by = printed(source_of(arguments)), typed_command(arguments.words)
+        source = printed(source_of(arguments)) if arguments.run is None else str(arguments.run)
+        made_by = typed_command(arguments.words)
         write_page(arguments.html, trace_page(about, rows, samples, source=source, made_by=made_by))
     if arguments.json:
         if arguments.show:

@@ -6,7 +6,7 @@ import argparse
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from shoal.cli.options.stream_options import (
     requested_order,
     shuffled_mixture,
 )
+from shoal.cli.trace.imported_run import ImportedRun
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.index.joined_index import JoinedIndex
@@ -30,6 +31,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS
+from shoal.order.protocol import BoundOrder, Repeating
 from shoal.order.state_dict import State
 from shoal.reading.growing.resolved_growing import growing_as_saved
 from shoal.reading.growing.resolved_segments import Growing
@@ -125,8 +127,8 @@ class TracedRun:
         wanted = np.array(ids, dtype=np.int64)
         check_ids(self.index, wanted)
         order, left = self.resolved.untouched(self.epoch), self.resolved.left(self.epoch)
-        if isinstance(order, MixedEpoch):
-            found = [order.all_positions(sample, most_uses) for sample in ids]
+        if isinstance(order, MixedEpoch | Repeating):
+            found = [_all_positions(order, sample, most_uses) for sample in ids]
             positions = np.array([each[0] if len(each) else -1 for each in found])
             numbers = np.concatenate(found)
         else:
@@ -215,6 +217,16 @@ class TracedRun:
             }
 
 
+def _all_positions(order: MixedEpoch | Repeating, sample: int, most: int) -> NDArray[np.int64]:
+    """Return the positions of a sample in an epoch, ascending: the first so many."""
+    if isinstance(order, MixedEpoch):
+        return order.all_positions(sample, most)
+    found, num_samples = [-1], cast("BoundOrder", order).num_samples
+    while len(found) <= most and (at := order.first_between(sample, found[-1] + 1, num_samples)) >= 0:
+        found.append(at)
+    return np.array(found[1:], dtype=np.int64)
+
+
 def traced_run(arguments: argparse.Namespace) -> TracedRun:
     """Return the run that the arguments describe; refuse those that contradict each other or the state."""
     state = None if arguments.state is None else read_state(arguments.state)
@@ -239,13 +251,31 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
             start_text = f"position {state.position} of epoch {state.epoch}"
             msg = f"--from-state counts from {start_text}, and --epoch asks for epoch {epoch}"
             raise UsageError(msg, hint="leave out one of them")
-    size = arguments.global_batch if arguments.batch_size is None else arguments.batch_size * world_size
     ranks = range(world_size) if arguments.rank is None else range(arguments.rank, arguments.rank + 1)
-    return TracedRun(dataset, resolved, Partition(size, world_size, arguments.remainder), epoch, start, ranks)
+    return TracedRun(dataset, resolved, _partition(arguments), epoch, start, ranks)
+
+
+def _partition(arguments: argparse.Namespace) -> Partition:
+    """Return the batches that the options ask for, or those of the run."""
+    world_size, size = arguments.world_size, arguments.global_batch
+    if arguments.batch_size is not None:
+        size = arguments.batch_size * world_size
+    if size is not None:
+        return Partition(size, world_size, arguments.remainder or "keep")
+    batching = None if arguments.run is None else arguments.run.dataset.stream.spec.batching
+    if batching is None:
+        msg = "steps are counted in batches, and no size of a batch is given"
+        raise UsageError(msg, hint="--batch-size B is that of each rank, --global-batch N that of all")
+    return cast("Partition", batching.partition(world_size))
 
 
 def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset, Resolved]:
     """Return the dataset and its order: as the options ask, or as the state says, which is checked."""
+    if (arguments.run is None) == (not arguments.source):
+        msg = f"shoal trace takes SOURCE or --run MODULE:NAME; got {'both' if arguments.source else 'neither'}"
+        raise UsageError(msg)
+    if arguments.run is not None:
+        return cast("ImportedRun", arguments.run).order(arguments.epoch, state)
     if names_mixture(arguments):
         if state is None:
             mixture = shuffled_mixture(arguments)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import StateError, UsageError
+from shoal.figures import counted
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.state_dict import State, gaps_in
 from shoal.order.states.checked_states import checked
@@ -141,7 +142,7 @@ def differences(certificate: Certificate, resolved: Resolved | ResolvedGrowing) 
     StateError
         The certificate is of another dataset or order, or used other checksums than the index has.
     """
-    resolved = replace(resolved.resumed(certificate.at(0), NO_GAPS), gaps=certificate.gaps, deals=())
+    resolved = _of_run(certificate, resolved)
     hashes = hashes_of(resolved)
     if hashes.kind != certificate.checksums:
         msg = f"the certificate used checksums of {certificate.checksums}; this index has those of {hashes.kind}"
@@ -155,6 +156,25 @@ def differences(certificate: Certificate, resolved: Resolved | ResolvedGrowing) 
         elif text := _difference(part, resolved, hashes, epoch):
             found.append(f"epoch {epoch}, positions [{part.start}, {part.end}): {text}")
     return found
+
+
+def covered(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> str:
+    """Return in words how much of each epoch a certificate tells of; `differences` says if that was delivered."""
+    resolved, told = _of_run(certificate, resolved), []
+    for epoch, part in sorted(certificate.epochs.items()):
+        size = resolved.num_positions(epoch)
+        num_left_out = size - resolved.num_samples_of(epoch)
+        if (part.start, part.end) == (0, size):
+            but = f" but {num_left_out:,} left out" if num_left_out else ""
+            told.append(f"epoch {epoch}: all of {counted(size, 'sample')}{but}")
+        else:
+            told.append(f"epoch {epoch}, not whole: positions [{part.start}, {part.end}) of {size:,}")
+    return "; ".join(told) or "nothing was delivered"
+
+
+def _of_run(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> Resolved | ResolvedGrowing:
+    """Return the order of the run that a certificate is of, or raise `StateError`."""
+    return replace(resolved.resumed(certificate.at(0), NO_GAPS), gaps=certificate.gaps, deals=())
 
 
 def _difference(part: DeliveredPart, resolved: ResolvedEpochs, hashes: RecordHashes, epoch: int) -> str:

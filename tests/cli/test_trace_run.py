@@ -1,0 +1,119 @@
+"""`shoal trace --run` traces a dataset of Python: after split(), select(), sample() and in mixtures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.calls import Calls, make_shards
+
+import shoal
+
+pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
+
+MODULE = """
+import numpy as np
+import shoal
+
+def data():
+    return shoal.open("data/*.tar", index_columns=["cls"])
+
+def part():
+    return data().split({"train": 0.8, "val": 0.2}, seed=1)["train"].shuffle(seed=2).batch(10)
+
+def sampled():
+    return data().sample(by="cls", balanced=True, num_samples=400).shuffle(seed=2).batch(10)
+
+def both():
+    return data().select(np.arange(0, 246, 2)).sample(num_samples=300).shuffle(seed=2).take(250).batch(10)
+
+def mixture():
+    return shoal.mix({"a": data().take(100), "b": data().skip(100)}, weights={"a": 3, "b": 1}).shuffle(seed=2).batch(10)
+
+def packed():
+    return data().shuffle(seed=2).batch_by_length(8, lengths="cls")
+
+made = part()
+number = 7
+"""
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    make_shards(tmp_path, monkeypatch, num_shards=6, samples_per_shard=41)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "traced_training.py").write_text(MODULE)
+    yield Calls(capsys)
+    sys.modules.pop("traced_training", None)
+
+
+@pytest.mark.parametrize("name", ["part", "sampled", "both", "mixture"])
+def test_steps_of_a_state_hold_what_the_run_got(name: str, calls: Calls, tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec(MODULE, scope)  # the same module as text
+    run = scope[name]()
+    iterator = iter(run)
+    keys = [[int(key) for key in next(iterator)["__key__"]] for _ in range(6)]
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(run.state_dict()))
+    keys += [[int(key) for key in next(iterator)["__key__"]]]
+    words = ["--run", f"traced_training:{name}"]
+    for step in (0, 5):
+        said = calls.json("trace", *words, "--state", state, "--step", step)
+        assert [row["sample"] for row in said["samples"]] == run.batch_ids(step).tolist()
+        assert (name == "mixture") or [row["sample"] for row in said["samples"]] == keys[step]
+    after = calls.json("trace", *words, "--state", state, "--step", 0, "--from-state")
+    before = calls.json("trace", *words, "--state", state, "--step", -1, "--from-state")
+    assert (name == "mixture") or [row["sample"] for row in after["samples"]] == keys[6]
+    assert [row["sample"] for row in before["samples"]] == run.batch_ids(5).tolist()
+    assert calls.json("trace", *words, "--step", 3, "--batch-size", 5)["samples"][0]["position"] == 15
+
+
+def test_all_copies_of_a_sample_are_found(calls: Calls) -> None:
+    ds = shoal.open("data/*.tar", index_columns=["cls"])
+    ids = ds.sample(by="cls", balanced=True, num_samples=400).shuffle(seed=2).ids()
+    often = max(range(246), key=lambda sample: int((ids == sample).sum()))
+    rows = calls.json("trace", "--run", "traced_training:sampled", "--sample", often)["samples"]
+    assert [row["position"] for row in rows] == (ids == often).nonzero()[0].tolist()
+    assert len(rows) == 2
+
+
+def test_a_state_of_another_selection_is_refused(calls: Calls, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    other = shoal.open("data/*.tar").split({"train": 0.7, "val": 0.2}, seed=1)["train"].shuffle(seed=2)
+    state.write_text(json.dumps(other.state_dict()))
+    said = calls.refused("trace", "--run", "traced_training:part", "--state", state, "--step", 0)
+    assert "the samples chosen before shuffle() differ" in said
+    said = calls.refused("trace", "data", "--state", state, "--step", 0, "--batch-size", 4)
+    assert "saved after split(), select() or the like" in said
+    assert "--run MODULE:NAME" in said
+
+
+def test_a_packed_state_is_not_said_to_have_been_changed(calls: Calls, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    packed = shoal.open("data/*.tar", index_columns=["cls"]).shuffle(seed=2).pack_sequences(4, lengths="cls")
+    state.write_text(json.dumps(packed.state_dict()))
+    said = calls.refused("trace", "data", "--state", state, "--step", 0, "--batch-size", 4)
+    assert "changed" not in said
+    assert "the state counts sequences" in said
+
+
+def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
+    step = ["--step", 0]
+    assert "takes SOURCE or --run MODULE:NAME; got neither" in calls.refused("trace", *step, "--batch-size", 4)
+    assert "got both" in calls.refused("trace", "data", *step, "--run", "traced_training:part")
+    assert "no size of a batch" in calls.refused("trace", "data", *step)
+    assert "sequences" in calls.refused("trace", *step, "--run", "traced_training:packed")
+    assert calls.json("trace", *step, "--run", "traced_training:made")["num_steps"] == 21
+    for wrong, said in [
+        ("traced_training:number", "int, and no dataset"),
+        ("traced_training:par", "did you mean"),
+        ("nowhere:run", "no module 'nowhere'"),
+    ]:
+        with pytest.raises(SystemExit):
+            calls.text("trace", *step, "--run", wrong, code=2)
+        assert said in capsys.readouterr().err
