@@ -13,9 +13,10 @@ from tests.samples import write_jsonl
 from tokenizers import Tokenizer
 
 import shoal
-from shoal.errors import StateError
+from shoal.errors import StateError, UsageError
 from shoal.order.state_dict import sealed
 from shoal.pack import repack
+from shoal.stream.ranks import check_agreement
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -118,3 +119,14 @@ def test_a_loader_and_a_sampler_name_the_tokenizer(texts: Path, tokenizers: tupl
     loader = torch.DataLoader(ds, collate_fn=list)
     list(itertools.islice(loader, 1))
     assert loader.state_dict()["tokenizers"] == expected
+
+
+def test_ranks_with_other_tokenizers_do_not_agree(texts: Path, tokenizers: tuple[Path, Path]) -> None:
+    ranks = [packed(texts, each).partition(rank=rank, world_size=2) for rank, each in enumerate(tokenizers)]
+    with pytest.raises(UsageError, match=r"tokenizer: [0-9a-f]{16} on rank 0, but [0-9a-f]{16} on rank 1"):
+        check_agreement([rank.stream.iterator_spec().settings() for rank in ranks])
+    plain = [shoal.open(texts).shuffle(seed=0).batch(2).partition(rank=rank, world_size=2) for rank in range(2)]
+    mixed = [plain[0], plain[1].map(len), tokenized(texts, tokenizers[0]).batch(2).partition(rank=1, world_size=2)]
+    with pytest.raises(UsageError, match=r"tokenizer: none on rank 0, but [0-9a-f]{16} on rank 1"):
+        check_agreement([mixed[number].stream.iterator_spec().settings() for number in (0, 2)])
+    check_agreement([mixed[number].stream.iterator_spec().settings() for number in (0, 1)])

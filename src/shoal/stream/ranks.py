@@ -198,10 +198,10 @@ def check_agreement(everybody: Sequence[tuple[Mapping[str, Any], int]]) -> None:
     Each part must belong to equally many ranks. The error names the ranks, the settings and both sides.
     """
     differences = []
-    for name in everybody[0][0]:
+    for name in dict.fromkeys(name for settings, _ in everybody for name in settings):
         sides: dict[str, list[int]] = {}
         for rank, (settings, _) in enumerate(everybody):
-            sides.setdefault(str(settings[name]), []).append(rank)
+            sides.setdefault(str(settings.get(name, "none")), []).append(rank)
         if len(sides) > 1:
             texts = [f"{value} on {_listed(ranks)}" for value, ranks in sides.items()]
             differences.append(f"{name}: {', but '.join(texts)}")

@@ -207,6 +207,8 @@ class IteratorSpec:
             "remainder": partition.remainder,
             "world size": partition.world_size,
         }
+        if tokenizers := work.tokenizers:
+            settings["tokenizer"] = ", ".join(tokenizers)
         if partition.balance:
             settings["neighbours"] = partition.balance
         if partition.refills:
