@@ -181,7 +181,7 @@ def test_a_whole_checkpoint_is_called_one_and_the_key_of_the_state_is_named(stre
     given = {**WHOLE, "data": {"train": ds.state_dict()}}
     with pytest.raises(StateError, match=r"whole checkpoint, which holds 'epoch', 'model'(?s:.)*\['data'\]\['train'\]"):
         ds.load_state_dict(given)
-    with pytest.raises(StateError, match=r"load_state_dict\(checkpoint\['data'\]\['train'\]\)"):
+    with pytest.raises(StateError, match=r"give it alone: checkpoint\['data'\]\['train'\]"):
         ds.load_state_dict(given)
     with pytest.raises(StateError, match=r"\['data'\]\['train'\] is a state of a dataset"):
         live.load_state_dict(given)
@@ -215,3 +215,12 @@ def test_weights_by_tokens_are_named_as_shares_of_tokens(streams: Streams) -> No
     said = r"has first 0\.3, rest 0\.7 from position 0 on \(shares of n\); .* has first 0\.5, rest 0\.5 from"
     with pytest.raises(StateError, match=said):
         mixed({"first": 0.5, "rest": 0.5}).load_state_dict(state)
+
+
+def test_a_large_checkpoint_is_searched_only_so_far(streams: Streams) -> None:
+    ds = streams.make("window")
+    layers = {f"layer {number}": {"weights": [0.0] * 100} for number in range(20_000)}
+    with pytest.raises(StateError, match="not a state of a dataset: it holds 'model', 'last'"):
+        ds.load_state_dict({"model": layers, "last": {"deep": {"deeper": ds.state_dict()}}})
+    with pytest.raises(StateError, match=r"\['last'\] is a state of a dataset"):
+        ds.load_state_dict({"model": layers, "last": ds.state_dict()})

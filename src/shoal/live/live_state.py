@@ -29,8 +29,8 @@ def checked_live(given: Any) -> dict[str, Any]:
         raise StateError(msg, hint=changed_hint(LIVE))
     num_places, num_first = len(made["places"]), made["pending"] + made["again"]
     if made["rank"] >= made["world_size"] or num_first > num_places or (made["hole"] or 0) > num_places - num_first:
-        msg = f"the state is of rank {made['rank']} of {made['world_size']}, with {num_first} samples due first and "
-        msg += f"the slot {made['hole']} free, of {num_places} in all: that cannot be"
+        msg = f"numbers of the state contradict each other: rank {made['rank']} of {made['world_size']}; of "
+        msg += f"{num_places} samples, {num_first} due first; slot {made['hole']} free"
         raise StateError(msg, hint=changed_hint(LIVE))
     return made
 

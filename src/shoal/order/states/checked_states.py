@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from shoal.order.states.state_forms import KINDS, Kind
 
 _MOST_LOOKED_AT = 10_000  # parts of a checkpoint
 _FEW = 8
+_ALIKE = 0.5  # part of the fields of a kind, above which a dict is meant to be of it
 _NAMES_OF_DATA = ("data", "load", "sampl", "stream", "shoal", "train")
 
 
@@ -24,10 +26,10 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
         msg = f"a {kind.what} is the dict that {kind.call} gave; got {type(given).__name__}"
         raise StateError(msg, hint="json.load() the file first, if it is one")
     other = max(KINDS, key=lambda each: (_likeness(each, given), each is kind))
-    if other is not kind and _likeness(other, given) > max(0.5, _likeness(kind, given)):
+    if other is not kind and _likeness(other, given) > max(_ALIKE, _likeness(kind, given)):
         msg = f"this is not a {kind.title}, but a {other.title}"
         raise StateError(msg, hint=other.taken_by)
-    if _likeness(kind, given) < 0.5:
+    if _likeness(kind, given) < _ALIKE:
         _refuse_checkpoint(kind, given)
     _check_version(kind, given)
     if missing := [name for name in kind.fields.required if name not in given]:
@@ -73,7 +75,7 @@ def _refuse_checkpoint(kind: Kind, given: Mapping[Any, Any]) -> None:
     names = ", ".join([shown(name) for name in given][:_FEW]) or "nothing"
     for place, inner in _states_inside(given):
         msg = f"this is a whole checkpoint, which holds {names}; {place} is a {inner.title}"
-        raise StateError(msg, hint=f"load_state_dict(checkpoint{place})" if inner is kind else inner.taken_by)
+        raise StateError(msg, hint=f"give it alone: checkpoint{place}" if inner is kind else inner.taken_by)
     _check_version(kind, given, only_newer=True)
     likely = [name for name, value in given.items() if isinstance(name, str) and isinstance(value, Mapping | list)]
     likely = [name for name in likely if any(word in name.lower() for word in _NAMES_OF_DATA)]
@@ -87,14 +89,15 @@ def _refuse_checkpoint(kind: Kind, given: Mapping[Any, Any]) -> None:
 def _states_inside(given: Mapping[Any, Any]) -> Iterator[tuple[str, Kind]]:
     """Yield the place and kind of each state in a checkpoint, those nearest to its top first."""
     waiting: deque[tuple[str, Any]] = deque([("", given)])
-    num_seen = 0
-    while waiting and num_seen < _MOST_LOOKED_AT:
+    room = _MOST_LOOKED_AT
+    while waiting and room > 0:
         place, value = waiting.popleft()
-        for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
-            num_seen += 1
+        parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for name, part in itertools.islice(parts, room):
+            room -= 1
             here = f"{place}[{name!r:.80}]"
-            best = max(KINDS, key=lambda each: _likeness(each, part)) if isinstance(part, Mapping) else KINDS[0]
-            if isinstance(part, Mapping) and _likeness(best, part) == 1:
-                yield here, best
+            whole = [kind for kind in KINDS if isinstance(part, Mapping) and _likeness(kind, part) == 1]
+            if whole:
+                yield here, whole[0]
             elif isinstance(part, Mapping | list | tuple):
                 waiting.append((here, part))
