@@ -11,6 +11,7 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import StateError, UsageError
+from shoal.order.state_dict import sealed
 
 NUM_SAMPLES = 200
 
@@ -161,9 +162,14 @@ def test_the_state_is_small(ds: shoal.Dataset) -> None:
     }
     assert len(json.dumps(huge)) < 1000
     assert "without" not in ds.batch(16).state_dict()
-    for wrong in ([[0, 5]], [[0, 5, 5]], 7, [["a", 1, 2]]):
-        with pytest.raises(StateError, match="are no ranges"):
-            ds.batch(16).load_state_dict({**state, "without": wrong})
+    for wrong, said in [
+        ([[0, 5]], r"without\[0\] must be \[epoch, start, stop\]; got \[0, 5\]"),
+        ([[0, 5, 5]], "positions to leave out cannot be"),
+        (7, "without must be a list"),
+        ([["a", 1, 2]], r"without\[0\]\[0\] must be an integer"),
+    ]:
+        with pytest.raises(StateError, match=said):
+            ds.batch(16).load_state_dict(sealed({**state, "without": wrong}))
 
 
 def test_workers_and_choices_and_single_samples(ds: shoal.Dataset, data: shoal.Dataset) -> None:
