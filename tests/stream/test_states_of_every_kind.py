@@ -224,3 +224,11 @@ def test_a_large_checkpoint_is_searched_only_so_far(streams: Streams) -> None:
         ds.load_state_dict({"model": layers, "last": {"deep": {"deeper": ds.state_dict()}}})
     with pytest.raises(StateError, match=r"\['last'\] is a state of a dataset"):
         ds.load_state_dict({"model": layers, "last": ds.state_dict()})
+
+
+def test_a_followed_file_that_was_new_when_the_state_was_saved_may_be_gone(
+    streams: Streams, saved: dict[str, list[dict[str, Any]]]
+) -> None:
+    state = saved["followed"][2]
+    state = resealed({**state, "source": {**state["source"], "fresh": ["gone.jsonl"]}})
+    assert taken(streams.make("followed"), state)
