@@ -9,7 +9,7 @@ import pytest
 from tests.cli.calls import Calls
 
 import shoal
-from shoal.errors import UsageError
+from shoal.errors import StorageError, UsageError
 
 
 @pytest.fixture
@@ -134,3 +134,24 @@ def test_rows_are_chosen_in_their_manifest(photos: Path, tmp_path: Path) -> None
     (tmp_path / "list.csv").write_text("path\nphotos/cat/001.jpg\n")
     with pytest.raises(UsageError, match="a manifest, to which --require does not apply"):
         shoal.pack.pack(tmp_path / "list.csv", tmp_path / "packed", require=["jpg"])
+
+
+@pytest.mark.parametrize("source", ["photos", "photos/**/*"])
+def test_links_that_lead_nowhere_are_counted_with_their_targets(source: str, photos: Path, tmp_path: Path) -> None:
+    (photos / "README").unlink()
+    (photos / "cat" / "099.jpg").symlink_to("../gone/099.jpg")
+    with pytest.raises(StorageError, match=r"cat/099\.jpg: it is a link to \.\./gone/099\.jpg, and nothing is there"):
+        shoal.pack.pack(tmp_path / source, tmp_path / "none")
+    summary = shoal.pack.pack(tmp_path / source, tmp_path / "packed", on_error="skip")
+    assert summary.num_samples == 42
+    ((name, reason),) = summary.skipped
+    assert name == "cat/099.jpg"
+    assert "a link to ../gone/099.jpg" in reason
+
+
+def test_links_of_folders_are_followed_or_named(photos: Path) -> None:
+    (photos / "README").unlink()
+    (photos / "cat" / "099.jpg").symlink_to("gone.jpg")
+    for source in (photos, photos / "*" / "*.jpg", [photos / "cat", photos / "dog"]):
+        with pytest.raises(StorageError, match=r"099\.jpg: it is a link to gone\.jpg, and nothing is there"):
+            shoal.open(source, format="folder")

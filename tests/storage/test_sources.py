@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.errors import SourceError
+from shoal.errors import SourceError, StorageError
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources import patterns
 from shoal.storage.sources.patterns import expand_braces, has_braces
@@ -231,3 +232,27 @@ def test_what_datasets_caches_beside_a_dataset_is_no_shard_of_it(tmp_path: Path)
     assert expand(tmp_path, suffixes=(".arrow",)).names == ("data-00000-of-00001.arrow",)
     (tmp_path / "data-00000-of-00001.arrow").unlink()
     assert len(expand(tmp_path, suffixes=(".arrow",)).names) == 2  # then they are what was asked for
+
+
+def test_a_link_that_leads_nowhere_is_an_error_that_names_link_and_target(data: Path) -> None:
+    """However the source names it: by a glob, a directory, braces, a list, or itself."""
+    link = data / "train" / "003.tar"
+    link.symlink_to(data / "gone.tar")
+    said = rf"003\.tar: it is a link to {re.escape(str(data))}/gone\.tar, and nothing is there"
+    for source in ("data/train/*.tar", "data/train", "data/**/*.tar", "data/train/{000..003}.tar", [link], link):
+        with pytest.raises(StorageError, match=said):
+            named(source).stat(LocalStore())
+    link.unlink()
+    link.symlink_to(link)
+    with pytest.raises(StorageError, match=r"003\.tar: it is a link to .*/003\.tar, .*circle"):
+        named("data/train/*.tar").stat(LocalStore())
+
+
+def test_a_link_to_a_directory_that_is_gone_is_an_error(data: Path) -> None:
+    (data / "test").symlink_to("elsewhere/test")
+    for source in ("data", "{data,data/train}"):
+        with pytest.raises(SourceError, match=r"data/test is a link to elsewhere/test, and nothing is there"):
+            named(source)
+    (data / "test").unlink()
+    (data / "NOTES.md").symlink_to("elsewhere/NOTES.md")  # no shard, whatever it leads to
+    assert len(named("data").names) == 4

@@ -28,6 +28,7 @@ _SYSTEM_HINTS = {
     errno.ELOOP: "the links on this path lead in a circle",
     errno.ENAMETOOLONG: "a part of the path is longer than the file system allows",
 }
+_ENDS_OF_LINKS = {errno.ENOENT: "and nothing is there", errno.ELOOP: "and the links lead in a circle"}
 _STATUS_HINTS = {
     400: "the request was not understood: check the endpoint and the region",
     401: "the server wants credentials: see storage_options in docs/guides/remote-data.md",
@@ -61,10 +62,21 @@ def check_range(path: str, first_byte: int, end_byte: int) -> None:
 
 def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:
     """Return an error of the system as a `StorageError` that says what was tried on ``path`` and what to check."""
-    msg = f"could not {verb} {path}: {os.strerror(error.errno) if error.errno else error}"
-    failure = StorageError(msg, hint=_SYSTEM_HINTS.get(error.errno or 0, ""))
+    what, hint = os.strerror(error.errno) if error.errno else str(error), _SYSTEM_HINTS.get(error.errno or 0, "")
+    if error.errno in _ENDS_OF_LINKS and (target := link_target(path)):
+        what, hint = f"it is a link to {target}, {_ENDS_OF_LINKS[error.errno]}", "restore its target, or remove the link"
+    msg = f"could not {verb} {path}: {what}"
+    failure = StorageError(msg, hint=hint)
     failure.errno = error.errno
     return failure
+
+
+def link_target(path: str) -> str:
+    """Return the path that a symbolic link holds; empty if there is no link of this name."""
+    try:
+        return os.readlink(path)
+    except (OSError, ValueError):
+        return ""
 
 
 def status_failure(

@@ -16,6 +16,7 @@ from shoal.pack.inputs.class_labels import is_tar
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Unreadable
 from shoal.storage.files.small_files import read_small
+from shoal.storage.storage_errors import link_target
 
 ROW_BYTES = 64
 """Overhead of a record in a shard that is no tar, beyond its payload: names, lengths, checksums."""
@@ -136,7 +137,10 @@ def _unreadable(name: str, path: str, error: StorageError) -> Unreadable:
     """Return an input that cannot be read; raise the error if the cause is not the input (too many open files)."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
-    return Unreadable(shown(name), error, error.message.replace(path, shown(name)))
+    reason = error.message.replace(path, shown(name))
+    if (target := link_target(path))[:1] == "/":
+        reason = reason.replace(target, shown(target))
+    return Unreadable(shown(name), error, reason)
 
 
 def shown(name: str) -> str:

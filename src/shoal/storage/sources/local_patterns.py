@@ -22,6 +22,7 @@ from shoal.storage.sources.shard_selection import (
     refuse_table,
     select_shards,
 )
+from shoal.storage.storage_errors import link_target
 from shoal.storage.urls import scheme_of
 
 _MAX_LISTED = 10_000
@@ -63,6 +64,8 @@ def _below(directory: str, suffixes: Sequence[str]) -> list[str]:
         for name in directories:
             refuse_table(os.path.join(folder, name, ""), directory)
         directories[:] = [name for name in directories if not name.startswith(".") and not _is_circle(folder, name)]
+        for name in files:
+            _refuse_lost_directory(folder, name)
         found += [os.path.join(folder, name) for name in files]
     return select_shards(directory, found, suffixes)
 
@@ -71,6 +74,17 @@ def _is_circle(folder: str, name: str) -> bool:
     """Return True if a linked directory leads back to one that contains it."""
     path = os.path.join(folder, name)
     return os.path.islink(path) and (os.path.realpath(folder) + os.sep).startswith(os.path.realpath(path) + os.sep)
+
+
+def _refuse_lost_directory(folder: str, name: str) -> None:
+    """Raise if a link without a suffix leads nowhere: its target may have been a directory of shards.
+
+    A link named as a shard is an error when it is opened.
+    """
+    path = os.path.join(folder, name)
+    if "." not in name and os.path.islink(path) and not os.path.exists(path):
+        msg = f"{path} is a link to {link_target(path)}, and nothing is there"
+        raise SourceError(msg, hint="restore its target, or remove the link; or name the shards by a glob")
 
 
 def _cannot_list(error: OSError) -> None:
@@ -87,10 +101,10 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
     for count, end in enumerate(expand_braces(rest), start=1):  # noqa: B007  # its last value is the number
         member = front + end
         path = os.path.abspath(member)
-        if os.path.isfile(path):
-            paths.append(path)
-        elif os.path.isdir(path):
+        if os.path.isdir(path):
             paths.extend(_below(path, suffixes))
+        elif os.path.lexists(path):  # opening it is an error if it is a link that leads nowhere
+            paths.append(path)
         elif glob.has_magic(_after_literal(member)):
             paths.extend(_matches(member))
         else:
@@ -105,7 +119,8 @@ def _matches(pattern: str) -> list[str]:
     rest = _after_literal(pattern)
     front = glob.escape(pattern[: len(pattern) - len(rest)])
     found = [os.path.abspath(path) for path in glob.glob(front + rest, recursive=True)]
-    files = sorted({path for path in found if os.path.isfile(path) and not path.endswith(INDEX_SUFFIX)})
+    # A link that leads nowhere stays: opening it is an error, and leaving it out would lose data silently.
+    files = sorted({path for path in found if not os.path.isdir(path) and not path.endswith(INDEX_SUFFIX)})
     if files:
         return files
     if found:
