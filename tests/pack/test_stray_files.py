@@ -155,3 +155,46 @@ def test_links_of_folders_are_followed_or_named(photos: Path) -> None:
     for source in (photos, photos / "*" / "*.jpg", [photos / "cat", photos / "dog"]):
         with pytest.raises(StorageError, match=r"099\.jpg: it is a link to gone\.jpg, and nothing is there"):
             shoal.open(source, format="folder")
+
+
+def test_pictures_of_several_suffixes_lack_nothing_and_no_advice_removes_them(
+    photos: Path, tmp_path: Path, calls: Calls
+) -> None:
+    for number in range(12):
+        (photos / "cat" / f"{number:03d}.jpg").rename(photos / "cat" / f"{number:03d}.PNG")
+    (photos / "cat" / "013.jpg").rename(photos / "cat" / "013.jpeg")
+    said = calls.json("pack", photos, tmp_path / "packed")
+    assert said["usual_fields"] == ["jpg;png;jpeg"]
+    assert said["first_without_usual_fields"] == ["README", "cat/Thumbs", "dog/Thumbs"]
+    calls.text("pack", photos, tmp_path / "again")
+    assert "jpg 27, png 12, jpeg 1 are one field by several names" in calls.complaints
+    assert '.rename(image="jpg;png;jpeg")' in calls.complaints
+    assert "--require 'jpg;png;jpeg' refuses them" in calls.complaints
+    kept = calls.json("pack", photos, tmp_path / "kept", "--require", "jpg;png;jpeg", "--on-error", "skip")
+    assert kept["num_samples"] == 40
+    names = [sample.keys() for sample in shoal.open(tmp_path / "kept").rename(image="jpg;png;jpeg")]
+    assert all("image" in each for each in names)
+
+
+def test_pictures_of_one_sample_are_fields_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(5):
+        for suffix in ("jpg", "png"):
+            (tmp_path / "data" / f"{number}.{suffix}").write_bytes(b"data")
+    (tmp_path / "data" / "9.jpg").write_bytes(b"data")
+    fields = shoal.pack.pack(tmp_path / "data", tmp_path / "packed", grouped=True).fields
+    assert fields is not None
+    assert (fields.usual, fields.first_without_usual) == (("jpg", "png"), ("9",))
+
+
+def test_a_column_that_no_sample_has_is_the_cause_also_where_errors_are_skipped(
+    photos: Path, tmp_path: Path, calls: Calls
+) -> None:
+    (photos / "README").unlink()
+    for more in ((), ("--on-error", "skip")):
+        complaint = calls.refused("pack", photos, tmp_path / "packed", "--columns", "key", *more)
+        assert "the column 'key' is 'key' of each sample, and the sample 'cat/000' has none there; " in complaint
+        assert "its fields are __key__, jpg" in complaint
+        assert "right inputs" not in complaint
+        assert ("did you mean '__key__'?" in complaint) != bool(more)
+        assert ("without --on-error skip" in complaint) == bool(more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 
 from shoal.cli import output
@@ -28,6 +29,7 @@ from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import GRACE_SECONDS, clean
 from shoal.pack.inputs.input_sources import inputs_of
+from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pack.inputs.tree_inputs import shard_suffix
 from shoal.pack.packing import Packed, PackRequest, bytes_of, pack_inputs, repeats_of
 from shoal.pack.records.output_names import check_apart
@@ -212,9 +214,22 @@ def _report(
     if packed.classes:
         record["classes"] = classes_record(packed.classes)
     emit_packed(record, summary.skipped, as_json=as_json)
-    if fields is not None and fields.num_without_usual and not as_json:
+    if fields is not None and not as_json:
+        _note_fields(fields, summary.num_samples)
+
+
+def _note_fields(fields: SampleFields, num_samples: int) -> None:
+    """Say which samples lack a usual field, and how pictures under several suffixes become one field."""
+    for field in (field for field in fields.usual if ";" in field):
+        counts = ", ".join(f"{name} {fields.counts[name]:,}" for name in field.split(";"))
         output.complain(
-            f"note: {fields.num_without_usual:,} of {counted(summary.num_samples, 'sample')} lack fields that most "
-            f"have ({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with one becomes "
-            f"lists; --require {printable(fields.usual[0])} refuses them, with --on-error skip it leaves them out"
+            f"note: {printable(counts)} are one field by several names; a batch of several becomes lists. "
+            f'.rename(image="{printable(field)}") gives them one name'
+        )
+    if fields.num_without_usual:
+        usual = printable(fields.usual[0])
+        output.complain(
+            f"note: {fields.num_without_usual:,} of {counted(num_samples, 'sample')} lack fields that most have "
+            f"({', '.join(map(printable, fields.usual))}): {without_usual_text(fields)}. A batch with one becomes "
+            f"lists; --require {shlex.quote(usual)} refuses them, with --on-error skip it leaves them out"
         )

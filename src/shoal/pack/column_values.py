@@ -22,11 +22,10 @@ def values_in(columns: Sequence[Column], sample: Sample) -> list[Any]:
             name = sample.get("__key__", sample.get("key", ""))
             said = "none" if value is None else f"a {type(value).__name__}"
             what = f"the column {column.name!r} is {column.path!r} of each sample"
-            msg = f"{what}, and the sample {name!r} has {said} there"
+            msg = f"{what}, and the sample {name!r} has {said} there; its fields are {', '.join(sample)}"
             meant = meant_path(sample, column.path)
-            hint = f"did you mean {column.name}={meant}? " if meant else did_you_mean(column.path, sample)
-            hint = hint or "numbers and texts go into the index; "
-            raise UsageError(msg, hint=f"{hint}its fields are {', '.join(sample)}")
+            hint = f"did you mean {column.name}={meant}?" if meant else did_you_mean(column.path, sample).rstrip()
+            raise UsageError(msg, hint=hint or "numbers and texts go into the index")
     return found
 
 

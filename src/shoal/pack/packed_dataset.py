@@ -113,12 +113,13 @@ def finish_groups(
     all_skipped = [*map(list, skipped), *(list(pair) for shard in shards for pair in shard.skipped)]
     if not any(group.num_samples for group in groups):
         out.discard(names)
-        why = "no sample"
+        why, hint = "no sample", "are these the right inputs?"
         if all_skipped:
             every = "the only input was" if len(all_skipped) == 1 else f"all {counted(len(all_skipped), 'input')} were"
             why = f"{every} left out, {all_skipped[0][0]!r} since {all_skipped[0][1]}"
+            hint = "without --on-error skip the first of them ends the run, and says what to do"
         msg = f"nothing was packed: {why}"
-        raise UsageError(msg, hint="are these the right inputs?")
+        raise UsageError(msg, hint=hint)
     sizes = {shard.name: shard.num_bytes for shard in shards}
     index = joined_groups(groups, names=names, versions=out.versions(sizes))
     frames = zip(names, (frame for group in groups for frame in group.metadata["frames"]), strict=True)

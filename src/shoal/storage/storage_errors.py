@@ -64,7 +64,10 @@ def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:
     """Return an error of the system as a `StorageError` that says what was tried on ``path`` and what to check."""
     what, hint = os.strerror(error.errno) if error.errno else str(error), _SYSTEM_HINTS.get(error.errno or 0, "")
     if error.errno in _ENDS_OF_LINKS and (target := link_target(path)):
-        what, hint = f"it is a link to {target}, {_ENDS_OF_LINKS[error.errno]}", "restore its target, or remove the link"
+        what, hint = (
+            f"it is a link to {target}, {_ENDS_OF_LINKS[error.errno]}",
+            "restore its target, or remove the link",
+        )
     msg = f"could not {verb} {path}: {what}"
     failure = StorageError(msg, hint=hint)
     failure.errno = error.errno

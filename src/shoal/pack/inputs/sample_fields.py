@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.decoding.audio import AUDIO_SUFFIXES
+from shoal.formats.decoding.images import IMAGE_SUFFIXES
+from shoal.formats.decoding.video import VIDEO_SUFFIXES
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.pack.shard_plan import PackPlan
@@ -26,6 +29,7 @@ CLASS_FIELDS = ("cls", "label", "class")
 """Names for the one field that does not come from a file: the class by directory."""
 
 _MOST_NAMED = 10
+_MEDIA = (IMAGE_SUFFIXES, AUDIO_SUFFIXES, VIDEO_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +44,9 @@ class FieldSets:
 class SampleFields:
     """Number of samples with each field, most frequent first, and of those without all ``usual`` fields.
 
-    ``usual`` are the fields of more than half of the samples; ``first_without_usual`` names the first ten inputs that
-    lack one.
+    ``usual`` are the fields of more than half of the samples; pictures under several suffixes are one field,
+    ``"jpg;png"``, unless a sample has two of them, and so are audio and video. ``first_without_usual`` names the first
+    ten inputs that lack one.
     """
 
     counts: Mapping[str, int]
@@ -88,11 +93,30 @@ def counted_fields(
     for fields, count in zip(found.sets, of_sets, strict=True):
         counts.update(dict.fromkeys(fields, count))
     ordered = {field: count for field, count in counts.most_common() if count}
-    usual = tuple(field for field, count in ordered.items() if 2 * count > sum(of_sets))
-    lacking = [code for code, fields in enumerate(found.sets) if not set(usual) <= set(fields)]
+    there = [fields for fields, count in zip(found.sets, of_sets, strict=True) if count]
+    usual = tuple(
+        field for field in _with_alternatives(ordered, there)
+        if 2 * sum(ordered[name] for name in field.split(";")) > sum(of_sets)
+    )  # fmt: skip
+    lacking = [code for code, fields in enumerate(found.sets) if lacking_in(fields, usual)]
     without = np.flatnonzero(np.isin(found.codes, lacking) & (left > 0))
     first = tuple(name(number) for number in without[:_MOST_NAMED].tolist())
     return SampleFields(ordered, usual, sum(of_sets[code] for code in lacking), first)
+
+
+def _with_alternatives(fields: Iterable[str], sets: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the fields, with media of one kind joined to alternatives if no sample has two of them.
+
+    >>> _with_alternatives(["jpg", "png", "json"], [("jpg", "json"), ("png", "json")])
+    ['jpg;png', 'json']
+    """
+    kind_of = {field: next((kind for kind in _MEDIA if field in kind), (field,)) for field in fields}
+    found: list[str] = []
+    for kind in dict.fromkeys(kind_of.values()):
+        alike = [field for field, own in kind_of.items() if own is kind]
+        are_apart = all(len(set(alike).intersection(own)) < 2 for own in sets)
+        found += [";".join(alike)] if are_apart else alike
+    return found
 
 
 def lacking_in(fields: Iterable[str], required: Sequence[str]) -> list[str]:
