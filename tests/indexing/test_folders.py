@@ -145,8 +145,8 @@ def test_what_cannot_be_told_is_refused(folder: Path) -> None:
     with pytest.raises(SourceError) as caught:
         shoal.open(folder)
     assert 'format="folder"' in caught.value.hint
-    (folder / "stray.png").write_bytes(b"x")
-    with pytest.raises(SourceError, match=r"stray\.png lies in no directory"):
+    (folder / "stray.jpg").write_bytes(b"x")
+    with pytest.raises(SourceError, match=r"stray\.jpg lies in no directory"):
         shoal.open(folder, format="folder")
     assert shoal.open(folder, format=Folder(labels=False)).num_samples == 13
     flat = folder / "train" / CLASSES[0]

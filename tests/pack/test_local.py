@@ -207,7 +207,7 @@ def test_the_field_that_holds_what_was_meant_is_named(tmp_path: Path) -> None:
     samples: list[dict[str, Any]] = [{"__key__": "0", "bin": b"{", "odd.json": b"[" * 100_000, "json": {"m": {"n": 3}}}]
     with pytest.raises(UsageError, match=r"the column 'n' is 'm\.n' of each sample") as refused:
         pack(samples, tmp_path / "out", columns=["n=m.n"])
-    assert refused.value.hint.startswith("did you mean n=json.m.n? ")
+    assert refused.value.hint.startswith("did you mean n=json.m.n?")
     with pytest.raises(UsageError, match="has none there"):
         pack(samples, tmp_path / "deep", columns=["n=odd.json.n"])
 

@@ -47,7 +47,9 @@ def test_what_cannot_be_looked_at_is_told_when_it_is_read(tmp_path: Path) -> Non
     os.mkfifo(files / "a" / "pipe.txt")
     os.utime(files / "a" / "000.txt", ns=(0, (1 << 63) + 1))  # of the year 2262: more nanoseconds than 63 bits hold
     for source in (files, f"{files}/a/*.txt", f"{files}/**"):
-        with pytest.raises(StorageError, match=r"circle\.txt: Too many levels of symbolic links"):
+        with pytest.raises(
+            StorageError, match=r"circle\.txt: it is a link to circle\.txt, and the links lead in a circle"
+        ):
             packed(source, tmp_path / "none")
         shutil.rmtree(tmp_path / "none")
         out = tmp_path / "out"

@@ -16,7 +16,7 @@ def tree_of_files(root: Path, count: int) -> tuple[FileTree, bytearray, list[int
         directory = root / ("many" if number % 10 else f"few{number:04d}")
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"{number:04d}.txt").write_bytes(b"%d," % number * (number % 7 + 1))
-    files = glob_files(f"{root}/*/*.txt")
+    files = glob_files(f"{root}/*/*.txt", root=str(root))
     ends = np.cumsum(files.num_bytes)
     return files, bytearray(int(ends[-1])), (ends - files.num_bytes).tolist()
 

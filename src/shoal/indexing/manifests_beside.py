@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from shoal.errors import SourceError, StorageError
 from shoal.figures import counted
+from shoal.formats.folder.class_directories import ClassDirectories, refuse_strays
 from shoal.formats.folder.reader import METADATA_NAMES, Folder, metadata_rows
 from shoal.formats.format_registry import options_of
 from shoal.formats.metadata.manifests import (
@@ -28,6 +29,7 @@ from shoal.formats.metadata.manifests import (
 )
 from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, foreign_names
 from shoal.formats.shard_format import BesideFormat, Format
+from shoal.indexing.folder_classes import classes_of_folder, given_classes
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_forbidden
@@ -144,7 +146,39 @@ def described_files(found: Source, format: Folder, store: _ManifestStore) -> Des
     if tables and (silent := names - rows.keys()):
         msg = f"{tables[0]} has no rows for {len(silent)} of {len(names)} files; the first is {min(silent)}"
         raise SourceError(msg, hint="add them, or take the table away")
-    return Described(source, format.of_files(source.names, has_rows=bool(tables)), rows=rows)
+    classes = _classes_asked(source, format, has_rows=bool(tables))
+    kept = source if classes is None else _inside_classes(source, classes)
+    return Described(kept, format.with_classes(classes), rows=rows)
+
+
+def _classes_asked(source: Source, format: Folder, *, has_rows: bool) -> ClassDirectories | None:  # noqa: A002
+    """Return the classes of a folder; None if there are to be no labels, or no file lies in a directory."""
+    if format.labels is False or (format.labels is None and has_rows):
+        return None
+    if format.classes is not None:
+        return given_classes(source.root, source.names, format.classes)
+    is_whole = source.complete or bool(source.split_names)
+    classes = classes_of_folder(source.root, source.names, is_whole=is_whole, split_names=source.split_names)
+    if classes is None and format.labels:
+        msg = f"{source.root}: no file lies in a directory that could be its class, {source.names[0]} for one"
+        raise SourceError(msg, hint="open the directory that holds those of the classes, or leave out labels=True")
+    return classes
+
+
+def _inside_classes(source: Source, classes: ClassDirectories) -> Source:
+    """Return the source without the files outside of the classes, which are logged; raises as `refuse_strays`."""
+    numbers = classes.numbers_of(source.names)
+    if -1 not in numbers:
+        return source
+    kinds = [splitext(name)[1].lower() for name in source.names]
+    outside = [pair for pair, number in zip(zip(source.names, kinds, strict=True), numbers, strict=True) if number < 0]
+    hint = "move them, or give Folder(labels=False) as format= for samples without classes"
+    inside = {kind for kind, number in zip(kinds, numbers, strict=True) if number >= 0}
+    refuse_strays(outside, inside, root=source.root, hint=hint)
+    counts = ", ".join(f"{count:,} x {kind or 'no suffix'}" for kind, count in Counter(k for _, k in outside).items())
+    _log.warning("%s: files outside of the classes are left out: %s", source.root, counts)
+    pairs = zip(source.paths, numbers, strict=True)
+    return _with_paths(source, [path for path, number in pairs if number >= 0])
 
 
 def third_party_indexes(paths: Sequence[str], format: Format, store: _ManifestStore) -> dict[str, tuple[str, int]]:  # noqa: A002

@@ -60,7 +60,8 @@ def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], st
     if directory is not None and found.kind == "directory":
         # As if the user had named this directory: with the index and the manifests in it.
         _refuse_shared_tables(found, splits)
-        return SelectedSplit(expand(join(found.root, directory), suffixes=suffixes, store=store))
+        chosen_one = expand(join(found.root, directory), suffixes=suffixes, store=store)
+        return SelectedSplit(replace(chosen_one, split_names=found.names))
     wanted = {name for split in chosen for name in splits.parts[split]}
     if len(wanted) == len(found.names) and not splits.left_out:
         return SelectedSplit(found)
@@ -68,7 +69,7 @@ def select_split(found: Source, asked: SplitLike, *, suffixes: Sequence[str], st
     shards = [shard for shard in zip(found.names, found.paths, strict=True) if shard[0] in wanted]
     names, paths = zip(*shards, strict=True)
     left_out = {join(found.root, name): keys for name, keys in splits.left_out.items() if name in wanted}
-    return SelectedSplit(replace(found, kind="list", names=names, paths=paths), left_out)
+    return SelectedSplit(replace(found, kind="list", names=names, paths=paths, split_names=found.names), left_out)
 
 
 def shards_of_split(index: Index, asked: SplitLike, *, path: str) -> list[int]:

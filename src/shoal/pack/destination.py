@@ -21,7 +21,7 @@ from shoal.formats.metadata.manifests import MANIFEST_NAME
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
 from shoal.pack.records.journal import Journal
-from shoal.pack.records.refusals import manifest_there, other_plan, refuse_shards, taken, unprotected
+from shoal.pack.records.refusals import failures_in, manifest_there, other_plan, refuse_shards, taken, unprotected
 from shoal.storage.atomic_writes import UnfinishedObject, begin_object
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.machine_locks import InheritedLock
@@ -112,7 +112,7 @@ class Output:
             which = f"{lost[0]} is" if len(lost) == 1 else f"{lost[0]} and {counted(len(lost) - 1, 'other')} are"
             msg = f"{without_secrets(self.url)}: this was finished, and {which} missing now, or of another size"
             raise UsageError(msg, hint="restore them, `shoal verify` lists all; or pack into another directory")
-        if not may_skip and (skipped := finished.metadata.get("skipped")):
+        if not may_skip and (skipped := failures_in(finished.metadata.get("skipped", ()))):
             msg = f"{without_secrets(self.url)}: there is a dataset already, made without "
             msg += counted(len(skipped), "input")
             hint = f"the first of them is {skipped[0][0]}; pack into another directory, or take it as it is"

@@ -13,7 +13,7 @@ from shoal.pack.destination import Output
 from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
 from shoal.pack.packed_dataset import Committed, PackSummary, summary_of_finished
 from shoal.pack.records.part_groups import PartGroup, merged_groups
-from shoal.pack.records.refusals import lacking
+from shoal.pack.records.refusals import failures_in, lacking
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_writer import ShardSummary
 from shoal.storage.urls import without_secrets
@@ -218,6 +218,6 @@ def _committed(job: PackJob) -> tuple[Mapping[str, Any], PackSummary]:
             job.out.journal.clear()  # of what was merged here meanwhile
         else:
             return written.metadata, summary
-    if not units.may_skip and (skipped := done.metadata["skipped"]):
+    if not units.may_skip and (skipped := failures_in(done.metadata["skipped"])):
         raise lacking(job.out.url, skipped)
     return done.metadata, summary_of_finished(job.out.url, done)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from posixpath import basename, dirname
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.folder.class_directories import ClassDirectories
 from shoal.formats.folder.reader import Folder
 from shoal.formats.tokens.token_files import Tokens, token_itemsize
 from shoal.hints import did_you_mean
@@ -38,8 +38,8 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
     if name == _SAMPLE_BYTES and index.sample_bytes is not None:
         return index.sample_bytes
     if name == _LABEL and (classes := _folder_classes(index)):
-        numbers = {word: number for number, word in enumerate(classes)}
-        each = [numbers.get(basename(dirname(shard)), -1) for shard in index.shard_names]
+        below_splits = bool(index.metadata[OPTIONS].get("below_splits"))
+        each = ClassDirectories(tuple(classes), below_splits).numbers_of(index.shard_names)
         return np.array(each, dtype=np.int64)[index.extent_shard]
     if name == _NUM_TOKENS and _has_token_counts(index) and index.sample_bytes is not None:
         itemsizes = [token_itemsize(index.shard_heads[shard]) for shard in range(index.num_shards)]

@@ -1,4 +1,4 @@
-"""Folders of single files: each file is a sample, its directory the class, and a table may add fields.
+"""Folders of single files: each file is a sample, its first directory the class, and a table may add fields.
 
 A file is a shard of one extent, so nothing is read to index it, and only its size is known. The tables are those of
 Hugging Face's folders: ``metadata.csv`` or ``metadata.jsonl`` with a column ``file_name``.
@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from posixpath import basename, dirname, join, normpath, splitext
+from posixpath import dirname, join, normpath, splitext
 from typing import Any
 from zlib import crc32
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SourceError
+from shoal.formats.folder.class_directories import ClassDirectories, class_directory
 from shoal.formats.records import CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.assembly import fingerprint
@@ -40,12 +41,14 @@ class Folder:
     """The format of a directory of single files, as ``format="folder"``; a sample is a file.
 
     It has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, if ``field``
-    is given, under that name; ``label``, the number of the file's directory among the sorted names of all such
-    directories; and the columns of its row, if a ``metadata.csv`` (texts) or ``metadata.jsonl`` lies in its directory
-    or above.
+    is given, under that name; ``label``, the number of its class, the first directory in its path; and the columns of
+    its row, if a ``metadata.csv`` (texts) or ``metadata.jsonl`` lies in its directory or above.
 
-    ``labels`` turns labels on or off; by default they are on if there is no such table and all files lie in
-    directories. ``suffixes`` are those of the files that count; by default those of images, audio, video and numpy.
+    ``labels`` turns labels on or off; by default they are on if there is no such table and files lie in directories.
+    ``classes`` are the names of the classes by number; by default the names of all directories beside each other,
+    sorted, empty ones included; of splits (``train/cat``, ``val/cat``) those of all splits. ``below_splits`` says that
+    names begin with the directory of a split, and is set where they do. ``suffixes`` are those of the files that count;
+    by default those of images, audio, video and numpy.
     """
 
     name: str = "folder"
@@ -57,32 +60,29 @@ class Folder:
         labels: bool | None = None,
         suffixes: Sequence[str] = _MEDIA,
         classes: Sequence[str] | None = None,
+        below_splits: bool = False,
     ) -> None:
         self.field, self.labels = field, labels
         self.suffixes = tuple(suffix.lower() for suffix in suffixes)
         self.classes = None if classes is None else tuple(classes)
+        self.below_splits = below_splits
         self._numbers = {name: number for number, name in enumerate(self.classes or ())}
 
     @property
     def options(self) -> dict[str, Any]:
         """Options that differ from those implied by the name of the format."""
-        usual = {"field": None, "labels": None, "suffixes": _MEDIA, "classes": None}
+        usual = {"field": None, "labels": None, "suffixes": _MEDIA, "classes": None, "below_splits": False}
         chosen = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}
 
-    def of_files(self, names: Sequence[str], *, has_rows: bool) -> Folder:
-        """Return a copy with the classes of these files, if there are to be labels.
-
-        Raises `SourceError`: a file lies in no directory, and labels are requested or other files lie in directories.
-        """
-        classes = sorted({basename(dirname(name)) for name in names})
-        wanted = not has_rows and classes != [""] if self.labels is None else self.labels
-        if wanted and "" in classes:
-            first = next(name for name in names if not dirname(name))
-            msg = f"{first} lies in no directory that could be its class, and others do"
-            raise SourceError(msg, hint="move it, or give Folder(labels=False) as format=")
-        classes_or_none = classes if wanted else self.classes
-        return Folder(field=self.field, labels=wanted, suffixes=self.suffixes, classes=classes_or_none)
+    def with_classes(self, classes: ClassDirectories | None) -> Folder:
+        """Return a copy with labels of these classes; without labels if there are none."""
+        if classes is None:
+            return Folder(field=self.field, labels=False, suffixes=self.suffixes, classes=self.classes)
+        return Folder(
+            field=self.field, labels=True, suffixes=self.suffixes,
+            classes=classes.names, below_splits=classes.below_splits,
+        )  # fmt: skip
 
     def check_rows(self, rows: Mapping[str, Mapping[str, Any]], *, path: str) -> None:
         """Raise `SourceError` if a row of the table at ``path`` has a column that would replace another field."""
@@ -111,7 +111,7 @@ class Folder:
     def _decode(self, shard: str, head: Mapping[str, Any], data: bytes) -> Sample:
         sample: Sample = {"__key__": splitext(shard)[0], self._field(shard): data}
         if self.classes is not None:
-            sample["label"] = self._numbers.get(basename(dirname(shard)), -1)
+            sample["label"] = self._numbers.get(class_directory(shard, below_splits=self.below_splits), -1)
         return {**sample, **head.get("row", {})}
 
 

@@ -13,20 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
+from shoal.formats.folder.class_directories import KIND_OF_SPLIT, SPLIT_WORD, directory_of_split, kind_in
 from shoal.hints import pip_install
 from shoal.index.shard_scan import Buffer
 
 DATASET_DICT = "dataset_dict.json"
 ENERGON_SPLITS = (".nv-meta/split.yaml", ".nv-meta/split.json")
 
-_KINDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-_KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words}
-# A word counts if separators or digits surround it, as in `coco-train-0000.tar`, not inside another, as in `latest`.
-_WORD = re.compile(rf"(?:^|[-._ 0-9/])({'|'.join(_KIND_OF)})(?=$|[-._ 0-9/])", re.IGNORECASE)
 _PUSHED = re.compile(r"^([\w.]+)-\d{5,}-of-\d{5,}[-.]")
 
 
@@ -52,14 +45,14 @@ class Splits:
     @property
     def must_be_chosen(self) -> bool:
         """True if reading all shards would mix splits; those implied by names must be of several kinds."""
-        return len(self.filled if self.is_declared else {_kind_in(name) or name for name in self.filled}) > 1
+        return len(self.filled if self.is_declared else {kind_in(name) or name for name in self.filled}) > 1
 
     def named(self, asked: str) -> str | None:
         """Return the split of this name, else the only one of its kind, as ``val`` for "validation"; else None."""
         if asked in self.parts:
             return asked
-        kind = _KIND_OF.get(asked.lower())
-        alike = [name for name in self.parts if kind is not None and _kind_in(name) == kind]
+        kind = KIND_OF_SPLIT.get(asked.lower())
+        alike = [name for name in self.parts if kind is not None and kind_in(name) == kind]
         return alike[0] if len(alike) == 1 else None
 
     def __str__(self) -> str:
@@ -77,7 +70,7 @@ def splits_in_names(names: Sequence[str]) -> Splits | None:
     'train (1 file), extra (1 file)'
     >>> splits_in_names(["latest.tar", "trainer.tar"])
     """
-    by_directory = [_directory_of_split(name) for name in names]
+    by_directory = [directory_of_split(name) for name in names]
     if any(by_directory):
         parts = _grouped(names, [path.rpartition("/")[2] for path in by_directory])
         paths = {path.rpartition("/")[2]: path for path in by_directory if path}
@@ -87,7 +80,7 @@ def splits_in_names(names: Sequence[str]) -> Splits | None:
         }
         return Splits("directories", parts, directories=alone)
     files = [name.rpartition("/")[2] for name in names]
-    words = [match[1] if (match := _WORD.search(file)) else "" for file in files]
+    words = [match[1] if (match := SPLIT_WORD.search(file)) else "" for file in files]
     if not any(words):
         return None
     pushed = [_PUSHED.match(file) for file in files]
@@ -151,18 +144,6 @@ def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, 
             msg = f"{path}: exclude has {text!r}, which is neither a shard nor a sample of one"
             raise SourceError(msg, hint="write shards/000.tar, or shards/000.tar/KEY")
     return {shard: frozenset(keys) for shard, keys in found.items()}
-
-
-def _directory_of_split(name: str) -> str:
-    """Return the path up to the first directory named after a split; empty if there is none."""
-    parts = name.split("/")[:-1]
-    depth = next((depth for depth, part in enumerate(parts, 1) if _kind_in(part)), 0)
-    return "/".join(parts[:depth])
-
-
-def _kind_in(text: str) -> str | None:
-    match = _WORD.search(text)
-    return _KIND_OF[match[1].lower()] if match else None
 
 
 def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.folder.class_directories import ClassDirectories
 
 
 def is_tar(format_name: str) -> bool:
@@ -20,23 +21,9 @@ def class_field(format_name: str) -> str:
     return "cls" if is_tar(format_name) else "label"
 
 
-def class_codes(
-    directories: Sequence[str], *, labelled: bool | None, key_in: Callable[[int], str]
-) -> tuple[NDArray[np.int32] | None, tuple[str, ...]]:
-    """Return the class of each directory, the first part of its path, as a code; and the names of the classes.
-
-    None if ``labelled`` is False, or None and a directory is "". Raises `UsageError` if it is True then, with the key
-    that ``key_in`` returns for the number of such a directory.
-    """
-    found = [directory.partition("/")[0] for directory in directories]
-    if labelled is False or (labelled is None and "" in found):
-        return None, ()
-    if "" in found:
-        msg = f"the sample {key_in(found.index(''))!r} lies in no directory that could be its class"
-        raise UsageError(msg, hint="leave out labels with --no-label, or move it into a directory")
-    classes = tuple(sorted(set(found)))
-    codes = {name: code for code, name in enumerate(classes)}
-    return np.array([codes[name] for name in found], dtype=np.int32), classes
+def class_codes(directories: Sequence[str], classes: ClassDirectories | None) -> NDArray[np.int32] | None:
+    """Return the class of each directory, which is empty or ends with a slash, as a code; None without classes."""
+    return None if classes is None else np.array(classes.numbers_of(directories), dtype=np.int32)
 
 
 def labels_of(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.folder.class_directories import ClassDirectories
 from shoal.hints import did_you_mean
 from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
@@ -169,16 +170,15 @@ def file_inputs(
     *,
     format: str,  # noqa: A002  # the word of the public interface
     grouped: bool = False,
-    labelled: bool | None = None,
+    classes: ClassDirectories | None = None,
     left_out: tuple[tuple[str, str], ...] = (),
     distinct: bool = False,
 ) -> _FileInputs:
     """Make inputs from files: one sample each, or if ``grouped``, one per group of names equal up to their first dot.
 
-    ``labelled`` takes the first directory of a name as the class of its sample; None does so if all names have one.
-    ``left_out`` are files that were excluded from packing. If ``distinct`` and ``grouped``, no duplicates are counted,
-    as files of equal names are one sample. Raises `UsageError` if there are none, or if two would have the same name in
-    a shard.
+    All files lie in ``classes`` if these are given. ``left_out`` are files that were excluded from packing. If
+    ``distinct`` and ``grouped``, no duplicates are counted, as files of equal names are one sample. Raises `UsageError`
+    if there are none, or if two would have the same name in a shard.
     """
     if not files.names:
         msg = f"{files.root}: there are no files to pack"
@@ -193,11 +193,11 @@ def file_inputs(
     starts = [i for i in range(len(keys)) if not grouped or i == 0 or keys[i] != keys[i - 1]]
     first_file = np.array([*starts, len(keys)], dtype=np.int64)
     keys = [keys[start] for start in starts]
-    directories = [key.rpartition("/")[0] for key in keys]
-    label, classes = class_codes(directories, labelled=labelled, key_in=keys.__getitem__)
+    label = class_codes(keys, classes)
     refuse_taken(files.names, fields, fields_beside(format, labelled=label is not None, grouped=grouped))
     return _FileInputs(
-        files, format, keys, fields, first_file, label, classes, grouped=grouped, left_out=left_out,
+        files, format, keys, fields, first_file, label, () if classes is None else classes.names, grouped=grouped,
+        left_out=left_out,
         duplicates=Duplicates("key", 0, ()) if distinct else None,
     )  # fmt: skip
 
@@ -251,7 +251,7 @@ def manifest_inputs(
     extra = [dict(zip(others, values, strict=True)) for values in zip(*columns, strict=True)]
     files = stat_files(root, paths)
     named = list(map(_name_in_keys, paths))
-    keyed = file_inputs(FileList(root, named, files.num_bytes, files.modified_ns), format=format, labelled=False)
+    keyed = file_inputs(FileList(root, named, files.num_bytes, files.modified_ns), format=format)
     refuse_taken(paths, keyed.fields, fields_beside(format, extra=bool(others)))
     return replace(keyed, files=files, extra=extra, duplicates=duplicates)
 

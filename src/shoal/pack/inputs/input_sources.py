@@ -15,6 +15,7 @@ from shoal.pack.inputs.dedup_pass import without_equal_contents
 from shoal.pack.inputs.duplicates import Dedup, check_dedup
 from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, file_inputs, manifest_inputs
 from shoal.pack.inputs.file_samples import grouped_name, name_of
+from shoal.pack.inputs.files_in_classes import inside_classes
 from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.sample_fields import CLASS_FIELDS, chosen_files
@@ -24,7 +25,7 @@ from shoal.pack.jobs import Progress
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.small_files import FileList, FileTree, glob_files
-from shoal.storage.sources.local_patterns import local_path
+from shoal.storage.sources.local_patterns import fixed_directory, local_path
 from shoal.storage.urls import scheme_of, without_secrets
 
 _log = logging.getLogger("shoal")
@@ -98,7 +99,7 @@ def _inputs_of(
         _warn_of_splits(path, files)
     elif glob.has_magic(str(path)):
         _refuse_for(f"{path} is a glob", of_manifests)
-        files = glob_files(str(path))
+        files = glob_files(str(path), root=fixed_directory(str(path)))
     else:
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
@@ -107,17 +108,15 @@ def _inputs_of(
         named, skips = grouped_name if grouped else name_of, on_error == "skip"
         numbers, left_out = chosen_files(files.names(), require, named=named, grouped=grouped, skips=skips)
         files = files.take(numbers)
-    if grouped:
-        listed = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
-        inputs: InputTable = file_inputs(
-            listed, format=format, grouped=True, labelled=labelled, left_out=left_out, distinct=distinct
-        )
-    else:
-        inputs = tree_inputs(files, format=format, labelled=labelled, left_out=left_out, distinct=distinct)
-    if inputs.class_field is None and (asked := [name for name in require if name in CLASS_FIELDS]):
-        msg = f"--require {asked[0]} asks for classes, and there are no classes: not all files lie in directories"
-        raise UsageError(msg, hint="--label names one that does not; a suffix in --require leaves out other files")
-    return inputs
+    files, classes, outside = inside_classes(files, labelled=labelled, is_whole=path.is_dir(), skips=on_error == "skip")
+    if classes is None and (asked := [name for name in require if name in CLASS_FIELDS]):
+        msg = f"--require {asked[0]} asks for classes, and there are no classes: no file lies in a directory"
+        raise UsageError(msg, hint="leave it out, or name the directory that holds those of the classes")
+    left_out += outside
+    if not grouped:
+        return tree_inputs(files, format=format, classes=classes, left_out=left_out, distinct=distinct)
+    listed = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
+    return file_inputs(listed, format=format, grouped=True, classes=classes, left_out=left_out, distinct=distinct)
 
 
 def _warn_of_splits(path: Path, files: FileTree) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.folder.class_directories import ClassDirectories
 from shoal.formats.shard_format import Sample
 from shoal.formats.tar.member_blocks import laid_out
 from shoal.formats.tar.writer import is_safe_name
@@ -167,11 +168,11 @@ def tree_inputs(
     files: FileTree,
     *,
     format: str,  # noqa: A002  # the word of the public interface
-    labelled: bool | None = None,
+    classes: ClassDirectories | None = None,
     left_out: tuple[tuple[str, str], ...] = (),
     distinct: bool = False,
 ) -> _TreeInputs:
-    """Make inputs from files, one per sample; the first directory of a name is the class of its sample.
+    """Make inputs from files, one per sample, all of which lie in ``classes`` if these are given.
 
     ``left_out`` are files that were excluded from packing. If ``distinct``, files with the key of an earlier one are
     left out. Raises `UsageError` if there are none, or if two would have the same name in a shard.
@@ -188,18 +189,14 @@ def tree_inputs(
             files, duplicates = files.take(found.kept), found.told("key", names.__getitem__)
         else:
             refuse_collisions(names, keys, None)
-
-    def key_in(run: int) -> str:
-        return name_of(_name(files, int(files.first_file[run])))[0]
-
-    label, classes = class_codes(files.directories, labelled=labelled, key_in=key_in)
+    label = class_codes(files.directories, classes)
     if label is not None:
         label = np.repeat(label, np.diff(files.first_file))
     beside, joined = fields_beside(format, labelled=label is not None), files.joined.lower()
     if any(f".{field}\0".encode() in joined for field in beside):
         names = files.names()
         refuse_taken(names, [name_of(name)[1] for name in names], beside)
-    return _TreeInputs(files, format, label, classes, left_out, duplicates)
+    return _TreeInputs(files, format, label, () if classes is None else classes.names, left_out, duplicates)
 
 
 def _name(files: FileTree, number: int) -> str:

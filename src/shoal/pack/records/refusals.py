@@ -13,6 +13,9 @@ from shoal.formats.metadata.manifests import MANIFEST_NAME
 from shoal.storage.sources.shard_selection import PACKING
 from shoal.storage.urls import without_secrets
 
+OUTSIDE = "it lies outside of the directories that are classes"
+"""The reason why a file beside the classes is left out, which needs no permission."""
+
 _DIGEST = re.compile(r"[0-9a-f]{16,}")  # shows that values differ, and means nothing to people
 
 
@@ -60,6 +63,11 @@ def taken(url: str) -> UsageError:
     """Return the error of a job that is no longer the one that may write."""
     msg = f"{without_secrets(url)}: another job has taken this destination, or this one was removed from it"
     return UsageError(msg, hint="plan the job again; a job that another has replaced changes nothing here")
+
+
+def failures_in(skipped: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return name and reason of the inputs that only ``on_error="skip"`` leaves out."""
+    return [pair for pair in skipped if pair[1] != OUTSIDE]
 
 
 def lacking(path: str, skipped: Sequence[Sequence[str]]) -> UsageError:

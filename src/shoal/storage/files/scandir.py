@@ -66,6 +66,12 @@ def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]
     return directory, len(files), joined, sizes, times, inside, identity
 
 
+def directories_in(path: str) -> list[str]:
+    """Return the names of the directories in a directory, sorted, without hidden ones; links are followed."""
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.name[0] != "." and entry.is_dir())
+
+
 def wrap_int64(modified_ns: int) -> int:
     """Return a time wrapped to int64, still good for comparison: times from the year 2263 on wrap around.
 

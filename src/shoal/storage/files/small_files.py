@@ -132,14 +132,13 @@ def stat_files(root: str, names: Sequence[str]) -> FileList:
     return FileList(root, names, num_bytes, modified_ns)
 
 
-def glob_files(pattern: str) -> FileTree:
-    """Return the files, at least one, that a glob matches (``**``: any directories), below their common directory."""
+def glob_files(pattern: str, *, root: str) -> FileTree:
+    """Return the files, at least one, that a glob matches (``**``: any directories), with names below ``root``."""
     # Keep matches that are neither file nor directory: they are an error, or left out and listed.
     found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
     if not found:
         msg = f"{pattern}: matches no files"
         raise SourceError(msg, hint="** matches any directories, as in 'photos/**/*.jpg'")
-    root = os.path.commonpath([os.path.dirname(path) for path in found])
     files = stat_files(root, [os.path.relpath(path, root).replace(os.sep, "/") for path in found])
     runs = []
     for directory, names in groupby(files.names, key=lambda name: name[: name.rfind("/") + 1]):

@@ -39,9 +39,9 @@ def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
         return NamedFiles(kind, os.path.dirname(path), [path])
     rest = _after_literal(pattern)
     if has_braces(rest):
-        return NamedFiles("braces", _fixed_directory(pattern), _members(pattern, suffixes))
+        return NamedFiles("braces", fixed_directory(pattern), _members(pattern, suffixes))
     if glob.has_magic(rest):
-        return NamedFiles("glob", _fixed_directory(pattern), _matches(pattern))
+        return NamedFiles("glob", fixed_directory(pattern), _matches(pattern))
     msg = f"{text}: there is no such file or directory"
     raise SourceError(msg, hint=_what_is_there(path))
 
@@ -127,10 +127,10 @@ def _matches(pattern: str) -> list[str]:
         msg = f"{pattern}: matches {len(found)} directories and no shards"
         raise SourceError(msg, hint=f"for the files below them, write {os.path.join(pattern, '**', '*')} with a suffix")
     msg = f"{pattern}: matches nothing"
-    raise SourceError(msg, hint=_what_is_there(os.path.join(_fixed_directory(pattern), os.path.basename(pattern))))
+    raise SourceError(msg, hint=_what_is_there(os.path.join(fixed_directory(pattern), os.path.basename(pattern))))
 
 
-def _fixed_directory(pattern: str) -> str:
+def fixed_directory(pattern: str) -> str:
     """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
     rest = _after_literal(pattern)
     fixed = pattern[: len(pattern) - len(rest)] + re.split(r"[*?\[{]", rest, maxsplit=1)[0]

@@ -41,7 +41,8 @@ class Source:
     ``asked`` is the source as it was written. ``root`` is the absolute directory that holds all of them, as far as the
     text of the source tells, so that it does not move when files come and go. ``names`` are relative to it, with "/"
     between parts and never ".."; ``paths`` are absolute. Of kind "index", the one name is that of an index file.
-    ``complete`` says that all the shards of ``root`` were asked for, not some of them by name.
+    ``complete`` says that all the shards of ``root`` were asked for, not some of them by name. If splits were chosen,
+    ``split_names`` are the names of the files of all splits, relative to the directory that holds them.
     """
 
     kind: SourceKind
@@ -49,6 +50,7 @@ class Source:
     root: str
     names: tuple[str, ...]
     paths: tuple[str, ...]
+    split_names: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:

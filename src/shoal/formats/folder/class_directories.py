@@ -1,0 +1,99 @@
+"""Directories that are classes or splits, told by their names alone.
+
+A class is the first directory below the root, as in torchvision's ``ImageFolder``. Where the directories of splits lie
+between (``train/cat``, ``val/cat``), it is the first one below a split.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from shoal.errors import SourceError
+from shoal.figures import counted
+
+_KINDS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+
+KIND_OF_SPLIT = {word: kind for kind, words in _KINDS.items() for word in words}
+"""The kind of split that each word names."""
+
+SPLIT_WORD = re.compile(rf"(?:^|[-._ 0-9/])({'|'.join(KIND_OF_SPLIT)})(?=$|[-._ 0-9/])", re.IGNORECASE)
+"""A word counts if separators or digits surround it, as in `coco-train-0000.tar`, not inside another (`latest`)."""
+
+
+def kind_in(text: str) -> str | None:
+    """Return the kind of split that a word of the text names; None if there is none.
+
+    >>> kind_in("imagenet-val"), kind_in("latest")
+    ('validation', None)
+    """
+    match = SPLIT_WORD.search(text)
+    return KIND_OF_SPLIT[match[1].lower()] if match else None
+
+
+def directory_of_split(name: str) -> str:
+    """Return the path up to the first directory named after a split; empty if there is none.
+
+    >>> directory_of_split("images/train/cat/1.jpg"), directory_of_split("cat/train.jpg")
+    ('images/train', '')
+    """
+    parts = name.split("/")[:-1]
+    depth = next((depth for depth, part in enumerate(parts, 1) if kind_in(part)), 0)
+    return "/".join(parts[:depth])
+
+
+def class_directory(name: str, *, below_splits: bool = False) -> str:
+    """Return the directory in the name of a file that is its class; empty if the file lies in none.
+
+    >>> class_directory("cat/2020/1.jpg"), class_directory("train/cat/1.jpg", below_splits=True)
+    ('cat', 'cat')
+    """
+    if below_splits:
+        split = directory_of_split(name)
+        name = name[len(split) + 1 :] if split else ""
+    first, slash, _ = name.partition("/")
+    return first if slash else ""
+
+
+def lie_below_splits(names: Iterable[str]) -> bool:
+    """Return True if classes lie in the directories of splits: of several kinds, or of one that holds all files.
+
+    A class named "train" beside others is no split, nor are directories of splits that hold the files themselves.
+
+    >>> lie_below_splits(["train/cat/1.jpg", "val/cat/1.jpg"]), lie_below_splits(["train/1.jpg", "cat/1.jpg"])
+    (True, False)
+    """
+    splits = {name: directory_of_split(name) for name in names}
+    kinds = {kind_in(split.rpartition("/")[2]) for split in splits.values()}
+    is_deeper = any(split and "/" in name[len(split) + 1 :] for name, split in splits.items())
+    return is_deeper and (len(kinds - {None}) > 1 or None not in kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDirectories:
+    """The names of classes, sorted, by their numbers; they lie in the directories of splits if ``below_splits``."""
+
+    names: tuple[str, ...]
+    below_splits: bool = False
+
+    def numbers_of(self, names: Iterable[str]) -> list[int]:
+        """Return the number of the class of each file; -1 if it lies outside of the classes."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        return [numbers.get(class_directory(name, below_splits=self.below_splits), -1) for name in names]
+
+
+def refuse_strays(outside: Iterable[tuple[str, str]], kinds_inside: Collection[str], *, root: str, hint: str) -> None:
+    """Raise `SourceError` if a file outside of the classes is of a kind that others in them are: names and kinds.
+
+    Files of other kinds (a list of the classes, a README) are no data beside classes, and are left out.
+    """
+    if strays := [name for name, kind in outside if kind in kinds_inside]:
+        lie = f"{strays[0]} lies" if len(strays) == 1 else f"{counted(len(strays), 'file')} lie"
+        first = "" if len(strays) == 1 else f" ({strays[0]} is the first)"
+        msg = f"{root}: {lie} in no directory that could be a class{first}, and other files do"
+        raise SourceError(msg, hint=hint)
