@@ -130,3 +130,32 @@ def test_what_is_left_out_or_done_already_is_said(calls: Calls, tmp_path: Path, 
     assert "0.0/s" not in again
     (tmp_path / "a.jsonl").write_text('{"body": "the quick"}\n')
     assert "--text-field" in calls.refused("pack", tmp_path / "a.jsonl", tmp_path / "c", "--tokenize", tokenizer)
+
+
+def test_files_of_other_suffixes_are_counted_and_taken_by_a_glob(calls: Calls, tmp_path: Path, tokenizer: Path) -> None:
+    write(tmp_path / "raw", "file")
+    for number, text in enumerate(DOCUMENTS[:7]):
+        (tmp_path / "raw" / f"{number}.md").write_text(text)
+    (tmp_path / "raw" / "LICENSE").write_text("none")
+    said = calls.json("pack", tmp_path / "raw", tmp_path / "texts", "--tokenize", tokenizer)
+    assert (said["num_samples"], said["left_out"]) == (len(DOCUMENTS), {".md": 7, "LICENSE": 1})
+    calls.text("pack", tmp_path / "raw", tmp_path / "again", "--tokenize", tokenizer)
+    assert "note: left out by their suffixes: 7 x .md, 1 x LICENSE; a glob names them" in calls.complaints
+    expected = [shoal.open(tmp_path / "texts")[number]["tokens"].tolist() for number in range(7)]
+    pages = tmp_path / "raw" / "**" / "*.md"
+    for number, words in enumerate(((), ("--documents", "file"))):
+        said = calls.json("pack", pages, tmp_path / f"pages{number}", "--tokenize", tokenizer, *words)
+        assert (said["num_samples"], said.get("left_out")) == (7, None)
+        assert [sample["tokens"].tolist() for sample in shoal.open(tmp_path / f"pages{number}")] == expected
+    said = calls.json("pack", pages, tmp_path / "lines", "--tokenize", tokenizer, "--documents", "line")
+    assert said["num_samples"] == sum(len(text.splitlines()) for text in DOCUMENTS[:7])
+    both = calls.json("pack", tmp_path / "raw" / "**" / "*.{md,txt}", tmp_path / "both", "--tokenize", tokenizer)
+    assert both["num_samples"] == 67
+
+
+def test_a_directory_of_other_texts_says_how_to_have_them(calls: Calls, tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.md").write_text("text")
+    complaint = calls.refused("pack", tmp_path / "raw", tmp_path / "texts", "--tokenize", tokenizer)
+    assert "found 1 x .md" in complaint
+    assert "'DIR/**/*.md'" in complaint

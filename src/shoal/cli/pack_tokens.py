@@ -29,12 +29,15 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tokens")
     text = (
         "pack the tokens of texts, in mds unless --format says otherwise; a tokenizer.json, as the tokenizers library "
-        "saves it. SRC are then shards (JSON Lines, Parquet and others), or plain text (.txt)"
+        "saves it. SRC are then shards (JSON Lines, Parquet and others), or plain text (.txt, or what a glob names)"
     )
     group.add_argument("--tokenize", metavar="FILE", help=text)
     text = "field of the text (default: text)"
     group.add_argument("--text-field", metavar="NAME", default="text", help=text)
-    text = "what is a document in plain text: a file (default), or a line that is not empty"
+    text = (
+        "SRC is plain text, of any suffix if a glob names it ('DIR/**/*.md'), and a document is a file (default), or a "
+        "line that is not empty"
+    )
     group.add_argument("--documents", choices=("file", "line"), help=text)
 
 

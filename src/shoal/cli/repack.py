@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from shoal.cli import output
+from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.engine_options import Engine, add_engine_arguments, engine_of
@@ -153,6 +154,10 @@ def repack_and_report(
         elapsed_seconds=time.monotonic() - began_seconds,
         engine=engine,
     )
+    if opened.left_out:
+        record["left_out"] = dict(opened.left_out)
+        counts = ", ".join(f"{count:,} x {printable(suffix)}" for suffix, count in opened.left_out.items())
+        output.complain(f"note: left out by their suffixes: {counts}; a glob names them")
     if num_empty := opened.index.notes.get("empty_files", 0):
         output.complain(f"note: left out {counted(num_empty, 'empty file')}")
     if summary.num_renamed:

@@ -127,6 +127,9 @@ def find_source(
             msg = f"{found.asked}: the source is an index, and index={given} is another"
             raise SourceError(msg, hint="give the shards as the source, or leave out index=")
         return _Opening(found, store, format, directory).beside_index(split)
+    if found.left_out:
+        counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in found.left_out.items())
+        _log.info("%s: left out, as they are no shards by their suffixes: %s", found.asked, counts)
     selected = select_split(found, split, suffixes=wanted_suffixes(format), store=store)
     what = described_shards(selected.source, format, store)
     found = what.source
@@ -208,7 +211,7 @@ class _Opening:
 
     def opened(self, index: Index, paths: Sequence[str], chosen: Format, index_path: str | None) -> Opened:
         check = ShardCheck(index, tuple(paths), store=self.store, format=chosen, cache_dir=self.cache_dir)
-        return Opened(self.store, index, tuple(paths), chosen, index_path, check)
+        return Opened(self.store, index, tuple(paths), chosen, index_path, check, left_out=self.found.left_out)
 
     def with_index(self, known: Index, index_path: str) -> Opened:
         """Open shards with an index of them and perhaps of others."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from shoal.errors import UsageError
@@ -23,7 +24,8 @@ class Opened:
     ``paths`` has the full path of every shard of ``index``, in its order. ``index_path`` is the file that the index
     came from or was cached in; None if there is none. ``check`` must be called before a shard is first used.
     ``cache`` is where this machine caches the bytes it reads. ``stored`` are the samples that take part if the
-    dataset's own splits exclude some; None for all.
+    dataset's own splits exclude some; None for all. ``left_out`` counts by suffix the files of the directory that are
+    no shards.
     """
 
     store: Store
@@ -34,6 +36,7 @@ class Opened:
     check: ShardCheck
     cache: ChunkCache | None = None
     stored: Runs | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[Opened, ...]:

@@ -33,7 +33,7 @@ def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
     pattern = os.path.expanduser(local_path(text))
     path = os.path.abspath(pattern)
     if os.path.isdir(path):
-        return NamedFiles("directory", path, _below(path, suffixes))
+        return _below(path, suffixes)
     if os.path.lexists(path):
         kind: SourceKind = "index" if path.endswith(INDEX_SUFFIX) else "file"
         return NamedFiles(kind, os.path.dirname(path), [path])
@@ -58,7 +58,7 @@ def local_path(text: str) -> str:
     return unquote(text[len("file:") :].removeprefix("//").removeprefix("localhost"))
 
 
-def _below(directory: str, suffixes: Sequence[str]) -> list[str]:
+def _below(directory: str, suffixes: Sequence[str]) -> NamedFiles:
     found = []
     for folder, directories, files in os.walk(directory, followlinks=True, onerror=_cannot_list):
         for name in directories:
@@ -102,7 +102,7 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
         member = front + end
         path = os.path.abspath(member)
         if os.path.isdir(path):
-            paths.extend(_below(path, suffixes))
+            paths.extend(_below(path, suffixes).paths)
         elif os.path.lexists(path):  # opening it is an error if it is a link that leads nowhere
             paths.append(path)
         elif glob.has_magic(_after_literal(member)):

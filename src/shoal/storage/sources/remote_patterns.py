@@ -94,7 +94,7 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
         raise SourceError(msg, hint=hint)
     below = [info.path for info in store.list(directory)]
     if below:
-        return NamedFiles("directory", directory, select_shards(directory, below, suffixes))
+        return select_shards(directory, below, suffixes)
     if store.find(path) is not None:
         return NamedFiles("file", parent(path), [path])
     msg = f"{path}: there is no such object, and nothing below it"

@@ -7,8 +7,8 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
@@ -34,11 +34,15 @@ SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """The files that a pattern names, and the directory that its fixed part names."""
+    """The files that a pattern names, and the directory that its fixed part names.
+
+    ``left_out`` counts by suffix the files below a directory that are no shards.
+    """
 
     kind: SourceKind
     root: str
     paths: list[str]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 _COMPRESSED = (".gz", ".zlib", ".bz2", ".xz", ".zst", ".zstd", ".br", ".snappy")
@@ -57,8 +61,8 @@ def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
     return lowered.endswith(wanted) or ("-of-" in lowered and _NUMBERED.sub("", lowered).endswith(wanted))
 
 
-def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> list[str]:
-    """Return those of the files below ``directory`` that are shards, sorted.
+def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> NamedFiles:
+    """Return those of the files below ``directory`` that are shards, sorted, and counts of the others.
 
     Shards of which the name, or the name of a directory, begins with "." or "_" are left out, and a warning counts
     them: so do the tools that write such names. ``_year=2024`` is a partition. Where each file is a sample, only "."
@@ -86,11 +90,12 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
         # A user who asked for a folder already learns how to include the files that are there.
         kind = next((kind for kind, _ in others.most_common() if kind.startswith(".")), "")
-        hint = f'format=shoal.formats.Folder(suffixes=["{kind}"]) takes {kind} files, each as a sample'
+        hint = f'format=shoal.formats.Folder(suffixes=["{kind}"]) takes {kind} files, each as a sample; so does a glob'
         raise SourceError(msg, hint=hint if kind and "metadata.csv" in suffixes else _HINT)
     if hidden:
         _warn_of_hidden(directory, len(hidden), min(hidden))
-    return sorted([path for path in wanted if not _CACHE_OF_DATASETS.search(path)] or wanted)
+    shards = sorted([path for path in wanted if not _CACHE_OF_DATASETS.search(path)] or wanted)
+    return NamedFiles("directory", directory, shards, dict(others.most_common()))
 
 
 @lru_cache(maxsize=256)

@@ -6,8 +6,8 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from shoal.errors import SourceError, UsageError
 from shoal.storage.sources.local_patterns import local_files
@@ -42,7 +42,8 @@ class Source:
     text of the source tells, so that it does not move when files come and go. ``names`` are relative to it, with "/"
     between parts and never ".."; ``paths`` are absolute. Of kind "index", the one name is that of an index file.
     ``complete`` says that all the shards of ``root`` were asked for, not some of them by name. If splits were chosen,
-    ``split_names`` are the names of the files of all splits, relative to the directory that holds them.
+    ``split_names`` are the names of the files of all splits, relative to the directory that holds them. ``left_out``
+    counts by suffix the files of directories that are no shards.
     """
 
     kind: SourceKind
@@ -51,6 +52,7 @@ class Source:
     names: tuple[str, ...]
     paths: tuple[str, ...]
     split_names: tuple[str, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -186,7 +188,10 @@ def _joined(found: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
         msg = f"{asked}: names {len(twice)} of {len(paths) - len(twice)} files more than once; the first is {twice[0]}"
         raise SourceError(msg, hint="name each file once: a sample is delivered exactly once per epoch")
     names = tuple(relative(path, root) for path in paths)
-    return Source(kind=kind, asked=asked, root=root, names=names, paths=tuple(paths))
+    left_out = Counter[str]()
+    for each in found:
+        left_out.update(each.left_out)
+    return Source(kind=kind, asked=asked, root=root, names=names, paths=tuple(paths), left_out=dict(left_out))
 
 
 def _with_both_slashes(text: str) -> str:
