@@ -185,13 +185,13 @@ def test_columns_are_not_dropped_unless_that_is_meant(
     index = tmp_path / "out" / "shoal.index"
     before = index.read_bytes()
     said = calls.refused("index", tmp_path / "out", "--checksum")
-    assert "has the columns length, label" in said
+    assert "has the columns length, cls" in said
     assert f"--output FILE writes an index without them elsewhere, or here: {index}" in said
     assert index.read_bytes() == before
     calls.text("index", tmp_path / "out", "--output", tmp_path / "plain.index")
     assert calls.complaints == ""
     calls.text("index", tmp_path / "out", "--output", index, "--checksum")
-    assert "had the columns length, label, record_crc32, and this one has not" in calls.complaints
+    assert "had the columns length, cls, record_crc32, and this one has not" in calls.complaints
     assert len(shoal.open(tmp_path / "out")) == 3
 
 

@@ -154,11 +154,11 @@ def test_columns_and_what_their_numbers_mean(tmp_path: Path, calls: Calls) -> No
     shoal.pack.pack(tmp_path / "files", tmp_path / "shards", columns=["length"])
     said = calls.json("info", tmp_path / "shards")["index"]["columns"]
     assert said["length"] == {"type": "int64"}
-    assert said["label"]["num_texts"] == 12
-    assert said["label"]["texts"] == sorted(f"class {number}" for number in range(12))[:10]
+    assert said["cls"]["num_texts"] == 12
+    assert said["cls"]["texts"] == sorted(f"class {number}" for number in range(12))[:10]
     text = calls.text("info", tmp_path / "shards")
-    assert "length (int64); label (int64, 12 texts: class 0, class 1, class 10, " in text
-    chosen = shoal.open(tmp_path / "shards").select(label=said["label"]["texts"][1])
+    assert "length (int64); cls (int64, 12 texts: class 0, class 1, class 10, " in text
+    chosen = shoal.open(tmp_path / "shards").select(cls=said["cls"]["texts"][1])
     assert [sample["txt"] for sample in chosen.decode()] == ["class 1"]
 
 

@@ -41,7 +41,7 @@ def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys:
         tmp_path / "out",
         "--shuffle",
         "--balance",
-        "label",
+        "cls",
         "--columns",
         "length,bytes=length",
     ]
@@ -115,7 +115,7 @@ def test_classes_are_told_as_they_were_promised_and_written(
         tmp_path / "in",
         tmp_path / "out",
         "--balance",
-        "label",
+        "cls",
         "--shuffle",
         "--on-error",
         "skip",
@@ -131,7 +131,7 @@ def test_classes_are_told_as_they_were_promised_and_written(
         zebra,
     ]
     assert (said["num_samples"], said["num_skipped"]) == (168, 12)
-    assert shoal.open(tmp_path / "out").select(label="zebra").num_samples == 48
+    assert shoal.open(tmp_path / "out").select(cls="zebra").num_samples == 48
     # All of it is known to who asks again, and nobody works.
     _, again, _ = run(capsys, *words, "--json")
     assert (again["classes"], again["skipped"], again["num_skipped"]) == (said["classes"], said["skipped"], 12)
@@ -148,14 +148,14 @@ def test_classes_are_told_as_they_were_promised_and_written(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--oversample", "zebra=2", "--balance", "label"], "give one of them"),
+        (["--oversample", "zebra=2", "--balance", "cls"], "give one of them"),
         (["--oversample", "zebra"], "class=times"),
         (["--oversample", "zebra=2", "--oversample", "zebra=3"], "say it once"),
         (["--oversample", "lion=2"], "no input is of the class 'lion'"),
         (["--format", "zip"], "no format 'zip' to write"),
         (["--shard-bytes", "many"], "--shard-bytes"),
         (["--columns", "nothing"], "'nothing'"),
-        (["--no-label", "--balance", "label"], "no 'label'"),
+        (["--no-label", "--balance", "cls"], "no 'cls'"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused(

@@ -52,7 +52,7 @@ def test_each_file_is_a_sample_with_the_class_of_its_directory(folder: Path) -> 
     ds = shoal.open(folder, format="folder")
     found = samples(ds)
     assert [sample["jpg"] for sample in found] == [b"%d.%d" % (c, n) for c in range(3) for n in range(4)]
-    assert [sample["label"] for sample in found] == [label for label in range(3) for _ in range(4)]
+    assert [sample["cls"] for sample in found] == [label for label in range(3) for _ in range(4)]
     assert found[5]["__key__"] == "train/d\u00f6g/1 1 \u00e9"
     shuffled = ds.shuffle(seed=1, window="1KiB")
     assert sorted(sample["jpg"] for sample in shuffled) == sorted(sample["jpg"] for sample in found)
@@ -86,11 +86,11 @@ def test_tables_say_more_of_files(folder: Path, kind: str) -> None:
     table.write_text(text)
     found = samples(shoal.open(folder, format="folder"))
     assert len(found) == 12
-    assert all("label" not in sample for sample in found)
+    assert all("cls" not in sample for sample in found)
     by_key = {sample["__key__"]: sample for sample in found}
     assert by_key["train/a cat/0 0 \u00e9"]["text"] == 'says "a cat/0 0 \u00e9.jpg"'
     assert by_key["train/a cat/0 0 \u00e9"]["n"] == ("0" if kind == "csv" else 0)
-    assert {sample["label"] for sample in shoal.open(folder, format=Folder(labels=True))} == {0, 1, 2}
+    assert {sample["cls"] for sample in shoal.open(folder, format=Folder(labels=True))} == {0, 1, 2}
     # A table that changed is another index, and one that does not fit is refused.
     table.write_text(text.replace("says", "said"))
     assert all(sample["text"].startswith("said") for sample in shoal.open(folder, format="folder"))
@@ -112,7 +112,7 @@ def test_tables_say_more_of_files(folder: Path, kind: str) -> None:
         ("jpg", Folder()),
         ("__key__", Folder()),
         ("image", Folder(field="image")),
-        ("label", Folder(labels=True)),
+        ("cls", Folder(labels=True)),
     ],
 )
 def test_a_table_takes_the_place_of_nothing(column: str, folder_format: Folder, folder: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_cannot_be_told_is_refused(folder: Path) -> None:
         shoal.open(folder, format="folder")
     assert shoal.open(folder, format=Folder(labels=False)).num_samples == 13
     flat = folder / "train" / CLASSES[0]
-    assert "label" not in samples(shoal.open(flat, format="folder"))[0]
+    assert "cls" not in samples(shoal.open(flat, format="folder"))[0]
 
 
 def test_the_index_is_that_of_scans_and_the_format_conforms(folder: Path) -> None:

@@ -167,7 +167,7 @@ def test_index_given(data: Path, tmp_path: Path) -> None:
     (data / "train" / "x.jsonl").write_text("{}\n")
     with pytest.raises(IndexFileError, match=r"does not know 1 of 4 shards, first .*x\.jsonl"):
         open_source(data, index=path)
-    with pytest.raises(StorageError, match="it is a link to .*nowhere, and nothing is there"):
+    with pytest.raises(StorageError, match="No such file"):
         open_source(data, index=tmp_path / "none.index")
 
 
@@ -230,7 +230,7 @@ def test_linked_shards(data: Path, tmp_path: Path) -> None:
     opened.check.check(0)
     opened.check.check(1)
     (linked / "b.jsonl").symlink_to(data / "nowhere")
-    with pytest.raises(StorageError, match="it is a link to .*nowhere, and nothing is there"):
+    with pytest.raises(StorageError, match=r"it is a link to .*nowhere, and nothing is there"):
         open_source(linked)
 
 

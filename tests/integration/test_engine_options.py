@@ -26,7 +26,7 @@ def test_a_packing_that_is_typed(name: str, address: str, python: Callable[[str]
         pytest.skip("there is no Java")
     make_files(tmp_path / "in")
     (tmp_path / "in" / "zebra" / "copy.txt").write_text("zebra 1 zebra 1 ")
-    words = ["pack", tmp_path / "in", tmp_path / "here", "--shuffle", "--dedup", "content", "--balance", "label"]
+    words = ["pack", tmp_path / "in", tmp_path / "here", "--shuffle", "--dedup", "content", "--balance", "cls"]
     words += ["--shard-bytes", "60KB"]
     here = typed(python(name), *words, directory=tmp_path)
     assert (here["num_samples"], here["num_duplicates"]) == (180, 1)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shoal
@@ -42,8 +43,8 @@ def make(root: Path, *names: str) -> Path:
 
 def classes_opened(ds: Any) -> dict[str, int]:
     """The name of the class of each file, by the last part of its key."""
-    column = ds.index_column("label").tolist()
-    labels = [int(sample["label"] if "label" in sample else sample["cls"]) for sample in ds]
+    column = ds.index_column("cls").tolist()
+    labels = [int(sample["cls"]) for sample in ds]
     assert labels == column
     return {sample["__key__"].rpartition("/")[2]: label for sample, label in zip(ds, labels, strict=True)}
 
@@ -114,6 +115,22 @@ def test_a_class_that_one_split_lacks_keeps_its_number(splits: Path, tmp_path: P
         assert classes_opened(ds) == {"1": 0, "2": 1, "3": 3, "4": 0, "5": 3, "6": 2}
 
 
+@pytest.mark.parametrize("format_name", ["tar", "jsonl", "tfrecord", "parquet", "arrow", "mds"])
+def test_the_class_has_one_name_in_all_formats(format_name: str, splits: Path, tmp_path: Path) -> None:
+    shoal.pack.pack(splits / "val", tmp_path / "packed", format=format_name, labelled=True)
+    shoal.pack.pack(splits / "val", tmp_path / "grouped", format=format_name, grouped=True)
+    found = [shoal.open(splits / "val", format="folder")]
+    found += [shoal.open(tmp_path / name) for name in ("packed", "grouped")]
+    if format_name != "jsonl":  # which holds no bytes
+        shoal.pack.repack(splits / "val", tmp_path / "again", source_format="folder", format=format_name, num_workers=1)
+        found.append(shoal.open(tmp_path / "again"))
+    for ds in found:
+        assert ds.index_column("cls").tolist() == [0, 2]
+        assert [int(np.ravel(sample["cls"])[0]) for sample in ds] == [0, 2]
+        assert ds.select(cls="zebra").num_samples == 1
+        assert ds.classes == ("cat", "dog", "zebra")
+
+
 def packed_together(source: Path, out: Path) -> Any:
     shoal.pack.pack(source, out)
     return shoal.open(out)
@@ -157,15 +174,15 @@ def test_classes_that_are_given_have_their_numbers(splits: Path) -> None:
 def test_splits_of_a_store_are_numbered_together(splits: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     for path in splits.rglob("*.jpg"):
-        store.put(f"memory://far/{path.relative_to(splits)}", path.read_bytes())
+        store.put(f"memory://splits-of-classes/{path.relative_to(splits)}", path.read_bytes())
     suffixes = wanted_suffixes("folder")
-    found = expand("memory://far", suffixes=suffixes, store=store)
+    found = expand("memory://splits-of-classes", suffixes=suffixes, store=store)
     chosen = select_split(found, "val", suffixes=suffixes, store=store).source
     what = described_shards(chosen, "folder", store)
     assert isinstance(what.format, Folder)
     assert what.format.classes == ("cat", "dog", "zebra")
     assert caplog.text == ""
-    alone = described_shards(expand("memory://far/val", suffixes=suffixes, store=store), "folder", store)
+    alone = described_shards(expand("memory://splits-of-classes/val", suffixes=suffixes, store=store), "folder", store)
     assert isinstance(alone.format, Folder)
     assert alone.format.classes == ("cat", "zebra")
     assert "split='val' of the directory above numbers all splits" in caplog.text

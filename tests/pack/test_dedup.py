@@ -163,7 +163,7 @@ def test_a_size_of_its_own_needs_no_reading(tmp_path: Path, monkeypatch: pytest.
 def test_classes_are_repeated_of_what_is_left(tmp_path: Path) -> None:
     files = {f"a/{number}.txt": b"%d" % (number // 2) for number in range(8)}
     make(tmp_path / "in", {**files, "b/1.txt": b"b"})
-    made = pack(tmp_path / "in", tmp_path / "out", dedup="content", balance="label")
+    made = pack(tmp_path / "in", tmp_path / "out", dedup="content", balance="cls")
     assert made.num_samples == 8
     assert sorted(keys(tmp_path / "out")) == ["a/0", "a/2", "a/4", "a/6", "b/1", "b/1~2", "b/1~3", "b/1~4"]
 

@@ -31,7 +31,7 @@ def inputs(tmp_path: Path) -> tuple[Any, PackRequest]:
     source = make_files(tmp_path / "in", classes={"a": 4, "b": 2})
     found, request, _ = inputs_and_request(
         source, "memory://none", format="tar", shard_bytes=4_000, num_readers=1, extent_bytes=2_000, columns=["length"],
-        prefix="shard", shuffle=True, seed=1, oversample=None, oversample_key="label", balance=None, grouped=False,
+        prefix="shard", shuffle=True, seed=1, oversample=None, oversample_key="cls", balance=None, grouped=False,
         labelled=None, path_column=None, require=(), on_error="raise", num_workers=1, options=None, dedup=None,
     )  # fmt: skip
     return found, request

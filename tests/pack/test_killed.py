@@ -23,7 +23,7 @@ from shoal.cli.main import main
 from shoal.errors import SourceError
 
 CLASSES = {"a": 300, "b": 200, "c": 100}
-OPTIONS = ["--shuffle", "--seed", "5", "--balance", "label", "--shard-bytes", "60KB", "--columns", "length"]
+OPTIONS = ["--shuffle", "--seed", "5", "--balance", "cls", "--shard-bytes", "60KB", "--columns", "length"]
 
 
 def command(source: Path, out: Path, *, workers: int) -> list[str]:
@@ -155,7 +155,7 @@ def test_other_arguments_do_not_go_on_with_what_was_begun(tmp_path: Path, capsys
     source, out = make_files(tmp_path / "in", classes=CLASSES), tmp_path / "out"
     (source / "c" / "099.txt").unlink()
     (source / "c" / "099.txt").symlink_to("nowhere")
-    words = ["pack", str(source), str(out), "--shard-bytes", "60KB", "--balance", "label", "--workers", "1"]
+    words = ["pack", str(source), str(out), "--shard-bytes", "60KB", "--balance", "cls", "--workers", "1"]
     assert main(words) == 2
     shards = list(out.glob("*.tar"))
     assert shards

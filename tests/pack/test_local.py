@@ -39,12 +39,12 @@ def test_each_file_is_a_sample_and_its_directory_a_class(tmp_path: Path) -> None
     assert [shard.num_bytes <= 44_000 for shard in summary.shards] == [True] * len(summary.shards)
     index = index_in(tmp_path / "out")
     assert index.metadata["classes"] == ["cat", "dog", "zebra"]
-    assert Counter(index.columns["label"].tolist()) == {0: 30, 1: 60, 2: 5}
+    assert Counter(index.columns["cls"].tolist()) == {0: 30, 1: 60, 2: 5}
     dataset = shoal.open(tmp_path / "out")
     assert dataset[94] == {"__key__": "zebra/004", "txt": b"zebra 4 " * 5, "cls": b"2"}
-    assert dataset.select(label=["zebra", "cat"]).ids().tolist() == dataset.select(label={0, 2}).ids().tolist()
-    assert dataset.select(label="zebra").num_samples == 5
-    assert "label" not in index_in_of(files, tmp_path / "plain", labelled=False).columns
+    assert dataset.select(cls=["zebra", "cat"]).ids().tolist() == dataset.select(cls={0, 2}).ids().tolist()
+    assert dataset.select(cls="zebra").num_samples == 5
+    assert "cls" not in index_in_of(files, tmp_path / "plain", labelled=False).columns
 
 
 def index_in_of(files: Path, out: Path, **options: Any) -> Index:
@@ -57,10 +57,10 @@ def test_files_into_rows(tmp_path: Path, name: str) -> None:
     files = make_files(tmp_path / "in")
     packed(files, tmp_path / "out", format=name, shard_bytes=3000)
     row = shoal.open(tmp_path / "out")[94]
-    assert set(row) == {"key", "text" if "jsonl" in name else "data", "label", "class"}
+    assert set(row) == {"key", "text" if "jsonl" in name else "data", "cls", "class"}
     content = row.get("data", row.get("text"))
     assert content == ("zebra 4 " * 5 if "jsonl" in name else b"zebra 4 " * 5)
-    assert index_in(tmp_path / "out").columns["label"].tolist()[94] == 2
+    assert index_in(tmp_path / "out").columns["cls"].tolist()[94] == 2
 
 
 def test_files_of_one_name_are_one_sample_if_asked(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_shuffle_is_of_all_samples_and_the_same_on_any_number_of_processes(tmp
     one = packed(files, tmp_path / "one", **options)
     packed(files, tmp_path / "four", num_workers=4, **options)
     assert contents_of(tmp_path / "one") == contents_of(tmp_path / "four")
-    labels = index_in(tmp_path / "one").columns["label"]
+    labels = index_in(tmp_path / "one").columns["cls"]
     assert np.count_nonzero(np.diff(labels)) > 30
     assert packed(files, tmp_path / "other", **{**options, "seed": 4}).digest != one.digest
 
@@ -118,9 +118,9 @@ def test_a_shuffle_is_of_all_samples_and_the_same_on_any_number_of_processes(tmp
 def test_repeated_classes_come_exactly_as_often_as_promised(tmp_path: Path) -> None:
     files = make_files(tmp_path / "in")
     packed(files, tmp_path / "over", oversample={"zebra": Fraction(5, 2), "cat": 2})
-    assert Counter(index_in(tmp_path / "over").columns["label"].tolist()) == {0: 60, 1: 60, 2: 13}
-    packed(files, tmp_path / "even", balance="label")
-    assert Counter(index_in(tmp_path / "even").columns["label"].tolist()) == {0: 60, 1: 60, 2: 60}
+    assert Counter(index_in(tmp_path / "over").columns["cls"].tolist()) == {0: 60, 1: 60, 2: 13}
+    packed(files, tmp_path / "even", balance="cls")
+    assert Counter(index_in(tmp_path / "even").columns["cls"].tolist()) == {0: 60, 1: 60, 2: 60}
     keys = [sample["__key__"] for sample in shoal.open(tmp_path / "even")]
     assert len(set(keys)) == 180
     assert {key.partition("~")[0] for key in keys if key.startswith("zebra")} == {f"zebra/{i:03d}" for i in range(5)}
@@ -327,7 +327,14 @@ def test_datasets_on_disk(tmp_path: Path) -> None:
     }
     features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}, "text": {"_type": "Value"}}
     save_to_disk(tmp_path / "hf", columns, features)
-    packed(tmp_path / "hf", tmp_path / "out", columns=["label"], shuffle=True, oversample={"yes": 2})
+    packed(
+        tmp_path / "hf",
+        tmp_path / "out",
+        columns=["label"],
+        shuffle=True,
+        oversample={"yes": 2},
+        oversample_key="label",
+    )
     samples = list(shoal.open(tmp_path / "out").decode())
     assert len(samples) == 150
     assert sorted({s["__key__"].partition("~")[0] for s in samples}) == [f"{i:09d}" for i in range(100)]

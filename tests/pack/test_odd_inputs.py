@@ -188,7 +188,7 @@ def files_of(root: Path, files: dict[str, str]) -> Path:
     [
         ({"a/0.cls": "7"}, {}, "'a/0.cls' would be the field 'cls' of its sample, which its class is already"),
         ({"a/0.CLS": "7", "a/0.txt": "x"}, {"grouped": True}, "'a/0.CLS' would be the field 'cls'"),
-        ({"a/0.label": "7", "a/0.txt": "x"}, {"grouped": True, "format": "parquet"}, "'label'.*its class"),
+        ({"a/0.cls": "7", "a/0.txt": "x"}, {"grouped": True, "format": "parquet"}, "'cls'.*its class"),
         ({"a/0.key": "7", "a/0.txt": "x"}, {"grouped": True, "format": "jsonl"}, "'key'.*its key"),
         ({"0.json": "{}", "m.csv": "path,a\n0.json,1\n"}, {}, "'json' of its sample, which the row of the manifest is"),
     ],
@@ -207,8 +207,8 @@ def test_a_file_keeps_its_place_where_nothing_else_wants_it(tmp_path: Path) -> N
     root = files_of(tmp_path / "in", {"a/0.cls": "7", "a/0.json": "{}"})
     pack(root, tmp_path / "a", grouped=True, labelled=False, num_workers=1)
     assert shoal.open(tmp_path / "a")[0] == {"__key__": "a/0", "cls": b"7", "json": b"{}"}
-    pack(root, tmp_path / "b", grouped=True, format="jsonl", num_workers=1)
-    assert shoal.open(tmp_path / "b")[0] == {"key": "a/0", "cls": "7", "json": "{}", "label": 0, "class": "a"}
+    pack(root, tmp_path / "b", grouped=True, labelled=False, format="jsonl", num_workers=1)
+    assert shoal.open(tmp_path / "b")[0] == {"key": "a/0", "cls": "7", "json": "{}"}
 
 
 def test_a_link_to_a_device_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

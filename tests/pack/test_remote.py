@@ -73,7 +73,7 @@ def test_files_in_s3_are_packed_by_repack(
     dataset = shoal.open(tmp_path / "out")
     assert dataset[5] == {"__key__": "dog/5", "jpg": b"jpg", "cls": b"1"}
     assert dataset.classes == ("cat", "dog")
-    assert dataset.select(label="dog").num_samples == 3
+    assert dataset.select(cls="dog").num_samples == 3
     (tmp_path / "list.csv").write_text("path\ns3://user:secret@photos/all/cat/0.jpg\n")
     with pytest.raises(UsageError, match=r"row 0 names s3://photos/all/cat/0\.jpg, and the files of a manifest are of"):
         pack(tmp_path / "list.csv", tmp_path / "none")

@@ -229,9 +229,9 @@ def test_columns_of_the_index_go_with_their_samples(tmp_path: Path) -> None:
 def test_names_of_classes_go_along_with_their_numbers(tmp_path: Path) -> None:
     pack(make_files(tmp_path / "in"), tmp_path / "a", num_workers=1)
     repack(tmp_path / "a", tmp_path / "b", mix=True, memory="1MiB", num_workers=1)
-    zebras = shoal.open(tmp_path / "b").select(label="zebra")
+    zebras = shoal.open(tmp_path / "b").select(cls="zebra")
     assert sorted(sample["__key__"] for sample in zebras) == [f"zebra/{number:03d}" for number in range(5)]
-    made = repack(tmp_path / "a", tmp_path / "c", columns=["label=length"], num_workers=1)
+    made = repack(tmp_path / "a", tmp_path / "c", columns=["cls=length"], num_workers=1)
     assert "classes" not in made.index.metadata  # the column of that name holds something else
 
 
@@ -491,16 +491,16 @@ def test_single_files_become_a_tar(tmp_path: Path) -> None:
         (tmp_path / "files" / kind).mkdir(parents=True)
         (tmp_path / "files" / kind / "a.txt").write_text(kind)
     files = shoal.formats.Folder(suffixes=[".txt"])
-    made = repack(tmp_path / "files", tmp_path / "b", source_format=files, columns=["label"])
+    made = repack(tmp_path / "files", tmp_path / "b", source_format=files, columns=["cls"])
     assert all_of(tmp_path / "b") == [
         {"__key__": "cat/a", "txt": b"cat", "cls": b"0"},
         {"__key__": "dog/a", "txt": b"dog", "cls": b"1"},
     ]
     assert shoal.open(tmp_path / "b").classes == ("cat", "dog")
-    assert made.index.columns["label"].tolist() == [0, 1]
+    assert made.index.columns["cls"].tolist() == [0, 1]
     index = tmp_path / "elsewhere.index"
     (tmp_path / "b" / "shoal.index").rename(index)
-    assert repack(tmp_path / "b", tmp_path / "c", index=index).index.columns["label"].tolist() == [0, 1]
+    assert repack(tmp_path / "b", tmp_path / "c", index=index).index.columns["cls"].tolist() == [0, 1]
 
 
 def test_columns_of_mds_come_from_the_first_sample_that_can_be_read(tmp_path: Path) -> None:

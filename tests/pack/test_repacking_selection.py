@@ -46,7 +46,7 @@ def digests(made: Any) -> list[str]:
     return [shard.digest for shard in getattr(made, "summary", made).shards]
 
 
-@pytest.mark.parametrize("repeats", [{"balance": "label"}, {"oversample": {"zebra": 7, "cat": 2}}])
+@pytest.mark.parametrize("repeats", [{"balance": "cls"}, {"oversample": {"zebra": 7, "cat": 2}}])
 def test_repeats_are_those_of_pack(tmp_path: Path, animals: Path, repeats: dict[str, Any]) -> None:
     """Packed plain and repacked with repeats, or packed with them: the same samples, keys and order; the same bytes."""
     expected = pack(tmp_path / "files", tmp_path / "at-once", seed=9, **repeats)
@@ -56,14 +56,14 @@ def test_repeats_are_those_of_pack(tmp_path: Path, animals: Path, repeats: dict[
         (name, count, 60 if "balance" in repeats else {"cat": 60, "dog": 60, "zebra": 35}[name])
         for name, count in {"cat": 30, "dog": 60, "zebra": 5}.items()
     }
-    labels = shoal.open(tmp_path / "later").index_column("label")
-    np.testing.assert_array_equal(labels, shoal.open(tmp_path / "at-once").index_column("label"))
+    labels = shoal.open(tmp_path / "later").index_column("cls")
+    np.testing.assert_array_equal(labels, shoal.open(tmp_path / "at-once").index_column("cls"))
 
 
 @pytest.mark.parametrize("mixed", [{}, MIXED])
 @pytest.mark.parametrize("to", ["tar", "jsonl"])
 def test_the_bytes_do_not_hang_on_who_makes_them(tmp_path: Path, animals: Path, mixed: dict[str, Any], to: str) -> None:
-    options = {**mixed, "balance": "label", "shard_bytes": 50_000, "format": to, "decode": to == "jsonl"}
+    options = {**mixed, "balance": "cls", "shard_bytes": 50_000, "format": to, "decode": to == "jsonl"}
     here = repack(animals, tmp_path / "here", num_workers=1, **options)
     two = repack(animals, tmp_path / "two", num_workers=2, **options)
     job = plan_repack(animals, tmp_path / "job", **options)
@@ -77,15 +77,15 @@ def test_the_bytes_do_not_hang_on_who_makes_them(tmp_path: Path, animals: Path, 
     samples = list(shoal.open(tmp_path / "here"))
     assert len({sample["__key__"] for sample in samples}) == 180
     assert Counter(sample["__key__"].split("/")[0] for sample in samples) == {"cat": 60, "dog": 60, "zebra": 60}
-    labels = shoal.open(tmp_path / "here").index_column("label")
+    labels = shoal.open(tmp_path / "here").index_column("cls")
     assert np.bincount(labels).tolist() == [60, 60, 60]
     zebras = {sample["__key__"] for sample in samples if sample["__key__"].startswith("zebra/003")}
     assert zebras == {"zebra/003", *(f"zebra/003~{copy}" for copy in range(2, 13))}
 
 
 def test_copies_are_mixed_like_all_others(tmp_path: Path, animals: Path) -> None:
-    repack(animals, tmp_path / "out", balance="label", num_workers=1, **{**MIXED, "memory": "1MiB"})
-    labels = shoal.open(tmp_path / "out").index_column("label")
+    repack(animals, tmp_path / "out", balance="cls", num_workers=1, **{**MIXED, "memory": "1MiB"})
+    labels = shoal.open(tmp_path / "out").index_column("cls")
     thirds = [np.bincount(part, minlength=3) for part in np.array_split(labels, 3)]
     assert all(8 <= count <= 32 for part in thirds for count in part), thirds  # 20 are expected of each
 
@@ -96,7 +96,7 @@ def test_what_is_no_class(tmp_path: Path, animals: Path) -> None:
     with pytest.raises(UsageError, match="no input is of the class 'cow'"):
         repack(animals, tmp_path / "out", oversample={"cow": 2})
     with pytest.raises(UsageError, match="both say how often"):
-        repack(animals, tmp_path / "out", oversample={"cat": 2}, balance="label")
+        repack(animals, tmp_path / "out", oversample={"cat": 2}, balance="cls")
     assert not (tmp_path / "out").exists()
 
 

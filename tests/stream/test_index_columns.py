@@ -86,23 +86,23 @@ def test_an_unknown_column_is_refused_with_those_that_there_are(lines: Dataset) 
         assert "did you mean 'label'?" in caught.value.hint
 
 
-def test_the_directories_of_a_folder_are_its_label(folder: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_directories_of_a_folder_are_its_classes(folder: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     assert folder.classes == ("cat", "dog", "eel")
-    labels = folder.index_column("label")
-    assert labels.tolist() == [sample["label"] for sample in folder]
-    assert [sample["label"] for sample in folder.select(label="dog")] == [1] * 13
-    assert folder.shuffle().quality(batch=4, key="label").key == "label"
+    labels = folder.index_column("cls")
+    assert labels.tolist() == [sample["cls"] for sample in folder]
+    assert [sample["cls"] for sample in folder.select(cls="dog")] == [1] * 13
+    assert folder.shuffle().quality(batch=4, key="cls").key == "cls"
     main(["info", str(Path(folder.stream.opened.paths[0]).parent.parent), "--format", "folder", "--json"])
     said = json.loads(capsys.readouterr().out)["index"]["columns"]
-    assert said == {"label": {"type": "int64", "num_texts": 3, "texts": ["cat", "dog", "eel"]}}
+    assert said == {"cls": {"type": "int64", "num_texts": 3, "texts": ["cat", "dog", "eel"]}}
 
 
-def test_a_folder_without_classes_has_no_label(tmp_path: Path) -> None:
+def test_a_folder_without_classes_has_no_cls(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"{number}.jpg").write_bytes(b"1")
     ds = shoal.open(tmp_path, format="folder")
-    with pytest.raises(UsageError, match="no column 'label'"):
-        ds.index_column("label")
+    with pytest.raises(UsageError, match="no column 'cls'"):
+        ds.index_column("cls")
     with pytest.raises(UsageError, match="have no names"):
         _ = ds.classes
 
@@ -119,7 +119,7 @@ def test_packing_a_folder_keeps_the_names_of_its_classes(folder: Dataset, tmp_pa
     assert main(["pack", str(Path(folder.stream.opened.paths[0]).parent.parent), str(tmp_path / "packed")]) == 0
     packed = shoal.open(tmp_path / "packed")
     assert packed.classes == folder.classes
-    assert packed.index_column("label").tolist() == [sample["cls"] for sample in packed.decode()]
+    assert packed.index_column("cls").tolist() == [sample["cls"] for sample in packed.decode()]
 
 
 def test_names_of_other_fields_are_asked_for_by_name(lines: Dataset) -> None:
@@ -164,24 +164,24 @@ def test_a_function_decides_each_text_of_a_column(lines: Dataset) -> None:
     ],
 )
 def test_numbers_are_not_compared_with_texts(lines: Dataset, folder: Dataset, function: Any) -> None:
-    with pytest.raises(UsageError, match=r"the function for 'label' compares numbers with '.*'") as caught:
-        folder.select(label=function)
-    assert "class_names('label').index(" in caught.value.hint
+    with pytest.raises(UsageError, match=r"the function for 'cls' compares numbers with '.*'") as caught:
+        folder.select(cls=function)
+    assert "class_names('cls').index(" in caught.value.hint
     with pytest.raises(UsageError, match="compares numbers with") as caught:
         lines.select(score=lambda column: column != "high")
     assert "class_names" not in str(caught.value)
 
 
 def test_a_function_may_do_with_numbers_what_numpy_does(lines: Dataset, folder: Dataset) -> None:
-    assert folder.select(label=lambda label: (label == 0) | np.isin(label, [1])).num_samples == 27
-    assert folder.select(label=lambda label: np.where(label + 1 == 1, True, False)).num_samples == 14
+    assert folder.select(cls=lambda label: (label == 0) | np.isin(label, [1])).num_samples == 27
+    assert folder.select(cls=lambda label: np.where(label + 1 == 1, True, False)).num_samples == 14
 
     def changed(label: Any) -> Any:
         label = label.copy()
         label += 1
         return np.bincount(label)[label] == 14
 
-    assert folder.select(label=changed).num_samples == 14
+    assert folder.select(cls=changed).num_samples == 14
     assert lines.select(score=lambda score: score > score.mean()).num_samples == 300
 
 

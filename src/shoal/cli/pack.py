@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shard_arguments(
         parser,
         shard_bytes="size of a shard",
-        columns="columns of the index: label, length, a field, or a path into JSON",
+        columns="columns of the index: length, a field, or a path into JSON",
         on_error="an input that cannot be read or written",
         workers="one per processor, fewer if there is little to do",
     )
@@ -224,7 +224,7 @@ def _note_fields(fields: SampleFields, num_samples: int) -> None:
         counts = ", ".join(f"{name} {fields.counts[name]:,}" for name in field.split(";"))
         output.complain(
             f"note: {printable(counts)} are one field by several names; a batch of several becomes lists. "
-            f'.rename(image="{printable(field)}") gives them one name'
+            f'.rename(image="{printable(field)}") gives them one name, after decode()'
         )
     if fields.num_without_usual:
         usual = printable(fields.usual[0])

@@ -64,9 +64,9 @@ def _places(root: str, directories: Iterable[str], *, below_splits: bool, are_ch
     if below_splits:
         holders = {dirname(split) for directory in directories if (split := directory_of_split(directory))}
         return [
-            join(root, holder, name) if holder else join(root, name)
+            join(join(root, holder), name)
             for holder in sorted(holders)
-            for name in _directories_in(join(root, holder) if holder else root)
+            for name in _directories_in(join(root, holder))
             if kind_in(name)
         ]
     name, holder = basename(root), dirname(root)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column, as_columns
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
@@ -58,7 +59,7 @@ def pack(
     shuffle: bool = False,
     seed: int = 0,
     oversample: Mapping[str, Fraction | int] | None = None,
-    oversample_key: str = "label",
+    oversample_key: str = CLASS_FIELD,
     balance: str | None = None,
     grouped: bool = False,
     labelled: bool | None = None,
@@ -86,7 +87,7 @@ def pack(
     shuffle, seed
         Shuffle all samples globally; the same seed gives the same shards, with any number of processes.
     oversample, oversample_key, balance
-        Repetition factor of each class, by the label or another column; or the column to balance by.
+        Repetition factor of each class, by ``cls``, the class, or another column; or the column to balance by.
     grouped
         Join files whose names differ only after the first dot into one sample.
     labelled
@@ -388,12 +389,9 @@ def _left_out(plan: PackPlan, skipped: NDArray[np.int64]) -> list[int]:
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:
     """Return the requested columns, at the paths that inputs know for them, plus the class if there is one."""
     own = inputs.class_field
-    columns = [
-        Column(name, own if path == "label" and own is not None else inputs.column_path(path))
-        for name, path in map(astuple, as_columns(asked))
-    ]
-    if own is not None and all(column.name != "label" for column in columns):
-        columns.append(Column("label", own))
+    columns = [Column(name, inputs.column_path(path)) for name, path in map(astuple, as_columns(asked))]
+    if own is not None and all(column.name != own for column in columns):
+        columns.append(Column(own, own))
     return tuple(columns)
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.formats.column_paths import Column
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Format
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -35,7 +36,7 @@ def plan(
     shuffle: bool = False,
     seed: int = 0,
     oversample: Mapping[str, Fraction | int] | None = None,
-    oversample_key: str = "label",
+    oversample_key: str = CLASS_FIELD,
     balance: str | None = None,
     grouped: bool = False,
     labelled: bool | None = None,
@@ -119,7 +120,7 @@ def plan_repack(
     extent_bytes: int | str = EXTENT_BYTES,
     dedup: Dedup | None = None,
     oversample: Mapping[str, Fraction | int] | None = None,
-    oversample_key: str = "label",
+    oversample_key: str = CLASS_FIELD,
     balance: str | None = None,
     num_workers: int | None = None,
     on_error: Literal["raise", "skip"] = "raise",

@@ -312,7 +312,7 @@ class Dataset(StageVerbs):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of the field `label`, by number; see `class_names`."""
+        """Names of the classes of the field `cls` (or `label` of Hugging Face), by number; see `class_names`."""
         return class_names(self.stream.spec.dataset("classes"))
 
     def class_names(self, field: str) -> tuple[str, ...]:

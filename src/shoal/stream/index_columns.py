@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.folder.class_directories import ClassDirectories
+from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 from shoal.formats.folder.reader import Folder
 from shoal.formats.tokens.token_files import Tokens, token_itemsize
 from shoal.hints import did_you_mean
@@ -20,11 +20,11 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.stored_types import class_labels
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
-_LABEL, _SAMPLE_BYTES, _NUM_TOKENS = "label", "sample_bytes", "num_tokens"
+_SAMPLE_BYTES, _NUM_TOKENS = "sample_bytes", "num_tokens"
 
 
 def column_of(index: Index, name: str) -> NDArray[Any]:
-    """Return a column, shape (num_samples,); in a folder of classes, `label` numbers the directories of its files.
+    """Return a column, shape (num_samples,); in a folder of classes, `cls` numbers the directories of its files.
 
     Of the documents of files of tokens, `num_tokens` follows from their bytes.
 
@@ -37,7 +37,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
         return index.columns[name]
     if name == _SAMPLE_BYTES and index.sample_bytes is not None:
         return index.sample_bytes
-    if name == _LABEL and (classes := _folder_classes(index)):
+    if name == CLASS_FIELD and (classes := _folder_classes(index)):
         below_splits = bool(index.metadata[OPTIONS].get("below_splits"))
         each = ClassDirectories(tuple(classes), below_splits).numbers_of(index.shard_names)
         return np.array(each, dtype=np.int64)[index.extent_shard]
@@ -53,11 +53,11 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
 
 
 def with_class_column(index: Index) -> Index:
-    """Return the index of a folder of classes with `label` as a stored column and its names; any other as it is."""
+    """Return the index of a folder of classes with `cls` as a stored column and its names; any other as it is."""
     classes = _folder_classes(index)
-    if not classes or _LABEL in index.columns:
+    if not classes or CLASS_FIELD in index.columns:
         return index
-    columns = {**index.columns, _LABEL: column_of(index, _LABEL)}
+    columns = {**index.columns, CLASS_FIELD: column_of(index, CLASS_FIELD)}
     return replace(index, columns=columns, metadata={**index.metadata, "classes": list(classes)})
 
 
@@ -99,11 +99,13 @@ def words_of_column(index: Index, name: str) -> Sequence[str] | None:
     classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
     if isinstance(classes, Mapping):
         return classes.get(name)
-    return (classes or _folder_classes(index)) if name == _LABEL else None
+    return (classes or _folder_classes(index)) if name == CLASS_FIELD else None
 
 
-def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
+def class_names(opened: Opened, field: str | None = None) -> tuple[str, ...]:
     """Return the names that numbers of a field stand for: by its index column, or by the features of Hugging Face.
+
+    Without a field, of `cls`, or of `label` where only that has names, as in datasets of Hugging Face.
 
     Raises
     ------
@@ -111,21 +113,22 @@ def class_names(opened: Opened, field: str = _LABEL) -> tuple[str, ...]:
         The numbers have no names.
     """
     index = opened.index
-    words, named = words_of_column(index, field), dict[str, Any]()
+    asked = (CLASS_FIELD, "label") if field is None else (field,)
+    words, named = next(filter(None, (words_of_column(index, each) for each in asked)), None), dict[str, Any]()
     if words is None:
         named = class_labels(opened)
-        words = named.get(field)
+        words = next((named[each] for each in asked if each in named), None)
     if words is None:
         known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
-        msg = f"the numbers of {field!r} have no names here"
+        msg = f"the numbers of {field or CLASS_FIELD!r} have no names here"
         hint = "folders of classes, what `shoal pack` makes of them, and datasets of Hugging Face have them"
         raise UsageError(msg, hint=f"there are names for {', '.join(map(repr, known))}" if known else hint)
     return tuple(words)
 
 
 def column_names(index: Index) -> list[str]:
-    """Return the columns of the index, and the label of a folder of classes."""
-    derived = [_LABEL] if _LABEL not in index.columns and _folder_classes(index) else []
+    """Return the columns of the index, and the class of a folder of classes."""
+    derived = [CLASS_FIELD] if CLASS_FIELD not in index.columns and _folder_classes(index) else []
     derived += [_NUM_TOKENS] if _NUM_TOKENS not in index.columns and _has_token_counts(index) else []
     return [*index.columns, *derived]
 

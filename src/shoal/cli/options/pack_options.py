@@ -12,6 +12,7 @@ from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, names
 from shoal.cli.options.engine_options import Engine
 from shoal.errors import UsageError
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
@@ -53,12 +54,12 @@ def add_dedup_argument(group: argparse._ArgumentGroup, *, key: str, content: str
 
 
 def add_repeat_arguments(group: argparse._ArgumentGroup, *, columns: str) -> None:
-    """Declare how often classes come; ``columns`` says what a class can be besides the label."""
+    """Declare how often classes come; ``columns`` says what a class can be besides the directory."""
     text = "repeat the samples of a class: zebra=3, or zebra=2.5; may be repeated"
     group.add_argument("--oversample", metavar="CLASS=TIMES", action="append", default=[], help=text)
-    text = f"what --oversample takes as the class: the label, or {columns} (default: label)"
-    group.add_argument("--oversample-key", metavar="KEY", default="label", help=text)
-    text = f"repeat rarer classes until all have as many samples, by label or by {columns}"
+    text = f"what --oversample takes as the class: cls, by directory, or {columns} (default: cls)"
+    group.add_argument("--oversample-key", metavar="KEY", default=CLASS_FIELD, help=text)
+    text = f"repeat rarer classes until all have as many samples, by cls or by {columns}"
     group.add_argument("--balance", metavar="KEY", help=text)
 
 

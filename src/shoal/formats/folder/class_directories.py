@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from shoal.errors import SourceError
 from shoal.figures import counted
 
+CLASS_FIELD = "cls"
+"""The field of a sample, and the column of an index, for the number of a class; tar readers decode this name."""
+
 _KINDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SourceError
-from shoal.formats.folder.class_directories import ClassDirectories, class_directory
+from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories, class_directory
 from shoal.formats.records import CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.assembly import fingerprint
@@ -41,7 +41,7 @@ class Folder:
     """The format of a directory of single files, as ``format="folder"``; a sample is a file.
 
     It has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, if ``field``
-    is given, under that name; ``label``, the number of its class, the first directory in its path; and the columns of
+    is given, under that name; ``cls``, the number of its class, the first directory in its path; and the columns of
     its row, if a ``metadata.csv`` (texts) or ``metadata.jsonl`` lies in its directory or above.
 
     ``labels`` turns labels on or off; by default they are on if there is no such table and files lie in directories.
@@ -87,7 +87,7 @@ class Folder:
     def check_rows(self, rows: Mapping[str, Mapping[str, Any]], *, path: str) -> None:
         """Raise `SourceError` if a row of the table at ``path`` has a column that would replace another field."""
         for name, row in rows.items():
-            taken = {"__key__", self._field(name)} | ({"label"} if self.labels else set())
+            taken = {"__key__", self._field(name)} | ({CLASS_FIELD} if self.labels else set())
             if clashes := sorted(taken & row.keys()):
                 msg = f"{path}: the column {clashes[0]!r} would replace what a sample of {name} has under this name"
                 raise SourceError(msg, hint='rename it in the table; Folder(field="...") renames the bytes of files')
@@ -111,7 +111,7 @@ class Folder:
     def _decode(self, shard: str, head: Mapping[str, Any], data: bytes) -> Sample:
         sample: Sample = {"__key__": splitext(shard)[0], self._field(shard): data}
         if self.classes is not None:
-            sample["label"] = self._numbers.get(class_directory(shard, below_splits=self.below_splits), -1)
+            sample[CLASS_FIELD] = self._numbers.get(class_directory(shard, below_splits=self.below_splits), -1)
         return {**sample, **head.get("row", {})}
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.column_paths import Column, as_columns
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
@@ -60,7 +61,7 @@ class RepackRequest:
     extent_bytes: int = EXTENT_BYTES
     dedup: Dedup | None = None
     oversample: Mapping[str, Fraction | int] = field(default_factory=dict)
-    oversample_key: str = "label"
+    oversample_key: str = CLASS_FIELD
     balance: str | None = None
     on_error: Literal["raise", "skip"] = "raise"
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from shoal.errors import ShardError
 from shoal.formats.column_paths import Column
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Format
 from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
@@ -112,7 +113,7 @@ def repack(
     extent_bytes: int | str = EXTENT_BYTES,
     dedup: Dedup | None = None,
     oversample: Mapping[str, Fraction | int] | None = None,
-    oversample_key: str = "label",
+    oversample_key: str = CLASS_FIELD,
     balance: str | None = None,
     on_error: Literal["raise", "skip"] = "raise",
     num_workers: int | None = None,
@@ -135,8 +136,7 @@ def repack(
         A directory or URL that holds no shards yet.
     format, prefix, columns, extent_bytes, options
         As for `Writer`; a format of None means that of the source (tar if the source is a folder of files). Columns of
-        the source's index are kept, and the classes of a folder become the column ``label`` (in a tar the field
-        ``cls``), as by `pack`.
+        the source's index are kept, and the classes of a folder become the column ``cls``, as by `pack`.
     shard_bytes
         Bytes that the samples of a shard take in the source; None for the rule of `shard_sizing`.
     mix, seed, memory
@@ -281,7 +281,7 @@ def plan_repacking(
         refuse_unheld(opened, format_name)
     options = {**like, **request.options}
     encoder = encoder_named(format_name, **options)
-    columns = tuple(one for one in request.all_columns if not (of_classes and one.name == one.path == "label"))
+    columns = tuple(one for one in request.all_columns if not (of_classes and one.name == one.path == CLASS_FIELD))
     selection = selection_of(opened, request, progress)
     sizes = record_bytes_of(index)
     num_bytes = selection.num_bytes(sizes)
@@ -309,7 +309,7 @@ def plan_repacking(
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         # In many datasets keys restart in each shard.
         common = Shard("", format_name, options, columns, request.extent_bytes, request.on_error, "rename")
-        named = {**suffixed_images(opened), **({"label": "cls"} if of_classes else {})} if to_tar else {}
+        named = suffixed_images(opened) if to_tar else {}
         reader = SpanReader(spec, needs_keys=to_tar, renamed=named)
         copies = None if selection.repeats is None else copy_numbers(ids)
         units = SpanUnits(reader, plan, common, names, source, selection, copies)

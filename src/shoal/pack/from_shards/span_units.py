@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.index.table import Index
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.selection import Selection
@@ -92,7 +93,7 @@ def _classes(source: Index, asked: Sequence[str]) -> dict[str, Any]:
     """Return the class names of those source columns that are carried over."""
     found = source.metadata.get("classes")
     if not isinstance(found, Mapping):
-        return {"classes": found} if found and "label" in source.columns and "label" not in asked else {}
+        return {"classes": found} if found and CLASS_FIELD in source.columns and CLASS_FIELD not in asked else {}
     kept = {name: names for name, names in found.items() if name not in asked}
     return {"classes": kept} if kept else {}
 

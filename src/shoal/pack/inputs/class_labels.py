@@ -8,17 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.folder.class_directories import ClassDirectories
+from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 
 
 def is_tar(format_name: str) -> bool:
     """Return True for tar shards, compressed or not."""
     return format_name.partition(".")[0] == "tar"
-
-
-def class_field(format_name: str) -> str:
-    """Return the field of a sample that holds its class."""
-    return "cls" if is_tar(format_name) else "label"
 
 
 def class_codes(directories: Sequence[str], classes: ClassDirectories | None) -> NDArray[np.int32] | None:
@@ -30,8 +25,8 @@ def labels_of(
     key: str, codes: NDArray[np.int32] | None, classes: Sequence[str], others: Iterable[str] = ()
 ) -> list[str]:
     """Return the class of each input; `UsageError` if ``key`` means another value, or there are no classes."""
-    if codes is not None and key in ("label", "class", "cls"):
+    if codes is not None and key == CLASS_FIELD:
         return [classes[code] for code in codes.tolist()]
-    known = ", ".join([*others, *(["label"] if codes is not None else [])]) or "nothing but their names"
+    known = ", ".join([*others, *([CLASS_FIELD] if codes is not None else [])]) or "nothing but their names"
     msg = f"the inputs have no {key!r}; they have {known}"
     raise UsageError(msg, hint="classes are the directories in which files lie, or columns of a manifest")

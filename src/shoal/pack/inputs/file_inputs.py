@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.folder.class_directories import ClassDirectories
+from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 from shoal.hints import did_you_mean
-from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
+from shoal.pack.inputs.class_labels import class_codes, is_tar, labels_of
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
@@ -149,7 +149,7 @@ class _FileInputs:
 
     @property
     def class_field(self) -> str | None:
-        return None if self.label is None else class_field(self.format)
+        return None if self.label is None else CLASS_FIELD
 
     def column_path(self, name: str) -> str:
         # A manifest's column may be nested: meta.lang is inside meta.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import StorageError, UsageError
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema_of_kinds
 from shoal.formats.tar.names import key_and_suffix
@@ -62,7 +63,7 @@ class FileSamples:
                 continue
             sample = {"__key__": f"{key}~{copy + 1}" if copy else key, suffix: data}
             if label >= 0:
-                sample["cls"] = classes[label]
+                sample[CLASS_FIELD] = classes[label]
             yield sample
 
     def _all_kinds(self) -> Iterator[Sample | Unreadable]:
@@ -112,7 +113,7 @@ def _sample(
     if is_tar(format_name):
         sample: Sample = {"__key__": key, **values}
         if label >= 0:
-            sample["cls"] = b"%d" % label
+            sample[CLASS_FIELD] = b"%d" % label
         if extra:
             sample["json"] = dict(extra)
         return sample
@@ -120,7 +121,7 @@ def _sample(
     row: Sample = {"key": key}
     row |= values if grouped else {"text" if is_json else "data": next(iter(values.values()))}
     if label >= 0:
-        row |= {"label": label, "class": name_of_class}
+        row |= {CLASS_FIELD: label, "class": name_of_class}
     row |= extra
     if is_json:
         for name, value in row.items():
@@ -186,12 +187,12 @@ def fields_beside(
     if is_tar(format_name):
         beside = [
             ("__key__", "its key", True),
-            ("cls", "its class", labelled),
+            (CLASS_FIELD, "its class", labelled),
             ("json", "the row of the manifest", extra),
         ]
     else:
         own_class = grouped and labelled
-        beside = [("key", "its key", grouped), ("label", "its class", own_class), ("class", "its class", own_class)]
+        beside = [("key", "its key", grouped), (CLASS_FIELD, "its class", own_class), ("class", "its class", own_class)]
     return {field: description for field, description, is_there in beside if is_there}
 
 
@@ -220,7 +221,11 @@ def columns_of_files(
     """
     if format_name not in TABLE_FORMATS:
         return {}
-    row: dict[str, Any] = {"key": "", **dict.fromkeys(fields, b""), **({"label": 0, "class": ""} if labelled else {})}
+    row: dict[str, Any] = {
+        "key": "",
+        **dict.fromkeys(fields, b""),
+        **({CLASS_FIELD: 0, "class": ""} if labelled else {}),
+    }
     kinds: ColumnKinds = kinds_of_rows({}, [row], first=0, format_name=format_name, skips=False)
     for start in range(0, len(extra), _AT_ONCE):
         rows = [dict(values) for values in extra[start : start + _AT_ONCE]]

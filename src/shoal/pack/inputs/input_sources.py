@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from shoal.errors import SourceError, UsageError
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.metadata.splits import splits_in_names
 from shoal.pack.inputs.dedup_pass import without_equal_contents
 from shoal.pack.inputs.duplicates import Dedup, check_dedup
@@ -18,7 +19,7 @@ from shoal.pack.inputs.file_samples import grouped_name, name_of
 from shoal.pack.inputs.files_in_classes import inside_classes
 from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.listing import files_below
-from shoal.pack.inputs.sample_fields import CLASS_FIELDS, chosen_files
+from shoal.pack.inputs.sample_fields import chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
 from shoal.pack.jobs import Progress
@@ -109,8 +110,8 @@ def _inputs_of(
         numbers, left_out = chosen_files(files.names(), require, named=named, grouped=grouped, skips=skips)
         files = files.take(numbers)
     files, classes, outside = inside_classes(files, labelled=labelled, is_whole=path.is_dir(), skips=on_error == "skip")
-    if classes is None and (asked := [name for name in require if name in CLASS_FIELDS]):
-        msg = f"--require {asked[0]} asks for classes, and there are no classes: no file lies in a directory"
+    if classes is None and CLASS_FIELD in require:
+        msg = f"--require {CLASS_FIELD} asks for classes, and there are no classes: no file lies in a directory"
         raise UsageError(msg, hint="leave it out, or name the directory that holds those of the classes")
     left_out += outside
     if not grouped:

@@ -18,15 +18,13 @@ from shoal.errors import UsageError
 from shoal.formats.decoding.audio import AUDIO_SUFFIXES
 from shoal.formats.decoding.images import IMAGE_SUFFIXES
 from shoal.formats.decoding.video import VIDEO_SUFFIXES
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.pack.shard_plan import PackPlan
 
 FIELDS = "fields"
 """Metadata key of an index for the result of `SampleFields.to_dict`."""
-
-CLASS_FIELDS = ("cls", "label", "class")
-"""Names for the one field that does not come from a file: the class by directory."""
 
 _MOST_NAMED = 10
 _MEDIA = (IMAGE_SUFFIXES, AUDIO_SUFFIXES, VIDEO_SUFFIXES)
@@ -150,7 +148,7 @@ def chosen_files(
     for key, name, (_, field) in zip(keys, names, pairs, strict=True):
         fields.setdefault(key, []).append(field)
         first_names.setdefault(key, name)
-    of_files = [name for name in required if name not in CLASS_FIELDS]
+    of_files = [name for name in required if name != CLASS_FIELD]
     lacking = {key: missing for key, there in fields.items() if (missing := lacking_in(there, of_files))}
     if lacking and not (skips and len(lacking) < len(fields)):
         some = ", ".join(f"{first_names[key]!r} ({', '.join(lacking[key])})" for key in list(lacking)[:_MOST_NAMED])

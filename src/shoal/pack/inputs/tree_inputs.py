@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.folder.class_directories import ClassDirectories
+from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 from shoal.formats.shard_format import Sample
 from shoal.formats.tar.member_blocks import laid_out
 from shoal.formats.tar.writer import is_safe_name
 from shoal.formats.writing.encoder import RecordBlock
-from shoal.pack.inputs.class_labels import class_codes, class_field, is_tar, labels_of
+from shoal.pack.inputs.class_labels import class_codes, is_tar, labels_of
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
@@ -90,7 +90,7 @@ class _TreeInputs:
 
     @property
     def class_field(self) -> str | None:
-        return None if self.label is None else class_field(self.format)
+        return None if self.label is None else CLASS_FIELD
 
     def column_path(self, name: str) -> str:
         return name
@@ -143,7 +143,7 @@ class TreeSamples:
 
         If anything in a block is unusual, its samples come one by one, and raise the errors there are.
         """
-        known = {"length"} if self.label is None else {"length", "cls"}
+        known = {"length"} if self.label is None else {"length", CLASS_FIELD}
         if shard.format != "tar" or not {column.path for column in shard.columns} <= known:
             yield from self
             return
@@ -263,7 +263,7 @@ def _block_of(samples: TreeSamples) -> RecordBlock | None:
     if samples.label is not None:
         digits = [b"%d" % code for code in samples.label.tolist()]
         lengths = np.array([len(text) for text in digits], dtype=np.int64)
-        columns = {"length": sizes + lengths, "cls": samples.label.astype(np.int64)}
+        columns = {"length": sizes + lengths, CLASS_FIELD: samples.label.astype(np.int64)}
         sizes = np.stack([sizes, lengths], axis=1).ravel()
         names = [name for own in names for name in (own, own[: own.rindex(b".")] + b".cls")]
     block = laid_out(names, sizes)

@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.folder.reader import Folder
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
@@ -24,7 +25,7 @@ _TAKEN = ("shard", "bytes", "sample_bytes")  # what every index knows of a sampl
 
 
 def new_columns(index: Index, columns: Sequence[Column], missing: Mapping[str, Any]) -> list[Column]:
-    """Return those of these columns that the index does not have; the label of a folder of classes is one it has.
+    """Return those of these columns that the index does not have; the class of a folder of classes is one it has.
 
     Raises `UsageError`: a column of that name is there and was read from another path, or with another value for
     missing ones; or the name belongs to what every index knows.
@@ -39,7 +40,7 @@ def new_columns(index: Index, columns: Sequence[Column], missing: Mapping[str, A
             msg = f"the index has {name!r} already{made}: nothing is read from {column.path!r} under this name"
             raise UsageError(msg, hint=f"NAME={column.path} gives the column another name")
         is_class = index.format == Folder.name and "classes" in index.metadata.get(OPTIONS, {})
-        if name not in index.columns and not (is_class and name == column.path == "label"):
+        if name not in index.columns and not (is_class and name == column.path == CLASS_FIELD):
             found.append(column)
     return found
 
