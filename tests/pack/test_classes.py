@@ -76,7 +76,7 @@ def test_data_beside_the_classes_is_an_error_that_names_it(tmp_path: Path, *, gr
         shoal.open(data, format="folder")
     with pytest.raises(SourceError, match=said) as caught:
         shoal.pack.pack(data, tmp_path / "packed", grouped=grouped)
-    assert "--no-label" in caught.value.hint
+    assert "labelled=False" in caught.value.hint
     assert shoal.pack.pack(data, tmp_path / "all", labelled=False, grouped=grouped).num_samples == 4
     assert shoal.open(data, format=Folder(labels=False)).num_samples == 4
     summary = shoal.pack.pack(data, tmp_path / "some", on_error="skip", grouped=grouped)

@@ -28,7 +28,7 @@ def inside_classes(
         if labelled:
             first = name_of(files.part(0, 1).names()[0])[0]
             msg = f"the sample {first!r} lies in no directory that could be its class"
-            raise SourceError(msg, hint="leave out labels with --no-label, or move it into a directory")
+            raise SourceError(msg, hint="labelled=False packs files without classes; or move it into a directory")
         return files, None, ()
     is_inside = np.repeat(np.array(classes.numbers_of(files.directories)) >= 0, np.diff(files.first_file))
     if bool(is_inside.all()):
@@ -37,7 +37,7 @@ def inside_classes(
     kinds = [name_of(name)[1] for name in names]
     outside = [(names[number], kinds[number]) for number in np.flatnonzero(~is_inside).tolist()]
     if not skips:
-        hint = "move them; --no-label packs all files without classes, --on-error skip leaves them out"
+        hint = "move them; labelled=False packs all files without classes, on_error='skip' leaves them out"
         inside = {kinds[number] for number in np.flatnonzero(is_inside).tolist()}
         refuse_strays(outside, set(kinds) if labelled else inside, root=files.root, hint=hint)
     return files.take(np.flatnonzero(is_inside)), classes, tuple((name, OUTSIDE) for name, _ in outside)
