@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.cli.main import main
-from shoal.errors import SourceError
+from shoal.errors import SourceError, StorageError
 from shoal.formats import Folder
 from shoal.indexing.open_source import described_shards, wanted_suffixes
 from shoal.indexing.split_selection import select_split
@@ -66,6 +66,25 @@ def test_a_file_beside_the_classes_takes_no_class_away(tmp_path: Path, caplog: p
         assert ds.classes == ("cat", "dog")
         assert classes_opened(ds) == {"1": 0, "2": 1}
     assert "files outside of the classes are left out: 1 x .png" in caplog.text
+
+
+def test_a_link_to_the_directory_of_a_class_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    data = make(tmp_path / "m", "cat/1.jpg")
+    (data / "dog").symlink_to("elsewhere/dog")
+    with pytest.raises(SourceError, match="m/dog is a link to elsewhere/dog, and nothing is there"):
+        shoal.open(data, format="folder")
+    with pytest.raises(StorageError, match="m/dog: it is a link to elsewhere/dog, and nothing is there"):
+        shoal.pack.pack(data, tmp_path / "packed")
+    ((name, reason),) = shoal.pack.pack(data, tmp_path / "packed", on_error="skip").skipped
+    assert name == "dog"
+    assert "it is a link to elsewhere/dog" in reason
+
+
+def test_a_file_beside_the_only_split_changes_no_class(tmp_path: Path) -> None:
+    data = make(tmp_path / "m", "train/cat/1.jpg", "train/dog/2.jpg", "README.md")
+    for ds in both(data, tmp_path / "packed"):
+        assert ds.classes == ("cat", "dog")
+        assert classes_opened(ds) == {"1": 0, "2": 1}
 
 
 @pytest.mark.parametrize("grouped", [False, True])

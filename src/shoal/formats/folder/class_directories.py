@@ -66,12 +66,13 @@ def class_directory(name: str, *, below_splits: bool = False) -> str:
 def lie_below_splits(names: Iterable[str]) -> bool:
     """Return True if classes lie in the directories of splits: of several kinds, or of one that holds all files.
 
-    A class named "train" beside others is no split, nor are directories of splits that hold the files themselves.
+    A class named "train" beside others is no split, nor are directories of splits that hold the files themselves. Files
+    that lie in no directory do not count.
 
     >>> lie_below_splits(["train/cat/1.jpg", "val/cat/1.jpg"]), lie_below_splits(["train/1.jpg", "cat/1.jpg"])
     (True, False)
     """
-    splits = {name: directory_of_split(name) for name in names}
+    splits = {name: directory_of_split(name) for name in names if class_directory(name)}
     kinds = {kind_in(split.rpartition("/")[2]) for split in splits.values()}
     is_deeper = any(split and "/" in name[len(split) + 1 :] for name, split in splits.items())
     return is_deeper and (len(kinds - {None}) > 1 or None not in kinds)

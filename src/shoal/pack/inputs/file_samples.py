@@ -59,7 +59,7 @@ class FileSamples:
             try:
                 data = read_small(path, num_bytes, modified_ns)
             except StorageError as raised:
-                yield _unreadable(name, path, raised)
+                yield unreadable_input(name, path, raised)
                 continue
             sample = {"__key__": f"{key}~{copy + 1}" if copy else key, suffix: data}
             if label >= 0:
@@ -79,7 +79,7 @@ class FileSamples:
                 try:
                     values[self.fields[number]] = read_small(path, self.num_bytes[number], self.modified_ns[number])
                 except StorageError as raised:
-                    yield _unreadable(name, path, raised)
+                    yield unreadable_input(name, path, raised)
                     break
             else:
                 name_of_class = self.classes[label] if label >= 0 else ""
@@ -134,8 +134,8 @@ def _sample(
     return row
 
 
-def _unreadable(name: str, path: str, error: StorageError) -> Unreadable:
-    """Return an input that cannot be read; raise the error if the cause is not the input (too many open files)."""
+def unreadable_input(name: str, path: str, error: StorageError) -> Unreadable:
+    """Return the placeholder of an input; raise the error if its cause is not the input (too many open files)."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
     reason = error.message.replace(path, shown(name))

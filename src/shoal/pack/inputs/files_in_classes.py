@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from shoal.errors import SourceError
+from shoal.errors import SourceError, StorageError
 from shoal.formats.folder.class_directories import ClassDirectories, refuse_strays
 from shoal.indexing.folder_classes import classes_of_folder
-from shoal.pack.inputs.file_samples import name_of
+from shoal.pack.inputs.file_samples import name_of, unreadable_input
 from shoal.pack.records.refusals import OUTSIDE
-from shoal.storage.files.small_files import FileTree
+from shoal.storage.files.small_files import FileTree, read_small
 
 
 def inside_classes(
@@ -34,10 +36,28 @@ def inside_classes(
     if bool(is_inside.all()):
         return files, classes, ()
     names = files.names()
+    lost = _lost(files, names, skips=skips)
     kinds = [name_of(name)[1] for name in names]
     outside = [(names[number], kinds[number]) for number in np.flatnonzero(~is_inside).tolist()]
     if not skips:
         hint = "move them; labelled=False packs all files without classes, on_error='skip' leaves them out"
         inside = {kinds[number] for number in np.flatnonzero(is_inside).tolist()}
         refuse_strays(outside, set(kinds) if labelled else inside, root=files.root, hint=hint)
-    return files.take(np.flatnonzero(is_inside)), classes, tuple((name, OUTSIDE) for name, _ in outside)
+    return files.take(np.flatnonzero(is_inside)), classes, tuple((name, lost.get(name, OUTSIDE)) for name, _ in outside)
+
+
+def _lost(files: FileTree, names: Sequence[str], *, skips: bool) -> dict[str, str]:
+    """Return why the entries that were no files when they were listed cannot be read; raises that unless ``skips``.
+
+    A link that leads nowhere may have been the directory of a class.
+    """
+    reasons = {}
+    for number in np.flatnonzero(files.num_bytes < 0).tolist():
+        path = f"{files.root}/{names[number]}"
+        try:
+            read_small(path, -1, 0)
+        except StorageError as error:
+            if not skips:
+                raise
+            reasons[names[number]] = unreadable_input(names[number], path, error).reason
+    return reasons
