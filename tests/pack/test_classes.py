@@ -180,6 +180,13 @@ def test_a_glob_numbers_the_classes_of_the_files_that_it_matches(splits: Path, t
         assert ds.classes == ("zebra",)  # the only file that matches does lie in a class
 
 
+def test_a_glob_below_a_directory_with_brackets_in_its_name(tmp_path: Path) -> None:
+    data = make(tmp_path / "run[1]", "cat/1.jpg", "dog/2.jpg")
+    make(tmp_path / "run1", "cat/3.jpg")
+    for ds in both(str(data / "*" / "*.jpg"), tmp_path / "packed"):
+        assert classes_opened(ds) == {"1": 0, "2": 1}
+
+
 def test_classes_that_are_given_have_their_numbers(splits: Path) -> None:
     train = shoal.open(splits, format="folder", split="train")
     pattern = str(splits / "val" / "*" / "*.jpg")

@@ -26,7 +26,7 @@ from shoal.pack.jobs import Progress
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.small_files import FileList, FileTree, glob_files
-from shoal.storage.sources.local_patterns import fixed_directory, local_path
+from shoal.storage.sources.local_patterns import as_glob, fixed_directory, local_path
 from shoal.storage.urls import scheme_of, without_secrets
 
 _log = logging.getLogger("shoal")
@@ -100,7 +100,7 @@ def _inputs_of(
         _warn_of_splits(path, files)
     elif glob.has_magic(str(path)):
         _refuse_for(f"{path} is a glob", of_manifests)
-        files = glob_files(str(path), root=fixed_directory(str(path)))
+        files = glob_files(as_glob(str(path)), root=fixed_directory(str(path)))
     else:
         msg = f"{path}: there is nothing of that name"
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")

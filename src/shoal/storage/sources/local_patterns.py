@@ -116,9 +116,7 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
-    rest = _after_literal(pattern)
-    front = glob.escape(pattern[: len(pattern) - len(rest)])
-    found = [os.path.abspath(path) for path in glob.glob(front + rest, recursive=True)]
+    found = [os.path.abspath(path) for path in glob.glob(as_glob(pattern), recursive=True)]
     # A link that leads nowhere stays: opening it is an error, and leaving it out would lose data silently.
     files = sorted({path for path in found if not os.path.isdir(path) and not path.endswith(INDEX_SUFFIX)})
     if files:
@@ -128,6 +126,12 @@ def _matches(pattern: str) -> list[str]:
         raise SourceError(msg, hint=f"for the files below them, write {os.path.join(pattern, '**', '*')} with a suffix")
     msg = f"{pattern}: matches nothing"
     raise SourceError(msg, hint=_what_is_there(os.path.join(fixed_directory(pattern), os.path.basename(pattern))))
+
+
+def as_glob(pattern: str) -> str:
+    """Return the pattern as `glob` takes it: directories that are there by exactly their names match nothing else."""
+    rest = _after_literal(pattern)
+    return glob.escape(pattern[: len(pattern) - len(rest)]) + rest
 
 
 def fixed_directory(pattern: str) -> str:
