@@ -111,8 +111,8 @@ def read_plain_sample(
             if prefix is None or (header[156] == _V7_KIND and name.endswith(b"/")):  # the latter is a directory
                 return None
             name = prefix + name
-        stem, _, suffix = name.partition(b".")
-        field = _FIELDS.get(suffix)
+        stem, dot, suffix = name.partition(b".")
+        field = _FIELDS.get(suffix) if dot else None
         if field is None or stem != first_stem:
             # A known suffix has no slash, so before it is the key, unless that is empty or the name of metadata.
             is_usual = stem[:1] not in b"_"
