@@ -97,8 +97,8 @@ def _as_bytes(sample: Sample) -> Sample:
     return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in sample.items()}
 
 
-STEMS = ["a", "b", "A", "d/a", "d.x/a", "d/", "", "_a", "__a", "\u00e9"]
-SUFFIXES = ["x", "cls", "X", "x.y", ".x", "y/z", "__key__"]
+STEMS = ["a", "b", "A", "d/a", "d.x/a", "d/", "d/._a", "", "_a", "__a", "\u00e9"]
+SUFFIXES = ["x", "cls", "X", "x.y", ".x", "y/z", "__key__", "_a.x", "_a"]
 KINDS_OF_MEMBERS = [tarfile.REGTYPE] * 6 + [tarfile.AREGTYPE, tarfile.CONTTYPE, tarfile.SYMTYPE]
 
 

@@ -114,8 +114,9 @@ def read_plain_sample(
         stem, dot, suffix = name.partition(b".")
         field = _FIELDS.get(suffix) if dot else None
         if field is None or stem != first_stem:
-            # A known suffix has no slash, so before it is the key, unless that is empty or the name of metadata.
-            is_usual = stem[:1] not in b"_"
+            # A known suffix has no slash, so before it is the key, unless that is empty or the name of metadata; or
+            # ends with a slash, as before the names that macOS gives.
+            is_usual = stem[:1] not in b"_" and stem[-1:] != b"/"
             parts = (text(stem), field) if is_usual and field is not None else key_and_suffix(text(name))
             if parts is None:
                 continue

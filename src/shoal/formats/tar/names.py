@@ -1,8 +1,10 @@
-"""Grouping of tar members into samples by their names: the rule of WebDataset 1.0.2, member for member.
+"""Grouping of tar members into samples by their names: the rule of WebDataset 1.0.2, but for files of macOS.
 
 A name is split at the first dot of its last path component: the part before is the key, the part after the suffix
 (lower-cased). Consecutive members with the same key form one sample. Members that are no regular files, have no such
-dot in their names or are named ``__name__`` at the top belong to no sample, and do not end one.
+dot in their names or are named ``__name__`` at the top belong to no sample, and do not end one. Nor do the files that
+macOS leaves beside others: to WebDataset ``train/._0.jpg`` is a sample that splits ``train/0.jpg`` from
+``train/0.cls``.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ def key_and_suffix(name: str) -> tuple[str, str] | None:
 
     >>> key_and_suffix("train.v2/n01.x/000.seg.PNG"), key_and_suffix("dir/.hidden")
     (('train.v2/n01.x/000', 'seg.png'), ('dir/', 'hidden'))
-    >>> key_and_suffix(".hidden"), key_and_suffix("__meta__/a.json")
-    (None, None)
+    >>> key_and_suffix(".hidden"), key_and_suffix("__meta__/a.json"), key_and_suffix("dir/._000.png")
+    (None, None, None)
     """
     slash = name.rfind("/") + 1
     dot = name.find(".", slash)
-    # The fast path of nearly all names; the dot in the expression does not match a newline.
+    # The fast path of nearly all names, none of them of macOS; the dot in the expression does not match a newline.
     if dot > slash and name[0] != "_" and "\n" not in name:
         return name[:dot], name[dot + 1 :].lower()
-    match = None if _is_meta(name) else _KEY_AND_SUFFIX.match(name)
+    match = None if _is_meta(name) or _is_of_macos(name) else _KEY_AND_SUFFIX.match(name)
     return (match[1], match[2].lower()) if match else None
 
 
@@ -46,6 +48,12 @@ def _is_meta(name: str) -> bool:
     if not name.startswith("__"):
         return False
     return ("/" not in name and name.endswith("__")) or _META.match(name) is not None
+
+
+def _is_of_macos(name: str) -> bool:
+    """Return True for attributes that macOS stores as a file beside another, and for its notes on a directory."""
+    last = name[name.rfind("/") + 1 :]
+    return last.startswith("._") or last == ".DS_Store"
 
 
 def _note_of(kind: int, name: str) -> str:
@@ -58,6 +66,8 @@ def _note_of(kind: int, name: str) -> str:
         return "devices"
     if kind not in REGULAR_KINDS:
         return "other_members"
+    if _is_of_macos(name):
+        return "macos_members"
     return "meta_members" if _is_meta(name) else "members_without_extension"
 
 

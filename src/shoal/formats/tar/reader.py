@@ -51,7 +51,7 @@ class Tar:
 
     name: str = "tar"
     suffixes: tuple[str, ...] = (".tar",)
-    scan_rule = 1  # see `VersionedFormat`
+    scan_rule = 2  # see `VersionedFormat`
 
     def __init__(self, *, window_bytes: int = 1 << 20, skip_bytes: int = 32768) -> None:
         self.window_bytes, self.skip_bytes = window_bytes, skip_bytes
@@ -60,8 +60,9 @@ class Tar:
         """Find the samples of a tar from its headers; 3 to 4 us per member, O(window) memory beyond the result.
 
         ``notes`` count ``directories``, ``links``, ``devices``, ``other_members``, ``meta_members`` and
-        ``members_without_extension``, none of which are samples to WebDataset; ``trailing_bytes`` after the end of the
-        archive (tar ignores them; two archives joined by ``cat`` look like this); ``missing_end_blocks``.
+        ``members_without_extension``, none of which are samples to WebDataset; ``macos_members`` (``._NAME``);
+        ``trailing_bytes`` after the end of the archive (tar ignores them; two archives joined by ``cat`` look like
+        this); ``missing_end_blocks``.
 
         Raises `ShardError` if the archive is damaged or cut short, or repeats a suffix inside one sample.
         """
