@@ -1,11 +1,20 @@
-"""Hints shared by several errors: the name that was probably meant, and the command that installs a library."""
+"""Hints shared by several errors: the name that was probably meant, and the command that installs or fetches."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 
 _LIKE_ENOUGH = 0.6
+
+MOST_POINTER_BYTES = 1024
+"""No pointer (see `pointer_in`) has more bytes."""
+_POINTERS = (
+    ("Git LFS", "git lfs pull", re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/")),
+    ("git-annex", "git annex get", re.compile(rb"/annex/objects/[^\n/]")),
+)
+_POINTED_BYTES = re.compile(rb"\nsize (\d+)|^[^\n]*?-s(\d+)-")
 
 LIBRARIES_OF_EXTRA: Mapping[str, str] = {
     "images": "pillow simplejpeg",
@@ -52,3 +61,22 @@ def pip_install(extra: str, *, upgrade: bool = False) -> str:
     "pip install pyarrow (or 'shoal[parquet]')"
     """
     return f"pip install {'--upgrade ' * upgrade}{LIBRARIES_OF_EXTRA[extra]} (or 'shoal[{extra}]')"
+
+
+def pointer_in(data: bytes) -> tuple[str, str] | None:
+    r"""Return a message and a hint for a file that only points to content that Git LFS or git-annex has to fetch.
+
+    ``data`` are all bytes of the file. None if it is no such pointer.
+
+    >>> pointer_in(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")[0]
+    'this is a pointer of Git LFS, and not the 12,345 bytes it stands for'
+    """
+    if len(data) > MOST_POINTER_BYTES:
+        return None
+    for tool, command, beginning in _POINTERS:
+        if beginning.match(data):
+            size = _POINTED_BYTES.search(data)
+            content = "content" if size is None else f"{int(size[1] or size[2]):,} bytes"
+            hint = f"`{command}` in its repository fetches the file; copy it again where this is a copy"
+            return f"this is a pointer of {tool}, and not the {content} it stands for", hint
+    return None

@@ -28,8 +28,9 @@ from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import Folder, index_of_files
 from shoal.formats.format_registry import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
-from shoal.formats.metadata.scanning import STALE_INDEXES
+from shoal.formats.metadata.scanning import STALE_INDEXES, without_pointer
 from shoal.formats.shard_format import Format, VersionedFormat
+from shoal.hints import MOST_POINTER_BYTES
 from shoal.index.assembly import ScannedShard, assemble, joined
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import ShardScan
@@ -59,6 +60,8 @@ MANY_SHARDS, SMALL_SHARD_BYTES = 1000, 256 << 10
 PART_SHARDS = 1024
 # From here on the index leaves out the size of each sample, which takes 4 bytes per sample.
 MANY_SAMPLES = 10**8
+
+_LEAST_POINTER_BYTES = 64
 
 _SCAN_SUFFIX = ".scan"
 # Incremented when the scans of formats find other samples than before; a format may also have its own rule.
@@ -163,6 +166,9 @@ def index_of_tasks(
         num_bytes = np.array([task.num_bytes for task in tasks], dtype=np.int64)
         names, versions = [task.name for task in tasks], [task.version for task in tasks]
         metadata = _metadata(format)
+        # A look at one file, since looking at millions takes long; the others are looked at when they are read.
+        for task in [task for task in tasks if _LEAST_POINTER_BYTES <= task.num_bytes <= MOST_POINTER_BYTES][:1]:
+            without_pointer(partial(store.read_range, task.path), task.num_bytes, shard=task.name)
         return index_of_files(format.name, names, num_bytes, versions, rows=rows or {}, metadata=metadata)
     total_bytes = sum(task.num_bytes for task in tasks)
     workers = _num_workers(workers, total_bytes)

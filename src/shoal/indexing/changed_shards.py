@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, StorageError
-from shoal.formats.metadata.scanning import scan_again
+from shoal.formats.metadata.scanning import scan_again, without_pointer
 from shoal.formats.shard_format import Format, ReadBytes
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
@@ -178,7 +178,8 @@ class ShardCheck:
         hint = _SAME_SIZE_HINT if info.num_bytes == indexed_bytes else _HINT
         _log.info("%s differs in size or time from its index: scanning it again", info.path)
         sizes = f"{info.num_bytes} bytes" + (f" ({indexed_bytes} when indexed)" * (info.num_bytes != indexed_bytes))
-        with reading_one(store, info.path, info.num_bytes, costs=self._costs) as read:
+        with reading_one(store, info.path, info.num_bytes, costs=self._costs) as given:
+            read = without_pointer(given, info.num_bytes, shard=name)
             try:
                 beside = needed_beside(info.path, self._format, self._store)
                 scan = scan_again(self._format, read, info.num_bytes, shard=name, head=head, **beside)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shoal.errors import IndexFileError, StorageError
+from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.consistency import validate
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.table import Index
@@ -74,6 +75,8 @@ def load_index(path: str, *, store: _MapFile, trusted: bool = False, cache_dir: 
     """
     try:
         data = store.map(path) if cache_dir is None else _mapped_copy(path, store, cache_dir)
+        if pointer := pointer_in(bytes(data[: MOST_POINTER_BYTES + 1])):
+            raise IndexFileError(pointer[0], hint=pointer[1])  # noqa: TRY301  # with its path below
         if trusted:
             _confirm_file(path, data, required=True)  # before anything in it is used
             return decode(data)

@@ -29,6 +29,7 @@ from shoal.formats.metadata.manifests import (
 )
 from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, foreign_names
 from shoal.formats.shard_format import BesideFormat, Format
+from shoal.hints import pointer_in
 from shoal.indexing.folder_classes import classes_of_folder, given_classes
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
@@ -257,11 +258,15 @@ def _manifests_and_others(found: Source) -> tuple[list[str], list[str]]:
 
 
 def read_whole(info: ObjectInfo, store: ReadRange, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
-    """Read a whole object of at most so many bytes; raises `SourceError` if it has more."""
+    """Read a whole object of at most so many bytes; raises `SourceError` if it has more, or is a pointer to them."""
     if info.num_bytes > limit_bytes:
         msg = f"{info.path}: it has {info.num_bytes} bytes, and is read whole"
         raise SourceError(msg, hint=f"at most {limit_bytes} are; name the shards by a glob")
-    return store.read_range(info.path, 0, info.num_bytes)
+    data = store.read_range(info.path, 0, info.num_bytes)
+    if pointer := pointer_in(data):
+        msg = f"{info.path}: {pointer[0]}"
+        raise SourceError(msg, hint=pointer[1])
+    return data
 
 
 def _add(shards: _Found, manifest: Manifest, path: str, store: _ManifestStore) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
-from shoal.hints import did_you_mean, pip_install
+from shoal.hints import did_you_mean, pip_install, pointer_in
 from shoal.index.table import Index
 from shoal.pipeline.chosen_fields import fields_of, value_at, without_value
 from shoal.pipeline.stages import FieldError, Stage, each_stage
@@ -204,11 +204,15 @@ def _loaded(source: TokenizerSource) -> Any:
 
 def _data(path: str) -> bytes:
     try:
-        return bytes(read_whole(open_store(path), path))
+        data = bytes(read_whole(open_store(path), path))
     except StorageError as error:
         msg = f"the tokenizer cannot be read: {error.message}"
         hint = "a tokenizer.json: a local path or a URL. One of the Hugging Face hub is downloaded first"
         raise UsageError(msg, hint=hint) from None
+    if pointer := pointer_in(data):
+        msg = f"{without_secrets(path)}: {pointer[0]}"
+        raise UsageError(msg, hint=pointer[1])
+    return data
 
 
 def _digest(data: bytes) -> str:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories, class_directory
-from shoal.formats.records import CutRecords, borders_in
+from shoal.formats.records import BadRecordError, CutRecords, borders_in
 from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.assembly import fingerprint
 from shoal.index.cutting import CUTTING_RULE, layout_of
 from shoal.index.shard_scan import Buffer, ShardScan
@@ -109,6 +110,8 @@ class Folder:
         return CutRecords(buffer, starts, span, decode=decode, crcs=lambda: _size_crcs(sizes))
 
     def _decode(self, shard: str, head: Mapping[str, Any], data: bytes) -> Sample:
+        if len(data) <= MOST_POINTER_BYTES and (pointer := pointer_in(data)):  # no scan has looked at it
+            raise BadRecordError(pointer[0], hint=pointer[1])
         sample: Sample = {"__key__": splitext(shard)[0], self._field(shard): data}
         if self.classes is not None:
             sample[CLASS_FIELD] = self._numbers.get(class_directory(shard, below_splits=self.below_splits), -1)

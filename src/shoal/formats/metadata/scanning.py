@@ -11,6 +11,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.metadata.manifests import STALE, Expected, Hashes
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
 from shoal.formats.shard_format import BesideFormat, Format, ReadBytes, RecutFormat
+from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.shard_scan import BY_BORDERS, Buffer, ShardScan, has_foreign_borders
 
 STALE_INDEXES = "stale_indexes"
@@ -34,8 +35,9 @@ def checked_scan(
     of its offsets are compared.
 
     Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards. Raises
-    `ShardError` if the shard is not what was expected, or cannot be scanned.
+    `ShardError` if the shard is not what was expected, cannot be scanned, or is a pointer to it.
     """
+    read = without_pointer(read, num_bytes, shard=shard)
     expected = expected or Expected()
     if expected.num_bytes not in (None, num_bytes):
         msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
@@ -52,7 +54,7 @@ def checked_scan(
 
     found = None
     if index is not None and isinstance(format, BesideFormat):
-        found = format.scan_beside(index, index_bytes, num_bytes, shard=shard)
+        found = _scan_beside(format, index, index_bytes, num_bytes, shard=shard)
     elif index is not None:
         borders = index(0, index_bytes)
         found = scan_by_index(format, borders, read, num_bytes, shard=shard, is_local=is_local)
@@ -81,13 +83,39 @@ def scan_again(
 
     ``index`` reads a third-party index beside the shard, without which a `BesideFormat` cannot scan it.
 
-    Raises `ShardError` if the shard cannot be scanned.
+    Raises `ShardError` if the shard cannot be scanned, or is a pointer to it.
     """
+    read = without_pointer(read, num_bytes, shard=shard)
     if index is not None and isinstance(format, BesideFormat):
-        return format.scan_beside(index, index_bytes, num_bytes, shard=shard)
+        return _scan_beside(format, index, index_bytes, num_bytes, shard=shard)
     if isinstance(format, RecutFormat):
         return format.scan_as(head, read, num_bytes, shard=shard)
     found = format.scan(read, num_bytes, shard=shard)
     if isinstance(format, Folder):  # its head comes from the tables beside the files, which a scan does not see
         return replace(found, head=head)
     return by_borders(found, entry=head[BY_BORDERS]) if has_foreign_borders(head) else found
+
+
+def without_pointer(read: ReadBytes, num_bytes: int, *, shard: str) -> ReadBytes:
+    """Return a reader of the same shard, after a look at all of it if it is small enough for a pointer.
+
+    Raises `ShardError` if it is a pointer of Git LFS or git-annex.
+    """
+    if not 0 < num_bytes <= MOST_POINTER_BYTES:
+        return read
+    data = bytes(read(0, num_bytes))
+    if pointer := pointer_in(data):
+        raise ShardError(pointer[0], shard=shard, byte=0, hint=pointer[1])
+    return lambda first_byte, end_byte: data[first_byte:end_byte]
+
+
+def _scan_beside(
+    format: BesideFormat,  # noqa: A002
+    index: ReadBytes,
+    index_bytes: int,
+    num_bytes: int,
+    *,
+    shard: str,
+) -> ShardScan:
+    index = without_pointer(index, index_bytes, shard=f"the .idx beside {shard}")
+    return format.scan_beside(index, index_bytes, num_bytes, shard=shard)

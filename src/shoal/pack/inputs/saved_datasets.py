@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_types import arrow_library
-from shoal.hints import did_you_mean
+from shoal.hints import did_you_mean, pointer_in
 from shoal.pack.from_shards.new_schemas import options_like
 from shoal.pack.inputs.class_labels import is_tar
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
@@ -165,7 +165,8 @@ def _json(path: Path) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         msg = f"{path}: this does not describe a dataset"
-        raise SourceError(msg, hint="save the dataset again with save_to_disk")
+        _, fetch = pointer_in(bytes(data)) or ("", "")
+        raise SourceError(msg, hint=fetch or "save the dataset again with save_to_disk")
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import SourceError, StorageError
+from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.storage.files.local_store import read_fully
 from shoal.storage.files.scandir import wrap_int64
 from shoal.storage.storage_errors import os_failure
@@ -148,7 +149,7 @@ def glob_files(pattern: str, *, root: str) -> FileTree:
 
 
 def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
-    """Return the whole file; raise `StorageError` if it cannot be read, or changed since it was listed."""
+    """Return the whole file; raise `StorageError` if it cannot be read, is a pointer, or changed since the listing."""
     try:
         descriptor = os.open(path, _FLAGS)
         try:
@@ -165,6 +166,9 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
     except MemoryError:
         msg = f"could not read {path}: there is not enough memory for its {num_bytes} bytes"
         raise StorageError(msg, hint="each process holds a file: a smaller num_workers=, or on_error='skip'") from None
+    if len(data) <= MOST_POINTER_BYTES and (pointer := pointer_in(data)):
+        msg = f"{path}: {pointer[0]}"
+        raise StorageError(msg, hint=pointer[1])
     if len(data) == num_bytes == found.st_size and wrap_int64(found.st_mtime_ns) == modified_ns:
         return data
     if not stat_bits.S_ISREG(found.st_mode):
@@ -227,6 +231,9 @@ def _read_some(
         descriptors.extend(os.open(name, _FLAGS, dir_fd=parent) for name in names)
         asked = zip(descriptors, offsets, sizes, strict=True)
         if [os.readv(file, (buffer[offset : offset + size],)) for file, offset, size in asked] != list(sizes):
+            return False
+        small = [(offset, size) for offset, size in zip(offsets, sizes, strict=True) if size <= MOST_POINTER_BYTES]
+        if any(pointer_in(bytes(buffer[offset : offset + size])) for offset, size in small):
             return False
         # After reading: a write in between has changed the time.
         found = map(os.fstat, descriptors)
