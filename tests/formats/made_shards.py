@@ -84,6 +84,8 @@ def _lines(name: str, encode: Callable[[str], str], decode: Callable[[str], Samp
 def _jsonl() -> Made:
     shards = _lines("jsonl", lambda text: json.dumps({"t": text, "n": [1.5]}), lambda text: {"t": text, "n": [1.5]})
     shards["empty file.jsonl"] = (b"", [])
+    array = [{"t": text, "n": [1.5]} for text in _WORDS]
+    shards["some in an array.jsonl"] = (json.dumps(array, indent=1).encode(), list[Sample](array))
     return Made(JsonLines(), shards, tuple(JsonLines(window_bytes=size) for size in (7, 64, 4096)))
 
 

@@ -121,17 +121,9 @@ def test_empty() -> None:
     assert len(parse(b"")) == 0
 
 
-@pytest.mark.parametrize(
-    ("data", "match"),
-    [
-        (b'[\n  {"a": 1},\n  {"a": 2}\n]\n', r"one JSON array over several lines.*\n.*jq -c '\.\[\]'"),
-        (BOM + b'\r\n [{"a": 1},\r\n{"a": 2}]', "one JSON array over several lines"),
-        (b'{\n  "a": [1, 2]\n}\n', r"one JSON object over several lines.*\n.*jq -c \. FILE"),
-    ],
-)
-def test_one_value_over_several_lines_is_called_that(data: bytes, match: str) -> None:
-    with pytest.raises(ShardError, match=match) as caught:
-        scan(data)
+def test_an_object_over_several_lines_is_called_that() -> None:
+    with pytest.raises(ShardError, match=r"one JSON object over several lines.*\n.*jq -c \. FILE") as caught:
+        scan(b'{\n  "a": [1, 2]\n}\n')
     assert (caught.value.shard, caught.value.byte) == ("docs.jsonl", 0)
 
 

@@ -230,6 +230,15 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / "files" / f"*.{name}") for name in ("jsonl", "tar", "parquet")}
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_elements_of_one_json_array(indent: int | None, tmp_path: Path) -> None:
+    rows = [{"n": number, "text": f"row {number}"} for number in range(5)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows, indent=indent))
+    hf = datasets.load_dataset("json", data_files=str(tmp_path / "rows.json"), split="train", streaming=True)
+    assert list(hf) == rows
+    assert list(from_hf(hf)) == list(shoal.open(tmp_path / "rows.json")) == rows
+
+
 @pytest.mark.parametrize(("builder", "files_of"), [("json", "jsonl"), ("parquet", "parquet")])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_files_that_are_streamed_or_cached_are_the_same_rows(

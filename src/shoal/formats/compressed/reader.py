@@ -27,6 +27,7 @@ from shoal.formats.compressed.pieces import (
     pieces_of_span,
 )
 from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
+from shoal.formats.lines.json_array import ARRAY_HEAD
 from shoal.formats.records import compact
 from shoal.formats.shard_format import (
     FieldNamesFormat,
@@ -107,7 +108,7 @@ class Compressed:
             raise self._undecodable(error, num_bytes, shard, 0) from None
         if not found.num_samples:
             return _no_samples(about.notes)
-        if "pax_globals" in about.head:  # they apply to all that follows, so every piece would need them
+        if not {"pax_globals", *ARRAY_HEAD}.isdisjoint(about.head):  # of all that follows: every piece would need it
             where = where._replace(at_ends=False)
         pieces, piece_samples = cut_pieces(found, content.members, where=where)
         return ShardScan(

@@ -31,14 +31,19 @@ _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs 
 
 def scan_lines(content: Content, found: FoundSamples, lines: LineScan, *, window_bytes: int) -> About:
     """Find the lines of a whole shard, after a byte order mark at its start, if any; memory O(window)."""
-    position = len(BOM) if bytes(content.read(0, len(BOM))) == BOM else 0
+    position = front_bytes(content)
     lines.start_at(position)
-    for window, is_last in _windows(content, position, window_bytes):
+    for window, is_last in windows_of(content, position, window_bytes):
         found.add(*lines.add(window, is_last=is_last))
-    return About(notes={"blank_lines": lines.num_blank} if lines.num_blank else {})
+    return lines.about()
 
 
-def _windows(content: Content, position: int, window_bytes: int) -> Iterator[tuple[Buffer, bool]]:
+def front_bytes(content: Content) -> int:
+    """Return the number of bytes before the first line: those of a byte order mark, if there is one."""
+    return len(BOM) if bytes(content.read(0, len(BOM))) == BOM else 0
+
+
+def windows_of(content: Content, position: int, window_bytes: int) -> Iterator[tuple[Buffer, bool]]:
     """Yield window after window, each with True if it is the last one."""
     window = _window(content, position, window_bytes)
     while len(window):
@@ -65,7 +70,7 @@ def line_records(buffer: Buffer, span: Span, lines: LineScan, decode: DecodeReco
     num_samples, view = span.num_samples, memoryview(buffer)
     if span.sample_starts is None:
         found = SampleBorders()
-        for window, is_last in _windows(StoredContent(lambda a, b: view[a:b], len(buffer)), 0, _PARSE_WINDOW_BYTES):
+        for window, is_last in windows_of(StoredContent(lambda a, b: view[a:b], len(buffer)), 0, _PARSE_WINDOW_BYTES):
             found.add(*lines.add(window, is_last=is_last, with_crcs=False))
         borders = found.starts()
         borders[0] = 0
@@ -125,6 +130,10 @@ class LineScan:
     def start_at(self, byte: int) -> None:
         """Begin at this byte of the shard."""
         self._position = self._line_start = self._start = byte
+
+    def about(self) -> About:
+        """Return what is known of the shard besides its samples."""
+        return About(notes={"blank_lines": self.num_blank} if self.num_blank else {})
 
     def add(
         self, window: Buffer, *, is_last: bool, with_crcs: bool = True

@@ -1,4 +1,4 @@
-"""Shards of one sample a line, in UTF-8: JSON Lines, and plain text.
+"""Shards of one sample a line, in UTF-8: JSON Lines, and plain text; and of JSON that is one array.
 
 Lines end with a newline (a carriage return before it is white space to JSON). Lines of only white space belong to no
 sample. The last line needs no newline, and a byte order mark at the start is skipped.
@@ -7,12 +7,24 @@ sample. The last line needs no newline, and a byte order mark at the start is sk
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.decoding.json_text import json_parser
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
-from shoal.formats.lines.line_borders import BOM, WHITE, LineScan, line_records, scan_lines
+from shoal.formats.lines.json_array import (
+    ARRAY_HEAD,
+    ElementScan,
+    element_borders,
+    scan_elements,
+    scan_elements_or_lines,
+)
+from shoal.formats.lines.line_borders import WHITE, LineScan, front_bytes, line_records, scan_lines, windows_of
 from shoal.formats.records import BadRecordError, CutRecords
 from shoal.formats.shard_format import ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
@@ -22,15 +34,20 @@ _LINE_LIMIT_BYTES = 1 << 30
 
 
 class JsonLines:
-    """The format of one JSON value a line.
+    """The format of one JSON value a line, or of one JSON array.
 
-    A sample is the object of its line; a line with another JSON value gives ``{"json": value}``. ``NaN`` and
-    ``Infinity`` are accepted, as in Python's `json`. A scan reads ``window_bytes`` at a time and keeps none of them, so
-    its memory does not grow with the length of a line; a line longer than ``line_limit_bytes`` is refused.
+    A sample is the object of its line, or that element of the array; another JSON value gives ``{"json": value}``.
+    ``NaN`` and ``Infinity`` are accepted, as in Python's `json`. A scan reads ``window_bytes`` at a time and keeps none
+    of them, so its memory does not grow with the length of a line; a line or an element longer than
+    ``line_limit_bytes`` is refused.
+
+    A shard is an array if one begins on its first line and nothing follows behind it. An array on one line alone is a
+    line in a shard whose name says so (``.jsonl``, ``.ndjson``), and elements in all others.
     """
 
     name: str = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
+    scan_rule = 1  # see `VersionedFormat`
 
     def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = _LINE_LIMIT_BYTES) -> None:
         self.window_bytes, self.line_limit_bytes = window_bytes, line_limit_bytes
@@ -39,55 +56,78 @@ class JsonLines:
         """Find the lines of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
 
         Memory: some windows, and 12 bytes a sample. ``notes`` count ``blank_lines``. Raises `ShardError`: a line is
-        longer than ``line_limit_bytes``.
+        longer than ``line_limit_bytes``, or an array over several lines does not end, or not with the shard.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
     def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
         """Scan content whose size is not known yet; see `scan`."""
-        _refuse_one_value(bytes(content.read(0, _FRONT_BYTES)), shard)
-        return scan_lines(content, found, LineScan(shard, self.line_limit_bytes), window_bytes=self.window_bytes)
+        lines = LineScan(shard, self.line_limit_bytes)
+        position, front = front_bytes(content), bytes(content.read(0, _FRONT_BYTES))
+        line, newline, _ = front[position:].lstrip().partition(b"\n")
+        line = line.strip()
+        if newline and line == b"{":
+            msg = "this is one JSON object over several lines, and no value on each line"
+            raise ShardError(
+                msg, shard=shard, byte=0, hint="write it with a value on each line: jq -c . FILE > FILE.jsonl"
+            )
+        if not line.startswith(b"["):
+            return scan_lines(content, found, lines, window_bytes=self.window_bytes)
+        lines.start_at(position)
+        elements = ElementScan(shard, self.line_limit_bytes, position=position)
+        windows = windows_of(content, position, self.window_bytes)
+        if newline and (line == b"[" or line.endswith(b",")):
+            return scan_elements(windows, found, elements)
+        if any(suffix in shard.lower().rpartition("/")[2] for suffix in self.suffixes):
+            return scan_lines(content, found, lines, window_bytes=self.window_bytes)
+        return scan_elements_or_lines(windows, found, elements, lines)
 
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
-        """Open the bytes of consecutive lines; a line is parsed when its sample is requested.
+        """Open the bytes of consecutive lines or elements; each is parsed when its sample is requested.
 
-        Raises `ShardError`: the bytes are not cut at line ends, or hold another number of lines than the index says.
+        Raises `ShardError`: the bytes are not cut at line ends or commas, or hold another number of samples than the
+        index says.
         """
-        return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode_json)
+        if not ARRAY_HEAD.keys() <= span.head.keys():
+            return line_records(buffer, span, LineScan(span.shard, self.line_limit_bytes), _decode_json)
+        starts, view = element_borders(buffer, span), memoryview(buffer)
 
+        def crcs() -> NDArray[np.uint32]:
+            return np.array([crc32(view[start:end]) for start, end in pairwise(starts)], dtype=np.uint32)
 
-def _refuse_one_value(front: bytes, shard: str) -> None:
-    """Raise for a document of one value over several lines, whose first line alone is not JSON."""
-    line, newline, _ = front.removeprefix(BOM).lstrip().partition(b"\n")
-    line = line.strip()
-    is_list = line == b"[" or (line.startswith(b"[") and line.endswith(b","))
-    if newline and (is_list or line == b"{"):
-        what, query = ("array", "'.[]'") if is_list else ("object", ".")
-        msg = f"this is one JSON {what} over several lines, and no value on each line"
-        hint = f"write it with a value on each line: jq -c {query} FILE > FILE.jsonl"
-        raise ShardError(msg, shard=shard, byte=0, hint=hint)
+        return CutRecords(buffer, starts, span, decode=_decode_element, crcs=crcs)
 
 
 def _value(data: bytes) -> Any:
     return json.loads(data.decode("utf-8").strip(WHITE))
 
 
-def _decode_json(data: bytes) -> Sample:
+def _decode_json(data: bytes, what: str = "line") -> Sample:
     """Return the fields of the object on a line."""
     try:
         value = json_parser(_value)(data)
     except UnicodeDecodeError as error:
-        what, byte = f"is not UTF-8: {error.reason}", error.start
+        wrong, byte = f"is not UTF-8: {error.reason}", error.start
     except json.JSONDecodeError as error:
         text = data.decode("utf-8")
         num_characters = len(text) - len(text.lstrip(WHITE)) + error.pos
-        what, byte = f"is not JSON: {error.msg}", len(text[:num_characters].encode())
+        wrong, byte = f"is not JSON: {error.msg}", len(text[:num_characters].encode())
     except (ValueError, RecursionError) as error:
-        what, byte = f"holds JSON that Python cannot read: {error}", 0
+        wrong, byte = f"holds JSON that Python cannot read: {error}", 0
     else:
         return value if isinstance(value, dict) else {"json": value}
-    msg = f"this line {what}"
-    raise BadRecordError(msg, byte=byte, hint="correct the line, or take it out of the shard")
+    msg = f"this {what} {wrong}"
+    raise BadRecordError(msg, byte=byte, hint=f"correct the {what}, or take it out of the shard")
+
+
+def _decode_element(data: bytes) -> Sample:
+    """Return the fields of the object in an array, perhaps behind a comma."""
+    comma = len(data) - len(data.removeprefix(b","))
+    try:
+        return _decode_json(data[comma:], "element")
+    except BadRecordError as error:
+        error.byte += comma
+        raise
 
 
 class Text:

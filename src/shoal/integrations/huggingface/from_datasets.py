@@ -131,9 +131,9 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     paths = [str(path) for path in source.kwargs[known.files]]
     packed = all(path.endswith(_PACKED) for path in paths)  # then suffixes give compression and format
     opened = open_dataset(paths, format=None if packed else known.format, **options)
-    if not isinstance(opened[0], dict):
-        msg = "its files are not JSON Lines"
-        raise refused(msg, "write one object per line")
+    if known.format == "jsonl" and isinstance(opened[0].get("json"), list) and len(opened[0]) == 1:
+        msg = "a line of its files is an array, and shoal reads that as one value"
+        raise refused(msg, "write one object per line, or one array with the suffix .json")
     return _chosen(opened, columns if columns is not None else getattr(config, "columns", None))
 
 
