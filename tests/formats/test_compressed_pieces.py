@@ -19,16 +19,20 @@ from hypothesis import strategies as st
 from tests.formats.data import make_seekable
 from tests.formats.writers import COMPRESS, framed, in_frames, in_parts, seekable_zstd, tar_of
 
+import shoal
 from shoal.errors import ShardError
 from shoal.formats.compressed import pieces as compressed_pieces
 from shoal.formats.compressed.codecs import decompress
 from shoal.formats.compressed.decompressed import DecompressedContent
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.format_registry import format_named, format_of
-from shoal.formats.shard_format import Span
+from shoal.formats.lines.reader import JsonLines
+from shoal.formats.shard_format import Format, Span
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.consistency import validate
 from shoal.index.shard_scan import ShardScan
+from shoal.indexing.index_files import save_index
+from shoal.storage.files.local_store import LocalStore
 from shoal.testing import check_format
 from shoal.testing.known_shards import measured
 
@@ -297,7 +301,7 @@ def test_no_more_is_decompressed_than_the_head_says_or_the_limit_allows() -> Non
     with pytest.raises(ShardError, match="holds more than"):
         format_named("jsonl.gz").parse(bomb, Span("a", begin, 1, None, found.head))
     small = Compressed(format_named("jsonl"), "gz", limit_bytes=100_000)
-    with pytest.raises(ShardError, match="100000 bytes"):
+    with pytest.raises(ShardError, match=r"more than 97\.7 KiB"):
         small.parse(data[begin:end], Span("a", begin, 1, None, found.head))
 
 
@@ -356,3 +360,25 @@ def test_a_scan_holds_some_of_what_is_inside() -> None:
     found, used_bytes = measured(lambda: scanned("jsonl.zst", data))
     assert found.num_samples == 300
     assert used_bytes < 16 << 20
+
+
+def test_content_beyond_the_limit_is_no_damage(tmp_path: Path) -> None:
+    """The error says the limit and the format= that raises it, when shards are indexed and when the index is used."""
+    lines = b"".join(b'{"n": %d, "x": "%s"}\n' % (number, b"x" * 33_000) for number in range(9))
+    frames = b"".join(map(COMPRESS["zst"], lines.splitlines(keepends=True)))
+    small, large = (Compressed(JsonLines(), "zst", limit_bytes=limit) for limit in (200_000, 1 << 20))
+    for name, data in (("whole", COMPRESS["zst"](lines)), ("frames", frames)):
+        path = tmp_path / f"{name}.jsonl.zst"
+        path.write_bytes(data)
+        with pytest.raises(ShardError, match=r"it holds more than 195\.3 KiB") as caught:
+            shoal.open(path, format=small)
+        assert 'Compressed(shoal.formats.JsonLines(), "zst", limit_bytes=' in caught.value.hint
+        assert shoal.open(path, format=large, index=index_of(path, large)).num_samples == 9
+        with pytest.raises(ShardError, match=r"more than 195\.3 KiB") as caught:
+            shoal.open(path, format=small, index=index_of(path, large))[0]
+        assert "limit_bytes=" in caught.value.hint
+
+
+def index_of(path: Path, format_: Format) -> Path:
+    index = shoal.open(path, format=format_).stream.opened.index
+    return Path(save_index(index, path.with_suffix(".index"), store=LocalStore()))

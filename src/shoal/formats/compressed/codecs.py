@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.figures import format_bytes
 from shoal.hints import pip_install
 from shoal.index.shard_scan import Buffer
 
@@ -41,6 +42,20 @@ class CodecError(ValueError):
     """
 
     member_byte: int = 0
+
+
+class TooMuchError(CodecError):
+    """Bytes that decompress to more than ``limit_bytes``."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"it holds more than {format_bytes(limit_bytes)}")
+        self.limit_bytes = limit_bytes
+
+
+def limit_hint(inner: str = "FORMAT", codec: str = "CODEC") -> str:
+    """Return the hint for a shard with more content than is allowed, given the class of its format inside."""
+    call = f'format=shoal.formats.Compressed(shoal.formats.{inner}(), "{codec}", limit_bytes=...)'
+    return f"{call} allows more, if it is meant to hold so much; the limit guards against a file that fills the memory"
 
 
 def packed_hint(start: Buffer, format_name: str) -> str | None:
@@ -90,7 +105,7 @@ def parts_and_member_ends(codec: str, parts: Iterable[Buffer], *, limit_bytes: i
             else:
                 num_bytes += len(part)
                 if num_bytes > limit_bytes:
-                    raise _too_much(limit_bytes)
+                    raise TooMuchError(limit_bytes)
             yield part
     except (CodecError, zlib.error, lzma.LZMAError, EOFError) as error:
         named = error if isinstance(error, CodecError) else CodecError(str(error))
@@ -238,13 +253,13 @@ def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
             for chunk in _snappy_chunks(stored):
                 # A chunk gives its decompressed size, at most 64 KiB; the library verifies its checksum.
                 if chunk[0] == 0 and library.snappy.decompress_raw_len(chunk[8:]) > _SNAPPY_CHUNK_BYTES:
-                    raise _too_much(_SNAPPY_CHUNK_BYTES)
+                    raise TooMuchError(_SNAPPY_CHUNK_BYTES)
                 yield bytes(library.snappy.decompress(_SNAPPY_FRAMES + chunk))
             return
         data = head + stored.rest()
         num_bytes = library.snappy.decompress_raw_len(data)
         if num_bytes > limit_bytes:
-            raise _too_much(limit_bytes)
+            raise TooMuchError(limit_bytes)
         if num_bytes > _SNAPPY_MOST_TIMES * len(data):  # a false size would be allocated before the error
             msg = f"it says that {num_bytes} bytes are in these {len(data)}"
             raise CodecError(msg)
@@ -269,10 +284,6 @@ def _snappy_chunks(stored: _Stored) -> Iterator[bytes]:
 
 def _cut_short() -> CodecError:
     return CodecError("it ends in the middle of its compressed data")
-
-
-def _too_much(limit_bytes: int) -> CodecError:
-    return CodecError(f"it holds more than {limit_bytes} bytes")
 
 
 def _library(module: str, extra: str) -> Any:

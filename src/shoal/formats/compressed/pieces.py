@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
+from shoal.formats.compressed.codecs import TooMuchError, limit_hint
 from shoal.formats.compressed.decompressed import FrameBorders, Members
 from shoal.formats.packed_heads import packed
 from shoal.formats.shard_format import Span
@@ -225,6 +226,8 @@ def pieces_of_span(span: Span, end_byte: int, *, limit_bytes: int) -> PiecesOfSp
     except (ValueError, LookupError, TypeError, ArithmeticError, zlib.error) as error:
         msg = f"what the index says of the pieces of this shard cannot be used: {error}"
         hint = "the index is damaged, or of a newer version: update shoal, or index the shards again"
+        if isinstance(error, TooMuchError):
+            hint = f"{limit_hint()}; else {hint}"
         raise ShardError(msg, shard=span.shard, byte=first_byte, hint=hint) from None
     begin, end = first_byte - origin, end_byte - origin
     first, last = np.searchsorted(pieces.first_byte, begin), np.searchsorted(pieces.end_byte, end)
@@ -255,12 +258,14 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
     most_pieces = limit_bytes // EXTENT_BYTES + 2  # all but the last one hold at least that much
     most_bytes = most_pieces * num_rows * 8
     data = zlib.decompressobj().decompress(compressed, most_bytes + 1)
-    if not 0 < len(data) <= most_bytes:
-        msg = f"{limit_bytes} bytes cannot be cut into so {'many' if data else 'few'}"
+    if not data:
+        msg = f"{limit_bytes} bytes cannot be cut into so few"
         raise ValueError(msg)
+    if len(data) > most_bytes:
+        raise TooMuchError(limit_bytes)
     rows = np.frombuffer(data, dtype="<i8").astype(np.int64).reshape(num_rows, -1)
     num_pieces = rows.shape[1]
-    if (rows < 0).any() or (rows[:2] == 0).any() or (rows > _LARGEST_BYTES).any() or (rows[1] > limit_bytes).any():
+    if (rows < 0).any() or (rows[:2] == 0).any() or (rows > _LARGEST_BYTES).any():
         msg = "the sizes of some cannot be"
         raise ValueError(msg)
     first_byte, content_first = (np.concatenate([[0], np.cumsum(row)]) for row in rows[:2])
@@ -280,7 +285,6 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
     if (wrong := np.flatnonzero(~(np.append(ends_first, True) & holds_samples))).size:
         msg = f"piece {wrong[0]} does not hold its samples, or ends behind the next one"
         raise ValueError(msg)
-    if (num_bytes := int(pieces.content_end[-1])) > limit_bytes:
-        msg = f"they hold {num_bytes} bytes, and {limit_bytes} are allowed"
-        raise ValueError(msg)
+    if int(pieces.content_end[-1]) > limit_bytes:
+        raise TooMuchError(limit_bytes)
     return pieces

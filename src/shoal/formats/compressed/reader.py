@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX, CodecError, decompress, decompress_parts
+from shoal.formats.compressed.codecs import (
+    CODEC_OF_SUFFIX,
+    CodecError,
+    TooMuchError,
+    decompress,
+    decompress_parts,
+    limit_hint,
+)
 from shoal.formats.compressed.decompressed import DecompressedContent, FrameBorders, ReadAnywhere
 from shoal.formats.compressed.pieces import (
     HINT,
@@ -209,7 +216,9 @@ class Compressed:
 
     def _undecodable(self, error: CodecError, num_bytes: int, shard: str, first_byte: int) -> ShardError:
         msg = f"these {num_bytes} bytes cannot be decompressed ({self.codec}): {error}"
-        return ShardError(msg, shard=shard, byte=first_byte + error.member_byte, hint=HINT)
+        is_large = isinstance(error, TooMuchError) and error.limit_bytes == self.limit_bytes
+        hint = limit_hint(type(self.inner).__name__, self.codec) if is_large else HINT
+        return ShardError(msg, shard=shard, byte=first_byte + error.member_byte, hint=hint)
 
 
 def _in_parts(read: ReadBytes, first_byte: int, end_byte: int) -> Iterator[Buffer]:
