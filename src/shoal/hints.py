@@ -6,6 +6,9 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
+SKIP_HINT = 'reading(on_error="skip") leaves out such samples'
+"""For errors of single samples."""
+
 _LIKE_ENOUGH = 0.6
 
 MOST_POINTER_BYTES = 1024

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from unittest import mock
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import shoal
 from shoal.errors import ShardError
 from shoal.formats.lines import line_borders
 from shoal.formats.lines.reader import JsonLines
@@ -130,3 +132,12 @@ def test_an_object_over_several_lines_is_called_that() -> None:
 @pytest.mark.parametrize("data", [b'[{"a": 1}, {"a": 2}]\n[3]\n', b'{"a": 1}\n[\n', b"[", b"{}\n{}"])
 def test_values_of_one_line_are_samples(data: bytes) -> None:
     assert len(scan(data).sample_starts) > 1
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt", "a.csv"])
+def test_the_hint_of_a_broken_line_says_how_to_leave_it_out(name: str, tmp_path: Path) -> None:
+    broken = {"a.jsonl": b'{"a": x}\n{}', "a.json": b'[{"a": x}, {}]', "a.txt": b"\xff\n", "a.csv": b"a\n\xff\n"}
+    (tmp_path / name).write_bytes(broken[name])
+    with pytest.raises(ShardError) as caught:
+        shoal.open(tmp_path / name)[0]
+    assert 'reading(on_error="skip")' in caught.value.hint

@@ -195,7 +195,7 @@ def test_formats(data: Path, tmp_path: Path) -> None:
         open_source(tmp_path / "mixed")
     assert names(open_source(tmp_path / "mixed", format="jsonl")) == ["a.jsonl"]
     (tmp_path / "plain").write_text('{"a": 1}\n')
-    with pytest.raises(SourceError, match="does not say which format"):
+    with pytest.raises(SourceError, match=r"does not say which format.*, each alone or followed by \.gz, "):
         open_source(tmp_path / "plain")
     own = format_named("jsonl")
     assert open_source(tmp_path / "plain", format=own).format is own

@@ -61,6 +61,9 @@ def test_errors(tmp_path: Path) -> None:
     with pytest.raises(FieldError) as caught:
         stage({"txt": b"\xff"}, 0)
     assert isinstance(caught.value.__cause__, UnicodeDecodeError)
+    with pytest.raises(FieldError) as caught:  # as JSON may hold it
+        stage({"txt": "half \ud83d of a pair"}, 0)
+    assert isinstance(caught.value.__cause__, UnicodeEncodeError)
 
 
 def test_another_file_on_another_machine_is_refused(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def format_of(path: str) -> Format:
     tokens = "tokens? format=shoal.formats.Tokens(length) reads windows of them; " * lowered.endswith(Tokens.suffixes)
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
     columns, rows = (", ".join(each for entry in kind for each in entry.suffixes) for kind in (_COLUMNS, _ROWS))
-    suffixes = f"{columns}; {rows}, and the latter followed by .{', .'.join(CODECS)}"
+    suffixes = f"{columns}; and {rows}, each alone or followed by .{', .'.join(CODECS)}"
     msg = f"the name {name!r} does not say which format the shard has; the suffixes known are {suffixes}"
     raise SourceError(
         msg, hint=f"{tokens}say it with format=, one of {_known()}; shards of other formats cannot be read"
@@ -153,4 +153,4 @@ def suffixes_in_directories() -> tuple[str, ...]:
 
 def _known() -> str:
     names = ", ".join(repr(name) for name in (*(entry.name for entry in _PLAIN), "folder"))
-    return f"{names}, or one of the first {len(_ROWS)} and .{', .'.join(CODECS)}"
+    return f"{names}; each of the first {len(_ROWS)} may be followed by .{', .'.join(CODECS)}"

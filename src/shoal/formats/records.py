@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import Sample, Span
+from shoal.hints import SKIP_HINT
 from shoal.index.shard_scan import Buffer
 
 _OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it again, or index it again"
@@ -29,7 +30,7 @@ class BadRecordError(ValueError):
 
     def placed(self, shard: str, first_byte: int) -> ShardError:
         """Return the error to raise if the bytes begin at ``first_byte`` of the shard."""
-        return ShardError(self.what, shard=shard, byte=first_byte + self.byte, hint=self.hint)
+        return ShardError(self.what, shard=shard, byte=first_byte + self.byte, hint=f"{self.hint}; {SKIP_HINT}")
 
 
 DecodeRecord = Callable[[bytes], Sample]

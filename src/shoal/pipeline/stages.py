@@ -17,7 +17,7 @@ from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
-from shoal.hints import did_you_mean
+from shoal.hints import SKIP_HINT, did_you_mean
 from shoal.index.table import SampleIndex
 from shoal.pipeline.chosen_fields import fields_of
 from shoal.reading.checks.salvage import Damaged
@@ -122,7 +122,7 @@ def _undecodable(
     cause = bad.__cause__
     called = f"the sample with id {sample_id}" if name is None else name()
     msg = f"{bad} of {called} cannot be decoded: {type(cause).__name__}: {cause}"
-    hint = f'reading(on_error="skip") leaves out such samples; {bad.otherwise}'
+    hint = f"{SKIP_HINT}; {bad.otherwise}"
     shard, byte = _place(sample_id, index) or ("a sample of no dataset", None)
     return ShardError(msg, shard=shard, byte=byte, hint=hint)
 

@@ -131,8 +131,20 @@ class Tokenize:
         encoder = _loaded(self.source)
         # A batch of one: encode() keeps the interpreter's lock, and takes a third longer for offsets that nobody asks
         # for. Of a batch of many, with one thread each, every text takes as long as alone.
-        tokens = [0] if self.is_dry else encoder.encode_batch_fast([text])[0].ids
+        try:
+            tokens = [0] if self.is_dry else encoder.encode_batch_fast([text])[0].ids
+        except TypeError:  # which says nothing about the text
+            self._refuse_half_characters(text)
+            raise
         return np.array(tokens, dtype=_kind(encoder))
+
+    def _refuse_half_characters(self, text: str) -> None:
+        """Raise `FieldError` for half a surrogate pair, which JSON can hold and UTF-8 cannot."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            what = f"the field {self.field!r} ({len(text)} characters)"
+            raise FieldError(what, "take half a surrogate pair out of the text") from error
 
 
 def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") -> Tokenize:

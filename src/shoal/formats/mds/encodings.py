@@ -45,7 +45,7 @@ ENCODINGS = (
 class NoFileError(ValueError):
     """An image that no image file can represent exactly."""
 
-    hint = "`shoal repack --to mds` keeps it as it is; or on_error='skip' leaves out such samples"
+    hint = "`shoal repack --to mds` keeps it as it is"
 
 
 class StoredValue(bytes):

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import ShardError
+from shoal.errors import ShardError, ShoalError
 from shoal.formats.shard_format import Sample
 from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.from_shards.repack_sources import with_ids_from
@@ -18,6 +18,8 @@ from shoal.pack.from_shards.unit_specs import part_of
 from shoal.pack.inputs.duplicates import KEY_FIELDS
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Named, Unreadable
+from shoal.pipeline.stages import in_epoch, run_stages
+from shoal.reading.checks.salvage import Damaged, salvaged_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
@@ -127,8 +129,21 @@ class SpanReader:
         return Named(f"{SAMPLE}{sample_id}", sample) if self._spec.options.skips else sample
 
     def _damaged(self, sample_id: int) -> Unreadable:
-        shard, _, _ = self._spec.opened.index.place(sample_id)
-        error = ShardError("this sample is damaged", shard=shard, hint="`shoal verify` says how")
+        """Return the sample that was left out, with the error that it gives alone."""
+        opened = self._spec.opened
+        found = salvaged_sample(*opened.part_of(sample_id))
+        if not isinstance(found, Damaged):
+            stages = in_epoch(self._spec.pipeline.stages, 0)
+            found = run_stages(stages, found, sample_id, index=opened.index, forgiving=True)
+        shard, byte, _ = opened.index.place(sample_id)
+        if not isinstance(found, Damaged):
+            error: ShoalError = ShardError(
+                "this sample was damaged, and is sound when read again", shard=shard, byte=byte
+            )
+        elif isinstance(found.error, ShoalError):
+            error = found.error
+        else:
+            error = ShardError(f"{type(found.error).__name__}: {found.error}", shard=shard, byte=byte)
         return Unreadable(f"{SAMPLE}{sample_id + self._first_id}", error, error.message)
 
 
