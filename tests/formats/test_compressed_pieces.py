@@ -301,7 +301,7 @@ def test_no_more_is_decompressed_than_the_head_says_or_the_limit_allows() -> Non
     with pytest.raises(ShardError, match="holds more than"):
         format_named("jsonl.gz").parse(bomb, Span("a", begin, 1, None, found.head))
     small = Compressed(format_named("jsonl"), "gz", limit_bytes=100_000)
-    with pytest.raises(ShardError, match=r"more than 97\.7 KiB"):
+    with pytest.raises(ShardError, match="more than 100000 bytes"):
         small.parse(data[begin:end], Span("a", begin, 1, None, found.head))
 
 
@@ -370,11 +370,11 @@ def test_content_beyond_the_limit_is_no_damage(tmp_path: Path) -> None:
     for name, data in (("whole", COMPRESS["zst"](lines)), ("frames", frames)):
         path = tmp_path / f"{name}.jsonl.zst"
         path.write_bytes(data)
-        with pytest.raises(ShardError, match=r"it holds more than 195\.3 KiB") as caught:
+        with pytest.raises(ShardError, match="it holds more than 200000 bytes") as caught:
             shoal.open(path, format=small)
         assert 'Compressed(shoal.formats.JsonLines(), "zst", limit_bytes=' in caught.value.hint
         assert shoal.open(path, format=large, index=index_of(path, large)).num_samples == 9
-        with pytest.raises(ShardError, match=r"more than 195\.3 KiB") as caught:
+        with pytest.raises(ShardError, match="more than 200000 bytes") as caught:
             shoal.open(path, format=small, index=index_of(path, large))[0]
         assert "limit_bytes=" in caught.value.hint
 

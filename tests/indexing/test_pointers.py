@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.formats.test_token_files import write_megatron
 
 import shoal
 from shoal.cli.main import main
@@ -57,9 +58,10 @@ def test_what_lies_beside_shards_is_looked_at_too(command: str, pointer: bytes, 
     assert command in hint_of(lambda: shoal.open(tmp_path))
     (tmp_path / "mixture.yaml").write_bytes(pointer)
     assert command in hint_of(lambda: shoal.open(tmp_path / "mixture.yaml"))
-    np.arange(100, dtype="<u2").tofile(tmp_path / "docs.bin")
-    (tmp_path / "docs.idx").write_bytes(pointer)
-    assert command in hint_of(lambda: shoal.open(tmp_path / "docs.bin", format=shoal.formats.Tokens()))
+    write_megatron(tmp_path / "docs.bin", [[np.arange(100)]], "uint16")
+    for name in ("docs.bin", "docs.idx"):
+        (tmp_path / name).write_bytes(pointer)
+        assert command in hint_of(lambda: shoal.open(tmp_path / "docs.bin", format=shoal.formats.Tokens()))
 
 
 @EACH_POINTER

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.figures import format_bytes
 from shoal.hints import pip_install
 from shoal.index.shard_scan import Buffer
 
@@ -48,7 +47,7 @@ class TooMuchError(CodecError):
     """Bytes that decompress to more than ``limit_bytes``."""
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"it holds more than {format_bytes(limit_bytes)}")
+        super().__init__(f"it holds more than {limit_bytes} bytes")
         self.limit_bytes = limit_bytes
 
 

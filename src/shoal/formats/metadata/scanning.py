@@ -37,7 +37,8 @@ def checked_scan(
     Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards. Raises
     `ShardError` if the shard is not what was expected, cannot be scanned, or is a pointer to it.
     """
-    read = without_pointer(read, num_bytes, shard=shard)
+    if index is None or not isinstance(format, BesideFormat):
+        read = without_pointer(read, num_bytes, shard=shard)
     expected = expected or Expected()
     if expected.num_bytes not in (None, num_bytes):
         msg = f"the index.json beside it says {expected.num_bytes} bytes, and it has {num_bytes}"
@@ -54,7 +55,7 @@ def checked_scan(
 
     found = None
     if index is not None and isinstance(format, BesideFormat):
-        found = _scan_beside(format, index, index_bytes, num_bytes, shard=shard)
+        found = _scan_beside(format, read, index, index_bytes, num_bytes, shard=shard)
     elif index is not None:
         borders = index(0, index_bytes)
         found = scan_by_index(format, borders, read, num_bytes, shard=shard, is_local=is_local)
@@ -85,9 +86,9 @@ def scan_again(
 
     Raises `ShardError` if the shard cannot be scanned, or is a pointer to it.
     """
-    read = without_pointer(read, num_bytes, shard=shard)
     if index is not None and isinstance(format, BesideFormat):
-        return _scan_beside(format, index, index_bytes, num_bytes, shard=shard)
+        return _scan_beside(format, read, index, index_bytes, num_bytes, shard=shard)
+    read = without_pointer(read, num_bytes, shard=shard)
     if isinstance(format, RecutFormat):
         return format.scan_as(head, read, num_bytes, shard=shard)
     found = format.scan(read, num_bytes, shard=shard)
@@ -111,6 +112,7 @@ def without_pointer(read: ReadBytes, num_bytes: int, *, shard: str) -> ReadBytes
 
 def _scan_beside(
     format: BesideFormat,  # noqa: A002
+    read: ReadBytes,
     index: ReadBytes,
     index_bytes: int,
     num_bytes: int,
@@ -118,4 +120,8 @@ def _scan_beside(
     shard: str,
 ) -> ShardScan:
     index = without_pointer(index, index_bytes, shard=f"the .idx beside {shard}")
-    return format.scan_beside(index, index_bytes, num_bytes, shard=shard)
+    try:
+        return format.scan_beside(index, index_bytes, num_bytes, shard=shard)
+    except ShardError:
+        without_pointer(read, num_bytes, shard=shard)  # of a shard that fits its index, no byte is read
+        raise
