@@ -64,7 +64,7 @@ def test_they_are_no_files_of_a_folder_and_no_shards(tmp_path: Path, caplog: pyt
         images = shoal.open(tmp_path / "m", format="folder")
     assert [sample["__key__"] for sample in images] == ["cat/0", "dog/1"]
     assert images.classes == ("cat", "dog")
-    assert "3 hidden files" in caplog.text
+    assert "files left out, since their names begin with _ or . as those of unfinished work: 2" in caplog.text
 
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "0.tar").write_bytes(tar_with(["0.x"]))
@@ -73,7 +73,7 @@ def test_they_are_no_files_of_a_folder_and_no_shards(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.INFO, logger="shoal"):
         assert shoal.open(tmp_path / "t").num_samples == 1
         assert shoal.open(str(tmp_path / "t" / "*.tar")).num_samples == 1
-    assert "1 hidden file " in caplog.text
+    assert "as those of unfinished work: 1" in caplog.text
 
 
 def test_they_are_packed_into_no_shard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
