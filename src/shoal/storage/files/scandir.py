@@ -70,9 +70,13 @@ def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]
 
 
 def directories_in(path: str) -> list[str]:
-    """Return the names of the directories in a directory, sorted, without hidden ones; links are followed."""
+    """Return the names of the directories in a directory, sorted, without hidden ones; links are followed.
+
+    A ``__MACOSX``, which macOS adds to archives, counts as hidden.
+    """
     with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.name[0] != "." and entry.is_dir())
+        names = [entry.name for entry in entries if entry.is_dir()]
+    return sorted(name for name in names if name[0] != "." and name != "__MACOSX")
 
 
 def wrap_int64(modified_ns: int) -> int:
