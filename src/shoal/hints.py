@@ -57,6 +57,18 @@ def did_you_mean(given: object, known: Iterable[object]) -> str:
     return f"did you mean {names[closest[0]]!r}? " if closest else ""
 
 
+def no_attribute(owner: str, name: str, known: Iterable[str]) -> str:
+    """Return the message of an `AttributeError`, with the public name that is closest.
+
+    The error is raised without ``obj=``, for which Python would print a suggestion of its own.
+
+    >>> no_attribute("module 'shoal'", "opne", ["open", "mix"])
+    "module 'shoal' has no attribute 'opne'; did you mean 'open'?"
+    """
+    closest = did_you_mean(name, (each for each in known if not each.startswith("_"))).rstrip()
+    return f"{owner} has no attribute {name!r}" + (f"; {closest}" if closest and not name.startswith("_") else "")
+
+
 def pip_install(extra: str, *, upgrade: bool = False) -> str:
     """Return the command that installs the libraries of an extra, by their own names, which works in a checkout.
 

@@ -25,7 +25,8 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
 
     def find(name: str) -> Any:
         if name not in homes:
-            msg = f"module {package!r} has no attribute {name!r}"
+            # Not imported before: hints need difflib, which costs time that `import shoal` must not take.
+            msg = import_module("shoal.hints").no_attribute(f"module {package!r}", name, namespace["__all__"])
             raise AttributeError(msg)
         module, own = homes[name]
         found = import_module(module)

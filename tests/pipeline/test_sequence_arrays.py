@@ -54,7 +54,8 @@ def test_fields_are_those_of_a_plain_loop(pack: Any, lengths: list[int], length:
         fields.tokens_of({"text": np.array(tokens, np.int32)}, size, doc)
         for doc, (tokens, size) in enumerate(zip(plain, sizes.tolist(), strict=True))
     ]
-    found = fields.arrays([arrays[doc] for doc in block.document], block.first_piece, block.start, block.stop)
+    tokens = [arrays[doc] for doc in block.document]
+    found = fields.arrays(tokens, block.first_piece, block.start, block.stop, block.document)
     pieces = list(zip(block.document.tolist(), block.start.tolist(), block.stop.tolist(), strict=True))
     sequences = [pieces[a:b] for a, b in zip(block.first_piece, block.first_piece[1:], strict=False)]
     wanted = plainly(documents, sequences, fields)
@@ -93,7 +94,7 @@ def test_tokens_of_several_types_stay_whole_numbers(
     fields = SequenceFields(8, separator=separator, padding=padding)
     tokens = [fields.tokens_of({"tokens": np.array([5, 6], dtype)}, None, 0) for dtype in dtypes]
     sizes = np.array([len(each) for each in tokens])
-    made = fields.arrays(tokens, np.array([0, len(tokens)]), np.zeros_like(sizes), sizes)["tokens"]
+    made = fields.arrays(tokens, np.array([0, len(tokens)]), np.zeros_like(sizes), sizes, sizes)["tokens"]
     assert made.dtype == expected
     filled = [token for each in tokens for token in each.tolist()]
     assert made[0].tolist() == filled + [padding] * (8 - len(filled))
@@ -104,7 +105,7 @@ def test_tokens_of_several_types_stay_whole_numbers(
 def test_any_padding_fits_even_if_no_document_has_a_type(documents: list[Any], padding: int) -> None:
     num, sizes = len(documents), np.array([len(each) for each in documents], dtype=np.int64)
     first = np.array([0, num], dtype=np.int64)
-    found = SequenceFields(8, padding=padding).arrays(documents, first, np.zeros(num, np.int64), sizes)
+    found = SequenceFields(8, padding=padding).arrays(documents, first, np.zeros(num, np.int64), sizes, sizes)
     assert found["tokens"][0].tolist() == [number for each in documents for number in each] + [padding] * (
         8 - int(sizes.sum())
     )

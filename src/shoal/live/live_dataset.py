@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
-from shoal.hints import did_you_mean
+from shoal.hints import did_you_mean, no_attribute
 from shoal.live.live_run import LiveRun, LiveSpec
 from shoal.live.shuffle_buffer import BufferSize
 from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
@@ -65,8 +65,8 @@ class LiveDataset:
     def __getattr__(self, name: str) -> Any:
         """Refuse what only a `Dataset` has, and say what to do instead."""
         if name.startswith("_") or not hasattr(Dataset, name):
-            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(msg, name=name, obj=self)
+            msg = no_attribute("a live dataset", name, dir(type(self)))
+            raise AttributeError(msg)
         hint = _INSTEAD.get(name, "where the samples are in files that no longer change, shoal.open() has it")
         msg = f"a live stream has no {name}, which needs to know all samples: {hint}"
         raise AttributeError(msg, name=name, obj=self)

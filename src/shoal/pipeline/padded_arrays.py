@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.pipeline.sequence_arrays import token_type
+from shoal.pipeline.sequence_arrays import field_of_tokens, token_type
 
 _MADE = ("lengths", "attention_mask")
 
@@ -35,13 +35,11 @@ class PaddedFields:
 
     def tokens_of(self, document: Any, num_tokens: int, sample_id: int) -> NDArray[Any]:
         """Return the tokens of a document; `UsageError` if it has not as many as the index says."""
-        if not isinstance(document, Mapping) or self.key not in document:
-            msg = f"batch_by_length(key={self.key!r}): the sample with id {sample_id} has no such field"
-            raise UsageError(msg, hint="documents are dicts; decode() or tokenizing may come before")
+        values = field_of_tokens("batch_by_length", self.key, document, sample_id)
         if taken := [name for name in _MADE if name in document]:
             msg = f"batch_by_length() makes the field {taken[0]!r}, and the sample with id {sample_id} has one"
             raise UsageError(msg, hint=f'rename it before: .rename(other="{taken[0]}")')
-        tokens = np.asarray(document[self.key])
+        tokens = np.asarray(values)
         if not tokens.ndim or tokens.dtype.kind not in "biuf":
             msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
             raise UsageError(msg, hint="batch_by_length() takes an array of numbers for each document")

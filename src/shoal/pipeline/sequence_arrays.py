@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 
-EXTRAS = ("loss_mask", "cu_seqlens")
+DOCUMENT_IDS, SOURCE_IDS = "document_ids", "source_ids"
+EXTRAS = ("loss_mask", "cu_seqlens", DOCUMENT_IDS, SOURCE_IDS)
 """Fields that sequences have on request."""
 
 
@@ -29,6 +31,8 @@ class SequenceFields:
         Token that fills a sequence up.
     extras
         Some of `EXTRAS`.
+    first_ids
+        The id of the first document of each source of a mixture, ascending.
     """
 
     length: int
@@ -36,14 +40,11 @@ class SequenceFields:
     separator: int | None = None
     padding: int = 0
     extras: tuple[str, ...] = ()
+    first_ids: tuple[int, ...] = ()
 
     def tokens_of(self, document: Any, num_tokens: int | None, sample_id: int) -> NDArray[Any]:
         """Return the tokens of a document with its separator; `UsageError` if the index says another number of them."""
-        try:
-            tokens = np.asarray(document[self.key])
-        except (KeyError, TypeError, IndexError):
-            msg = f"pack_sequences(key={self.key!r}): the sample with id {sample_id} has no such field"
-            raise UsageError(msg, hint="documents are dicts; decode() or tokenizing may come before") from None
+        tokens = np.asarray(field_of_tokens("pack_sequences", self.key, document, sample_id))
         if not tokens.size:
             tokens = np.zeros(
                 0, dtype=np.uint8 if tokens.dtype.kind == "f" else tokens.dtype
@@ -68,13 +69,16 @@ class SequenceFields:
         first: NDArray[np.int64],
         starts: NDArray[np.int64],
         stops: NDArray[np.int64],
+        ids: NDArray[np.int64],
     ) -> dict[str, NDArray[Any]]:
         """Return the fields of some sequences, each of shape (num_sequences, length) unless said otherwise.
 
         ``segment_ids`` (int32) number the documents of a sequence from 1, with 0 for padding; ``position_ids`` (int32)
         count the tokens of each from 0. ``loss_mask`` (bool) is false for separators and padding. ``cu_seqlens``
         (int32) are the borders of all documents and paddings in the sequences laid end to end, from 0 to
-        ``num_sequences * length``.
+        ``num_sequences * length``. ``document_ids`` (int64) and ``source_ids`` (int32) have a column for each segment
+        of the sequence with the most, and column 0 for padding: shape (num_sequences, 1 + most segments), -1 where
+        there is none.
 
         Parameters
         ----------
@@ -84,6 +88,8 @@ class SequenceFields:
             The first piece of each sequence, and the number of pieces; shape (num_sequences + 1,).
         starts, stops
             The tokens of each piece in its document, shape (num_pieces,).
+        ids
+            The id of the document of each piece, shape (num_pieces,).
         """
         num_sequences, num_pieces = len(first) - 1, len(starts)
         sizes = stops - starts
@@ -118,7 +124,34 @@ class SequenceFields:
                 [at, np.arange(num_sequences) * self.length + filled, [num_sequences * self.length]]
             )
             found["cu_seqlens"] = np.unique(borders).astype(np.int32)
+        if DOCUMENT_IDS in self.extras:
+            found[DOCUMENT_IDS] = _by_segment(ids, first)
+        if SOURCE_IDS in self.extras:
+            sources = np.searchsorted(np.array(self.first_ids, dtype=np.int64), ids, side="right") - 1
+            found[SOURCE_IDS] = _by_segment(sources.astype(np.int32), first)
         return found
+
+
+def field_of_tokens(verb: str, key: str, document: Any, sample_id: int) -> Any:
+    """Return the field of a document that has its tokens; `UsageError` with the fields that it has if there is none."""
+    if isinstance(document, Mapping) and key in document:
+        return document[key]
+    msg = f"{verb}(key={key!r}): the sample with id {sample_id} has no such field; "
+    if not isinstance(document, Mapping):
+        msg += f"it is a {type(document).__name__}, and not a dict of fields"
+        raise UsageError(msg, hint=f"put {verb}() before to_tuple(), or before map() that makes something else")
+    msg += f"it has {', '.join(map(repr, document)) or 'none'}"
+    hint = f"{did_you_mean(key, document)}key= names the field with the tokens, and tokenize() makes them of text"
+    raise UsageError(msg, hint=hint)
+
+
+def _by_segment(values: NDArray[Any], first: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the value of each piece in the row of its sequence and the column of its segment; -1 elsewhere."""
+    counts = np.diff(first)
+    found = np.full((len(counts), 1 + int(counts.max(initial=0))), -1, dtype=values.dtype)
+    columns = np.arange(len(values)) - np.repeat(first[:-1], counts) + 1
+    found[np.repeat(np.arange(len(counts)), counts), columns] = values
+    return found
 
 
 def token_type(dtypes: Iterable[np.dtype[Any]], padding: int = 0) -> np.dtype[Any]:

@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal, RankPlace, settled, taken_by
 from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_in, position_in, span_in
@@ -89,6 +92,10 @@ class ResolvedEpochs(ABC):
         """Return the order of one epoch without its gaps, renumbered from 0; see `untouched`."""
         left, order = self.left(epoch), self.untouched(epoch)
         return order if left is None else WithoutGaps(order, left)
+
+    def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:  # noqa: ARG002
+        """Return the ids of the stored samples behind ids of an epoch's order: these, unless it is one of sequences."""
+        return ids
 
     def state_at(
         self, epoch: int, number: int, place: RankPlace | None = None, *, tokenizers: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,32 @@ from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sequences.packed_order import Grouping, PackedOrder
 from shoal.order.state_dict import LENGTHS, PACKED, State
+from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_epochs import ResolvedEpochs
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+
+
+class BatchSegments(NamedTuple):
+    """The pieces of documents in the sequences of a batch, one after the other; all of shape (num_segments,).
+
+    Attributes
+    ----------
+    rows
+        The row of the batch that holds each: a sequence, or the batch itself if documents are batched by length.
+    segments
+        The number of each in its row, from 1: that of ``segment_ids``.
+    ids
+        The sample id of its document.
+    starts, stops
+        The tokens of the document that are there.
+    """
+
+    rows: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,6 +77,11 @@ class ResolvedSequences(ResolvedEpochs):
         return self.untouched(epoch).num_samples
 
     @property
+    def request(self) -> OrderRequest | MixRequest:
+        """The order of the documents as it was asked for."""
+        return self.documents.request
+
+    @property
     def seed(self) -> int:
         """Seed of the order of the documents."""
         return self.documents.seed
@@ -72,10 +100,19 @@ class ResolvedSequences(ResolvedEpochs):
         """Return how many documents so many sequences hold, about."""
         return max(1, round(num_sequences * self.documents.num_samples / max(1, self.num_samples)))
 
-    def documents_of(self, epoch: int, sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+    def samples_of(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the ids of the documents in some sequences of an epoch, one for each piece, in their order."""
+        return self.segments_in(epoch, ids).ids
+
+    def segments_in(self, epoch: int, sequences: NDArray[np.int64]) -> BatchSegments:
+        """Return the pieces of documents in some sequences of an epoch, in their order."""
         rows, back = np.unique(sequences, return_inverse=True)
-        return self.untouched(epoch).pieces(rows).chosen(back).ids
+        pieces = self.untouched(epoch).pieces(rows).chosen(back)
+        counts = np.diff(pieces.first)
+        segments = np.arange(len(pieces.ids)) - np.repeat(pieces.first[:-1], counts) + 1
+        return BatchSegments(
+            np.repeat(np.arange(len(counts)), counts), segments, pieces.ids, pieces.starts, pieces.stops
+        )
 
     @property
     def parts(self) -> tuple[ResolvedOrder, ...]:

@@ -184,7 +184,7 @@ class Dataset(StageVerbs):
             The epoch of these steps or positions.
         """
         gaps = self.stream.gaps(steps, positions, count_of(epoch, "without(epoch=)"))
-        return type(self)(self.stream.spec.without(gaps))
+        return type(self)(replace(self.stream.spec, gaps=gaps))
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
         """Set the rank and world size, overriding torchrun, SLURM, MPI or a running library.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from shoal.hints import no_attribute
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.iterating.iterator import Iteration
@@ -15,6 +16,13 @@ class DatasetRun:
     """Methods of `Dataset` that run it; none of them makes another dataset."""
 
     stream: Stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse a name that a dataset does not have, with the one that was probably meant."""
+        if hasattr(type(self), name):  # a property that failed with an AttributeError: raise it, not ours
+            return object.__getattribute__(self, name)
+        msg = no_attribute("a dataset", name, dir(type(self)))
+        raise AttributeError(msg)
 
     def __iter__(self) -> Iteration:
         """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""

@@ -19,6 +19,7 @@ from shoal.order.sequences.packed_order import Packing
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
+from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages import BySource, Filter, Stage, filters_in, verb_of
 from shoal.pipeline.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_order
@@ -106,9 +107,10 @@ class DatasetSpec:
 
     def summary(self, resolved: Resolved | ResolvedGrowing | None = None) -> str:
         """Return a one-line description, without indexing anything; ``resolved`` knows what is indexed by now."""
-        batching, request = self.batching, self.request
+        batching, request, packed = self.batching, self.request, self.sequences
+        what = "samples" if packed is None else "documents"
         if isinstance(request, MixRequest):
-            length = "endless" if self.num_samples == FOREVER else f"{self.num_samples:,} samples"
+            length = "endless" if self.num_samples > FOREVER // 2 else f"{self.num_samples:,} {what}"
             parts = [f"mix(seed={request.seed}) of {', '.join(request.names)}, {length}"]
             if request.asked is not None:
                 order = request.asked.order
@@ -119,7 +121,7 @@ class DatasetSpec:
             parts = [f"{self.source.summary}, not indexed yet"]
         else:
             index = self.dataset("repr()").index
-            parts = [f"{self.num_samples:,} samples of {index.num_shards:,} {index.format} shards"]
+            parts = [f"{self.num_samples:,} {what} of {index.num_shards:,} {index.format} shards"]
         if self.sampling is not None:
             parts.append(f"sampled ({self.repeats})")
         if isinstance(request, OrderRequest):
@@ -127,9 +129,10 @@ class DatasetSpec:
             name = "growing" if self.is_growing else "window" if order is None else order.name
             parts.append(f"order {name} with seed={request.seed}")
         parts += [verb_of(stage) for stage in self.stages if not isinstance(stage, BySource)]
+        if packed is not None and not packed.packing.alike:
+            parts.append(f"packed into sequences of {packed.packing.longest:,} tokens")
         if batching is not None:
-            by_length = self.sequences is not None and self.sequences.packing.alike
-            size = "by length" if by_length else f"of {batching.size:,}"
+            size = "by length" if packed is not None and packed.packing.alike else f"of {batching.size:,}"
             parts.append(f"{'global ' if batching.is_global else ''}batches {size}")
         return ", ".join(parts)
 
@@ -137,7 +140,7 @@ class DatasetSpec:
 
     def in_order(self, request: OrderRequest) -> DatasetSpec:
         """Set the order of the samples; allowed once."""
-        self._refuse_after_batch("shuffle()")
+        self._refuse_after_grouping("shuffle()")
         if isinstance(self.request, MixRequest) and not self.request.is_shuffled:
             self._refuse_after_gaps("shuffle()")
             return replace(self, request=self.request.shuffled(request))
@@ -174,7 +177,7 @@ class DatasetSpec:
 
     def sampled(self, **arguments: Any) -> DatasetSpec:
         """Set how often each sample comes in an epoch; allowed once."""
-        self._refuse_after_batch("sample()")
+        self._refuse_after_grouping("sample()")
         self.dataset("sample()")
         if self.sampling is not None:
             msg = "this dataset is sampled already; a second sample() would hide the first"
@@ -207,13 +210,10 @@ class DatasetSpec:
             return replace(self, stored=runs if self.stored is None else self.stored.of_members(runs))
         return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))
 
-    def then(self, stage: Stage, verb: str = "") -> DatasetSpec:
-        """Add a stage; pass the name of its method if it takes samples only, not batches."""
-        if verb:
-            self._refuse_after_batch(verb)
-        if self.sequences is not None and self.batching is None:
-            msg = f"{verb or 'map()'} works on documents and on batches, and was called after pack_sequences()"
-            raise UsageError(msg, hint="put it before pack_sequences(), or map() after batch()")
+    def then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> DatasetSpec:
+        """Add the stage of a method, which may take batches as well as samples."""
+        if not takes_batches or self.batching is None:
+            self._refuse_after_grouping(verb)
         if self.batching is not None:
             return replace(self, batch_stages=(*self.batch_stages, stage))
         return replace(self, stages=(*self.stages, stage))
@@ -221,17 +221,21 @@ class DatasetSpec:
     def packed(self, sequences: SequenceRequest) -> DatasetSpec:
         """Group the samples, which are documents, by their lengths; allowed once."""
         verb = f"{sequences.packing.verb}()"
+        if self.sequences is not None and self.batching is None:
+            msg = f"{verb} was called after {self.sequences.packing.verb}(): the documents are packed already"
+            raise UsageError(msg, hint="call one of them, once")
         if sequences.lengths is None:
-            self._refuse_after_batch(verb)
+            self._refuse_after_grouping(verb)
         elif any(isinstance(stage, Filter) for stage in self.stages):
             msg = f"{verb} counts documents by the index, and was called after filter(), which counts as it reads"
             as_read = "" if sequences.packing.alike else ", or pack_sequences(lengths=None) packs what a filter keeps"
             raise UsageError(msg, hint=f"select() by columns of the index instead of filter(){as_read}")
         else:
             self.refuse_selection(verb)
-        if self.sequences is not None:
-            msg = "the documents are packed already"
-            raise UsageError(msg, hint=f"call {verb} once")
+            if self.num_samples > FOREVER // 2:
+                msg = f"{verb} counts the sequences of an epoch, and this mixture has no end"
+                raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
+        sequences.fields_of(self.source, self.stages)  # an impossible field is refused here, not when iterating
         return replace(self, sequences=sequences)
 
     def in_batches(self, batching: Batching) -> DatasetSpec:
@@ -249,22 +253,9 @@ class DatasetSpec:
             raise UsageError(msg, hint="give all options in one call")
         return replace(self, reading=options)
 
-    def without(self, gaps: Gaps) -> DatasetSpec:
-        """Leave out these positions, in addition to those left out already."""
-        joined = self.gaps.plus(gaps)
-        for epoch, _, stop in joined.ranges:
-            if stop > (size := self._num_samples_of(epoch)):
-                msg = f"without() was given positions up to {stop} of epoch {epoch}, which has {size}"
-                raise UsageError(msg)
-            left = joined.left(epoch, size)
-            if left is not None and not len(left):
-                msg = f"without() leaves none of the {size} samples of epoch {epoch}"
-                raise UsageError(msg)
-        return replace(self, gaps=joined)
-
     def refuse_selection(self, verb: str) -> None:
         """Raise `UsageError` if samples can no longer be selected: after `batch`, `without`, `filter` or `sample`."""
-        self._refuse_after_batch(verb)
+        self._refuse_after_grouping(verb)
         self._refuse_after_gaps(verb)
         if any(isinstance(stage, Filter) for stage in self.stages):
             msg = f"{verb} counts samples before any filter, and was called after filter()"
@@ -287,6 +278,14 @@ class DatasetSpec:
                 raise UsageError(msg, hint="batch_by_length() makes the batches itself: leave batch() out")
             raise UsageError(msg, hint=f"put {verb} before {before}; only map() works on batches")
 
+    def _refuse_after_grouping(self, verb: str) -> None:
+        """Raise `UsageError` after `batch`, and after `pack_sequences`: there are batches or sequences, no samples."""
+        self._refuse_after_batch(verb)
+        if self.sequences is not None:
+            before = f"{self.sequences.packing.verb}()"
+            msg = f"{verb} works on documents, and was called after {before}, which makes sequences of them"
+            raise UsageError(msg, hint=f"put {verb} before {before}; only map() works on batches, after batch()")
+
     # ---- derived properties
 
     @property
@@ -300,12 +299,6 @@ class DatasetSpec:
         if isinstance(request, OrderRequest) and request.has_own_length and self.delivered is None:
             return self.resolve().num_samples
         return self.opened.index.num_samples if left is None else len(left)
-
-    def _num_samples_of(self, epoch: int) -> int:
-        """Return the number of samples in one epoch; only those of mixtures differ."""
-        if isinstance(self.request, MixRequest) and self.request.varies:
-            return self.request.num_samples_of(epoch)
-        return self.num_samples
 
     @property
     def repeats(self) -> Repeats | None:
@@ -326,6 +319,12 @@ class DatasetSpec:
         # Those of a mixture have other numbers than those of its sources, of which the first has the same ids.
         first_number = _OF_MIXTURES * self.source.depth if isinstance(self.source, OpenedMixture) else 0
         return seeded(self.stages, 0 if self.request is None else self.request.seed, first_number=first_number)
+
+    @property
+    def collates(self) -> bool:
+        """True if batches have all fields of their samples; sequences have their tokens alone."""
+        is_packed = self.sequences is not None and isinstance(self.sequences.fields, SequenceFields)
+        return self.batching is not None and not is_packed
 
     @property
     def filters(self) -> bool:
@@ -356,9 +355,6 @@ class DatasetSpec:
             return replace(growing_order(self.source, self.request), delivered=self.delivered, gaps=self.gaps)
         if (asked := self.sequences) is not None and asked.lengths is not None:
             documents = self._resolved_samples(NO_GAPS)
-            if documents.num_samples > FOREVER // 2:
-                msg = f"{asked.packing.verb}() counts the sequences of an epoch, and this mixture has no end"
-                raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
             return ResolvedSequences(documents, asked.packing, asked.lengths_in(documents.parts), self.gaps)
         return self._resolved_samples(self.gaps)
 

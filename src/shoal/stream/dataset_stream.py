@@ -20,10 +20,10 @@ from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
 from shoal.order.seeds import MAX_SEED
-from shoal.order.sequences.packed_order import PackedOrder
 from shoal.order.state_dict import State
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
+from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
 from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_as_saved
@@ -32,7 +32,7 @@ from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
+from shoal.reading.resolved_sequences import BatchSegments, Resolved, ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.certificates.certificate import Certificate, covered, differences
 from shoal.stream.certificates.sequence_hashes import hashes_of
@@ -111,7 +111,7 @@ class Stream:
             opened, resolved = resolved.first
         else:
             opened = spec.opened
-            if spec.batching is not None and collate is usual_collate and isinstance(opened, OpenedMixture):
+            if spec.collates and collate is usual_collate and isinstance(opened, OpenedMixture):
                 refuse_other_fields(opened, spec.stages)
             if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
                 warnings.warn(message, ShuffleWarning, stacklevel=3)
@@ -119,7 +119,10 @@ class Stream:
             refuse_too_large(part, order, options.memory_limit_bytes)
             expect_windows(part, order, world_size, options.memory_limit_bytes)
         formatting = spec.formatting.of(opened, spec.stages)
-        fields = None if spec.sequences is None else spec.sequences.fields
+        fields = None if spec.sequences is None else spec.sequences.fields_of(opened, spec.stages)
+        if isinstance(fields, SequenceFields) and collate is not usual_collate:
+            msg = "collate_fn= makes a batch of samples, and pack_sequences() makes the arrays itself"
+            raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")
         stages = (spec.seeded_stages, spec.batch_stages)
         pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting, sequences=fields)
         work = WorkerSpec(opened, resolved, pipeline, options, growing)
@@ -188,29 +191,38 @@ class Stream:
     def ids(self, epoch: int, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
         order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
-        if isinstance(order, PackedOrder):
-            stop = order.num_samples if stop is None else stop
-            return order.pieces(order.ids(start, stop)).ids
         if stop is None and order.num_samples > FOREVER // 2:
             msg = "ids() was asked for all ids of a mixture without end"
             raise UsageError(msg, hint="ids(epoch, start, stop)")
-        return order.ids(start, order.num_samples if stop is None else stop)
+        ids = order.ids(start, order.num_samples if stop is None else stop)
+        return self.resolved.samples_of(epoch, ids)
 
     def batch_ids(self, step: int, epoch: int, rank: int | None, world_size: int | None) -> NDArray[np.int64]:
         """Return the sample ids of a rank's batch; see `Dataset.batch_ids`."""
+        return self.resolved.samples_of(epoch, self._batch("batch_ids", step, epoch, rank, world_size))
+
+    def batch_segments(self, step: int, epoch: int, rank: int | None, world_size: int | None) -> BatchSegments:
+        """Return the documents of a rank's sequences; see `Dataset.batch_segments`."""
+        numbers, resolved = self._batch("batch_segments", step, epoch, rank, world_size), self.resolved
+        if not isinstance(resolved, ResolvedSequences):
+            msg = "batch_segments() tells the documents of sequences, and the samples of this dataset are not packed"
+            raise UsageError(msg, hint="batch_ids() tells the samples of a batch; pack_sequences() packs documents")
+        return resolved.segments_in(epoch, numbers)
+
+    def _batch(self, verb: str, step: int, epoch: int, rank: int | None, world_size: int | None) -> NDArray[np.int64]:
+        """Return what the order calls the samples of a rank's batch: their ids, or numbers of sequences."""
         here, size = self.spec.ranks.resolve()
-        size = size if world_size is None else count_of(world_size, "batch_ids(world_size=)")
-        here = here if rank is None else count_of(rank, "batch_ids(rank=)")
+        size = size if world_size is None else count_of(world_size, f"{verb}(world_size=)")
+        here = here if rank is None else count_of(rank, f"{verb}(rank=)")
         check_rank(here, size)
-        self._refuse_steps("batch_ids()")
-        step = count_of(step, "batch_ids()")
-        partition, order = self.spec.partition(size), self.resolved.epoch(count_of(epoch, "batch_ids(epoch=)"))
+        self.refuse_steps(f"{verb}()")
+        step = count_of(step, f"{verb}()")
+        partition, order = self.spec.partition(size), self.resolved.epoch(count_of(epoch, f"{verb}(epoch=)"))
         num_batches = partition.num_batches(order.num_samples)
         if step >= num_batches:
             msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
             raise UsageError(msg)
-        ids = partition.share(order, here, step, step + 1).ids
-        return self.resolved.documents_of(epoch, ids) if isinstance(self.resolved, ResolvedSequences) else ids
+        return partition.share(order, here, step, step + 1).ids
 
     def gaps(self, steps: Any, positions: Any, epoch: int) -> Gaps:
         """Return the positions left out already, and those that `Dataset.without` is to leave out.
@@ -224,11 +236,11 @@ class Stream:
             msg = "without() takes steps, or positions="
             raise UsageError(msg, hint="without(steps=range(48212, 48215)) or without(positions=[(start, stop)])")
         if positions is not None:
-            return self.resolved.gaps.plus(Gaps.of((epoch, start, stop) for start, stop in _pairs(positions)))
+            return self._joined_gaps(Gaps.of((epoch, start, stop) for start, stop in _pairs(positions)))
         if self.spec.batching is None:
             msg = "without(steps=) counts batches, and this dataset has none yet"
             raise UsageError(msg, hint="call it after batch(), or give positions=")
-        self._refuse_steps("without(steps=)")
+        self.refuse_steps("without(steps=)")
         several = steps if np.iterable(steps) else [steps]
         numbers = np.unique([count_of(step, "without(steps=)") for step in several])
         partition, resolved = self.partition, self.resolved
@@ -246,12 +258,26 @@ class Stream:
             runs = left.of_members(Runs.span(first, partition.end_of(int(span[-1]), num_samples)))
             bounds = zip(runs.starts.tolist(), runs.stops.tolist(), strict=True)
             ranges += [(epoch, start, stop) for start, stop in bounds]
-        return resolved.gaps.plus(Gaps.of(ranges))
+        return self._joined_gaps(Gaps.of(ranges))
 
-    def _refuse_steps(self, verb: str) -> None:
+    def _joined_gaps(self, gaps: Gaps) -> Gaps:
+        """Return the positions left out already, and these, which must leave something of each epoch."""
+        joined = self.resolved.gaps.plus(gaps)
+        for epoch, _, stop in joined.ranges:
+            if stop > (size := self.resolved.num_positions(epoch)):
+                msg = f"without() was given positions up to {stop} of epoch {epoch}, which has {size}"
+                raise UsageError(msg)
+            left = joined.left(epoch, size)
+            if left is not None and not len(left):
+                msg = f"without() leaves none of the {size} positions of epoch {epoch}"
+                raise UsageError(msg)
+        return joined
+
+    def refuse_steps(self, verb: str) -> None:
+        """Raise `UsageError` for a method that counts steps if positions do not follow from them."""
         if self.spec.refills:
             msg = f"{verb} counts batches, and what is in those of {self.spec.filler} is not known before it is read"
-            raise UsageError(msg, hint="with_ids() shows it in each batch; positions= of without() can be left out")
+            raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
 
     def start_state(self) -> dict[str, Any]:
         """Return the state at which the next iterator begins."""
@@ -353,9 +379,12 @@ class Stream:
         """Verify that what was due was delivered; see `Dataset.check_certificate`."""
         given = Certificate.from_dict(certificate)
         if found := differences(given, self.resolved):
-            raise StateError(
-                "; ".join(found), hint="merge the certificates of all ranks, and those of earlier parts of the run"
-            )
+            hint = "merge the certificates of all ranks, and those of earlier parts of the run"
+            if self.spec.filters or self.spec.refills or self.spec.reading.leaves_out:
+                hint += (
+                    '; what filter(), reading() or remainder="drop" leave out was not delivered, and stats() counts it'
+                )
+            raise StateError("; ".join(found), hint=hint)
         return covered(given, self.resolved)
 
     def stats(self) -> dict[str, Any]:

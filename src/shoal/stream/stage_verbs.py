@@ -29,7 +29,7 @@ class StageVerbs(LengthVerbs):
         augmented alike. Some 10 us a sample. Batches have no such seed: such a `map` comes before `batch`.
         """
         if seed is False:
-            return self._then(Map(function))
+            return self._then(Map(function), "map()", takes_batches=True)
         return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
 
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
@@ -124,7 +124,10 @@ class StageVerbs(LengthVerbs):
         return self._then(ToTuple(names), "to_tuple()")
 
     def with_ids(self) -> Self:
-        """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers."""
+        """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers.
+
+        Before `pack_sequences`, sequences get the ids of their documents by segment instead: ``document_ids``.
+        """
         return self._then(WithIds(), "with_ids()")
 
     def format(self, name: str) -> Self:
@@ -138,5 +141,5 @@ class StageVerbs(LengthVerbs):
         """
         return type(self)(replace(self.stream.spec, formatting=Formatting(name)))
 
-    def _then(self, stage: Stage, verb: str = "") -> Self:
-        return type(self)(self.stream.spec.then(stage, verb))
+    def _then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> Self:
+        return type(self)(self.stream.spec.then(stage, verb, takes_batches=takes_batches))

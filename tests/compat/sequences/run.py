@@ -54,7 +54,7 @@ def concatenated(asked: dict[str, Any]) -> list[dict[str, list[int]]]:
     block = STRATEGIES["concat"](lengths, asked["length"])
     ends = np.cumsum(lengths)
     tokens = [np.arange(ends[number] - lengths[number], ends[number]) for number in block.document.tolist()]
-    made = SequenceFields(asked["length"]).arrays(tokens, block.first_piece, block.start, block.stop)
+    made = SequenceFields(asked["length"]).arrays(tokens, block.first_piece, block.start, block.stop, block.document)
     return [{name: made[name][row].tolist() for name in made} for row in range(block.num_sequences)]
 
 

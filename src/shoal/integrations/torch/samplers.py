@@ -21,6 +21,7 @@ class BatchSampler:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
+        _refuse_sequences(dataset, "a batch sampler")
         if dataset.stream.spec.batching is None:
             msg = "a batch sampler yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
@@ -63,6 +64,7 @@ class Sampler:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
+        _refuse_sequences(dataset, "a sampler")
         if dataset.stream.spec.batching is not None:
             msg = "a sampler yields single samples, but this dataset yields batches"
             raise UsageError(msg, hint="shoal.torch.BatchSampler(ds)")
@@ -79,3 +81,11 @@ class Sampler:
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, unless it is the current one."""
         self.dataset.set_epoch(epoch)
+
+
+def _refuse_sequences(dataset: Dataset, what: str) -> None:
+    """Raise `UsageError` if documents are packed: the ids of a batch would be numbers of sequences."""
+    packed = dataset.stream.spec.sequences
+    if packed is not None:
+        msg = f"{what} yields ids of samples, and {packed.packing.verb}() makes a sequence of pieces of several"
+        raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")

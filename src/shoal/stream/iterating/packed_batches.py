@@ -30,13 +30,20 @@ from shoal.stream.iterating.iterator_specs import PipelineSpec
 from shoal.stream.iterating.sequence_batches import count_pieces
 
 
+class Document(NamedTuple):
+    """The tokens of a document, and its id."""
+
+    tokens: NDArray[Any]
+    sample_id: int
+
+
 class _Group(NamedTuple):
-    """Packed documents: their tokens, their sequences in the order in which they are yielded, and what counts then.
+    """Packed documents, their sequences in the order in which they are yielded, and what counts then.
 
     ``end`` is the number of samples of the share up to the last document, with it; ``proof`` that of all documents.
     """
 
-    tokens: list[NDArray[Any]]
+    documents: list[Document]
     block: PackedBlock
     order: list[int]
     end: int
@@ -95,10 +102,10 @@ class SequenceFiller(BatchFiller):
 
     def _pack(self, num_documents: int) -> None:
         """Pack the first documents that wait, as one group."""
-        tokens, counts, hashes = self._waiting
-        self._waiting = Part(tokens[num_documents:], counts[num_documents:], hashes[num_documents:])
-        tokens, hashes = tokens[:num_documents], hashes[:num_documents]
-        lengths = np.array([len(each) for each in tokens], dtype=np.int64)
+        documents, counts, hashes = self._waiting
+        self._waiting = Part(documents[num_documents:], counts[num_documents:], hashes[num_documents:])
+        documents, hashes = documents[:num_documents], hashes[:num_documents]
+        lengths = np.array([len(each.tokens) for each in documents], dtype=np.int64)
         block = self._packing.packed(lengths)
         numbers = np.arange(block.num_sequences)
         if len(numbers):
@@ -110,21 +117,23 @@ class SequenceFiller(BatchFiller):
             hashes = hashes[kept]
         if len(numbers):  # else all documents are empty
             proof = Proof(len(hashes), int(hashes.sum(dtype=np.uint64)))
-            self._groups.append(_Group(tokens, block, numbers.tolist(), self._packed_up_to, proof))
+            self._groups.append(_Group(documents, block, numbers.tolist(), self._packed_up_to, proof))
 
     def _yielded(self, num_sequences: int, num_repeats: int) -> Any:
         """Return a batch of the next sequences, and of repeats of them."""
         chosen = list(itertools.islice(self._left(), num_sequences))
         rows = [*chosen, *itertools.islice(itertools.cycle(chosen), num_repeats)]
-        tokens, first, starts, stops = [], [0], [], []
+        documents, first, starts, stops = list[Document](), [0], [], []
         for group, sequence in rows:
             pieces = slice(*group.block.first_piece[sequence : sequence + 2].tolist())
-            tokens += [group.tokens[number] for number in group.block.document[pieces].tolist()]
+            documents += [group.documents[number] for number in group.block.document[pieces].tolist()]
             starts += group.block.start[pieces].tolist()
             stops += group.block.stop[pieces].tolist()
-            first.append(len(tokens))
+            first.append(len(documents))
         spans = (np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64))
-        arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans)
+        tokens = [each.tokens for each in documents]
+        ids = np.array([each.sample_id for each in documents], dtype=np.int64)
+        arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans, ids)
         batch = self._deliver(arrays, [False] * num_sequences + [True] * num_repeats)
         lengths = np.array([len(each) for each in tokens], dtype=np.int64)
         count_pieces(self._source.counters, len(rows) * self._fields.length, *spans, lengths)
@@ -155,20 +164,20 @@ def filler_of(source: BatchContext) -> BatchFiller:
     return SequenceFiller(source, packing, fields)
 
 
-def tokens_kept(pipeline: PipelineSpec) -> Callable[[Any, int], NDArray[Any]] | None:
-    """Return the function from a document and its id to the tokens that are packed; None if documents are not packed.
+def tokens_kept(pipeline: PipelineSpec) -> Callable[[Any, int], Document] | None:
+    """Return the function from a document and its id to what is packed of it; None if documents are not packed.
 
     It raises `UsageError` for a document that has no tokens, or more than are allowed.
     """
     packing, fields = pipeline.partition.packing, pipeline.sequences
     if packing is None or not isinstance(fields, SequenceFields):
         return None
-    return partial(_tokens, packing, fields)
+    return partial(_kept, packing, fields)
 
 
-def _tokens(packing: Packing, fields: SequenceFields, document: Any, sample_id: int) -> NDArray[Any]:
+def _kept(packing: Packing, fields: SequenceFields, document: Any, sample_id: int) -> Document:
     tokens = fields.tokens_of(document, None, sample_id)
     if packing.too_long == "refuse" and len(tokens) > packing.length:
         msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {packing.length}"
         raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
-    return tokens
+    return Document(tokens, sample_id)

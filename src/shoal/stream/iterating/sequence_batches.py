@@ -86,7 +86,7 @@ class SequenceShares:
             arrays = fields.arrays(documents, tokens, starts, stops, source.pipeline.collator)
             num_places = arrays["attention_mask"].size
         else:
-            arrays = fields.arrays(tokens, pieces.first[begin : end + 1] - low, starts, stops)
+            arrays = fields.arrays(tokens, pieces.first[begin : end + 1] - low, starts, stops, pieces.ids[low:high])
             num_places = (end - begin) * fields.length
         count_pieces(source.counters, num_places, starts, stops, self._lengths[pieces.ids[low:high]])
         return arrays

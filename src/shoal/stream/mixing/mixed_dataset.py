@@ -25,7 +25,8 @@ class MixedDataset(Dataset):
     """A mixture of datasets.
 
     Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``; where epochs
-    differ in length, the samples of all epochs before are added to ``p``.
+    differ in length, the samples of all epochs before are added to ``p``. They count documents, as before packing,
+    after `pack_sequences` and `batch_by_length` too.
     """
 
     @property
@@ -109,6 +110,11 @@ class MixedDataset(Dataset):
             if spec.batching is None:
                 msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
                 raise UsageError(msg, hint="call it after batch(), or give at= in positions")
+            self.stream.refuse_steps("reweight(in_steps=True)")
+            if spec.sequences is not None:
+                msg = f"reweight(in_steps=True) counts batches, and after {spec.sequences.packing.verb}() the "
+                msg += "documents of a step follow from the weights"
+                raise UsageError(msg, hint="give at= in documents: ds.counts(at) says how many of each source precede")
             global_batch = self.stream.partition.global_batch
             at, ramp = as_whole("reweight(at)", at) * global_batch, as_whole("reweight(ramp)", ramp) * global_batch
         if add is None:

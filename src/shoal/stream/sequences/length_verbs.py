@@ -1,10 +1,11 @@
-"""Methods of a dataset that group documents by their lengths: sequences of a fixed length, and padded batches."""
+"""Methods of a dataset about documents grouped by their lengths: sequences of a fixed length, and padded batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Self
 
+from shoal.reading.resolved_sequences import BatchSegments
 from shoal.stream.dataset_requests import Batching
 from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.dataset_spec import DatasetSpec
@@ -13,7 +14,7 @@ from shoal.stream.sequences.sequence_requests import SequenceRequest
 
 
 class LengthVerbs(DatasetRun):
-    """Methods of `Dataset` that need to know how long documents are; each makes another dataset."""
+    """Methods of `Dataset` that group documents by their lengths, or tell how they are grouped."""
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.stream = Stream(spec)  # for the modules of shoal, and not public
@@ -61,7 +62,10 @@ class LengthVerbs(DatasetRun):
             The token that fills up what no document fills.
         extras
             Further fields: "loss_mask" is false for separators and padding; "cu_seqlens" are the borders of documents
-            and paddings in a batch laid end to end, shape (num_segments + 1,).
+            and paddings in a batch laid end to end, shape (num_segments + 1,); "document_ids" and, of a mixture,
+            "source_ids" (numbers as in `source_of`) are by segment, shape (num_sequences, 1 + most segments of a
+            sequence), with padding in column 0 and -1 where there is no segment. `with_ids` before asks for
+            "document_ids".
         block
             Documents that are packed together: those of each canonical node in 65,536 positions of their order; without
             lengths, 1024 documents of a rank.
@@ -131,3 +135,19 @@ class LengthVerbs(DatasetRun):
         given = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
         spec = self.stream.spec.packed(SequenceRequest.by_length(*given))
         return type(self)(spec.in_batches(Batching.asked(1, None, remainder)))
+
+    def batch_segments(
+        self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
+    ) -> BatchSegments:
+        """Return which document is where in the sequences a rank gets at a step, reading no data.
+
+        As in `batch_ids`, of an epoch that began at position 0, repeats included: a row for each piece of a document,
+        with its sequence in the batch, its segment there, its sample id, and its tokens.
+
+        Raises
+        ------
+        UsageError
+            Documents are not packed, or only as they come (then ``extras=["document_ids"]`` shows it), or there is no
+            such step.
+        """
+        return self.stream.batch_segments(step, epoch, rank, world_size)

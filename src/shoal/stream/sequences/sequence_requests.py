@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.hints import did_you_mean
 from shoal.index.table import Index
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.protocol import as_whole
 from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Grouping, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
+from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, SequenceFields
+from shoal.pipeline.stages import BySource, Stage, WithIds
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.index_columns import column_of
+from shoal.stream.index_columns import column_names, column_of
 
 _BLOCK, _GROUP = 1 << 16, 1 << 10
 
@@ -50,7 +55,7 @@ class SequenceRequest:
         named = (extras,) if isinstance(extras, str) else tuple(extras)
         if unknown := [name for name in named if name not in EXTRAS]:
             msg = f"pack_sequences(extras=...) knows {', '.join(map(repr, EXTRAS))}; got {unknown[0]!r}"
-            raise UsageError(msg)
+            raise UsageError(msg, hint=did_you_mean(unknown[0], EXTRAS).rstrip())
         if key in (taken := ("segment_ids", "position_ids", *EXTRAS)):
             msg = f"pack_sequences(key={key!r}): sequences have a field of this name beside their tokens"
             raise UsageError(msg, hint=f"rename the field before; taken are {', '.join(taken)}")
@@ -82,6 +87,26 @@ class SequenceRequest:
         batches = LengthBatches(size, max_tokens, tuple(buckets), too_long, alike, block)
         return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
 
+    def fields_of(
+        self, source: Opened | OpenedMixture | Unindexed, stages: Sequence[Stage]
+    ) -> SequenceFields | PaddedFields:
+        """Return the fields of a group of documents that are read from a source, and go through these stages.
+
+        After `with_ids` sequences have the ids of their documents. Raises `UsageError` for ``source_ids`` of a dataset
+        that has no sources.
+        """
+        fields = self.fields
+        if not isinstance(fields, SequenceFields):
+            return fields
+        if _adds_ids(stages) and DOCUMENT_IDS not in fields.extras:
+            fields = replace(fields, extras=(*fields.extras, DOCUMENT_IDS))
+        if SOURCE_IDS not in fields.extras:
+            return fields
+        if not isinstance(source, OpenedMixture):
+            msg = f"pack_sequences(extras=[{SOURCE_IDS!r}]) tells the sources of a mixture, and this is one dataset"
+            raise UsageError(msg, hint="shoal.mix({...}).pack_sequences(...)")
+        return replace(fields, first_ids=_first_of_sources(source))
+
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
 
@@ -107,6 +132,26 @@ class SequenceRequest:
         try:
             return column_of(index, str(self.lengths))
         except UsageError as error:
-            if isinstance(self.fields, SequenceFields):
-                error.hint += "; pack_sequences(lengths=None) packs documents as they come, without a column"
-            raise
+            as_read = ", or pack_sequences(lengths=None) packs it as it comes" * isinstance(self.fields, SequenceFields)
+            hint = did_you_mean(self.lengths, column_names(index))
+            hint += f"of raw text `shoal pack --tokenize` writes tokens and their numbers{as_read}; where samples have "
+            hint += f"the numbers in a field {self.lengths!r}, `shoal index --columns {self.lengths}` reads them"
+            raise UsageError(error.message, hint=hint) from None
+
+
+def _adds_ids(stages: Sequence[Stage]) -> bool:
+    """Return True if samples get their ids, also by a stage of a source of a mixture."""
+    return any(
+        isinstance(stage, WithIds) or (isinstance(stage, BySource) and any(map(_adds_ids, stage.stages)))
+        for stage in stages
+    )
+
+
+def _first_of_sources(opened: OpenedMixture) -> tuple[int, ...]:
+    """Return the first sample id of each source; a nested mixture is one, and its datasets follow one another."""
+    sizes = [part.index.num_samples for part in opened.parts]
+    starts = zip(opened.names, itertools.accumulate(sizes, initial=0), strict=False)
+    first: dict[str, int] = {}
+    for name, start in starts:
+        first.setdefault(name.partition("/")[0], start)
+    return tuple(first.values())
