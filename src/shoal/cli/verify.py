@@ -15,17 +15,22 @@ from shoal.cli.options.index_output import index_output
 from shoal.cli.options.source_options import (
     add_json_argument,
     add_source_arguments,
+    names_mixture,
     open_with_samples,
     refuse_mixture,
     source_of,
     storage_options_of,
 )
-from shoal.cli.options.stream_options import read_saved
+from shoal.cli.options.stream_options import open_mixture, read_saved
 from shoal.errors import StateError, UsageError
+from shoal.order.state_dict import PACKED
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolved_sequences import Resolved
 from shoal.storage.store_protocol import Store
 from shoal.stream.certificates.certificate import Certificate, covered, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
+from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
 from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
 from shoal.verify.verify_job import verify_job
@@ -54,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repair-index", action="store_true", help=text)
     text = "file or URL where --repair-index writes the index (default: over the old one)"
     parser.add_argument("--output", metavar="FILE", help=text)
+    text = "with --certificate of a run that packed documents: column of the index with the tokens of each "
+    text += "(default: num_tokens)"
+    parser.add_argument("--lengths", metavar="COLUMN", default="num_tokens", help=text)
     add_engine_arguments(parser, planned="the index is read, and damage is listed, by this one")
     text = "directory or URL where a cluster leaves its parts of the report meanwhile (default: beside the shards)"
     parser.add_argument("--parts", metavar="DIRECTORY", help=text)
@@ -156,11 +164,10 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     if chosen := [name for name in ("stored", "delivered") if name in given.order]:
         msg = f"the certificate is of some samples only ({', '.join(chosen)}), and only its own script knows which"
         raise StateError(msg, hint="ds.check_certificate(certificate), with the same select(), take() and skip()")
-    opened = open_with_samples(arguments)
-    resolved = ResolvedOrder(opened.index, request_of_state(given.at(0)))
+    resolved = _due(arguments, given)
     found = differences(given, resolved)
     record = {
-        "num_samples": opened.index.num_samples,
+        "num_samples": resolved.index.num_samples,
         "num_delivered": sum(part.proof.num_samples for part in given.epochs.values()),
         "checksums": given.checksums,
         "epochs": [{"epoch": epoch, **part.to_dict()} for epoch, part in sorted(given.epochs.items())],
@@ -170,6 +177,17 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     }
     output.emit(record if arguments.json else output.without_usual(record, differences=[]), as_json=arguments.json)
     return 1 if found else 0
+
+
+def _due(arguments: argparse.Namespace, given: Certificate) -> Resolved:
+    """Return the order of the source in which a run with this certificate delivered it."""
+    state = given.at(0)
+    documents: ResolvedOrder | ResolvedMixture
+    if names_mixture(arguments):
+        documents = open_mixture(arguments).resolved
+    else:
+        documents = ResolvedOrder(open_with_samples(arguments).index, request_of_state(of_documents(state)))
+    return packed_as_saved(documents, state, arguments.lengths) if PACKED in state.order else documents
 
 
 def _record(opening: Verification, found: VerifyReport) -> dict[str, Any]:

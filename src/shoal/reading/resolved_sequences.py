@@ -158,10 +158,15 @@ class ResolvedSequences(ResolvedEpochs):
         )
         return resumed
 
+    @property
+    def grouping(self) -> str:
+        """The call that groups the documents."""
+        told = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
+        return f"{self.packing.verb}({told})"
+
     def __repr__(self) -> str:
         """Return the order of the documents, and the packing."""
-        told = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
-        return f"{self.documents!r}\n.{self.packing.verb}({told})"
+        return f"{self.documents!r}\n.{self.grouping}"
 
 
 Resolved = ResolvedOrder | ResolvedMixture | ResolvedSequences

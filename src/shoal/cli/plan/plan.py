@@ -10,13 +10,14 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, check_picture, typed_command, write_page, write_picture
 from shoal.cli.options.argument_types import count
+from shoal.cli.options.sequence_options import add_sequence_arguments
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.plan.planned import Planned, what_if
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
 from shoal.cli.plan.planned_data import planned_data
 from shoal.cli.plan.planned_growing import add_growing_arguments, show_growing
-from shoal.cli.plan.planned_sequences import add_sequence_arguments, planned_sequences, show_sequences, told
+from shoal.cli.plan.planned_sequences import planned_sequences, show_sequences, told
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         shown = default if default is not None else "as fast as data arrive"
         cluster.add_argument(option, type=kind, metavar=metavar, default=default, help=f"{text} (default: {shown})")
     add_order_arguments(parser, default="without any of these, what is recommended")
-    add_sequence_arguments(parser)
+    add_sequence_arguments(parser, batches="--global-batch")
     add_page_arguments(parser, html=", with a what-if table")
     add_json_argument(parser)
 

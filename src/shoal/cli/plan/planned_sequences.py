@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from shoal.cli import output
-from shoal.cli.options.argument_types import count
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import WithoutGaps
@@ -18,15 +17,6 @@ from shoal.stream.sequences.sequence_requests import SequenceRequest
 
 _MOST_DOCUMENTS = 1 << 21
 _FEW_SEQUENCES = 1 << 16
-
-
-def add_sequence_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `planned_sequences` reads."""
-    group = parser.add_argument_group("sequences of tokens, if SOURCE has documents")
-    text = "pack documents into sequences of so many tokens; --global-batch counts sequences"
-    group.add_argument("--pack-sequences", type=count, metavar="LENGTH", help=text)
-    text = "column of the index with the tokens of each document (default: num_tokens)"
-    group.add_argument("--lengths", metavar="COLUMN", default="num_tokens", help=text)
 
 
 def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | None) -> dict[str, dict[str, float]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.cli.options.source_options import imported_object
 from shoal.errors import UsageError
 from shoal.order.state_dict import State
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
-from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
+from shoal.reading.resolved_sequences import Resolved
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
@@ -33,7 +33,7 @@ class ImportedRun:
         StateError
             The state is of another dataset, selection or order.
         UsageError
-            The dataset yields sequences.
+            The dataset fills batches with what it reads.
         """
         dataset = self.dataset
         if dataset.stream.spec.refills:
@@ -42,14 +42,11 @@ class ImportedRun:
         if state is not None:
             dataset.load_state_dict(state.to_dict())
         resolved = dataset.stream.resolved
-        if isinstance(resolved, ResolvedSequences):
-            msg = f"{self.name} packs documents into sequences, and a trace shows samples"
-            raise UsageError(msg, hint="ds.batch_ids(step) has the documents of a step")
         if isinstance(resolved, ResolvedGrowing):
             number = dataset.epoch if epoch is None else epoch
             return Dataset(DatasetSpec.of(resolved.growing.whole)), resolved.of_epoch(number)
         if isinstance(dataset, MixedDataset):
-            return dataset, resolved
+            return MixedDataset(replace(dataset.stream.spec, sequences=None, batching=None, batch_stages=())), resolved
         return Dataset(DatasetSpec.of(dataset.stream.opened)), resolved
 
 

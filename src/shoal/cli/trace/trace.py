@@ -16,6 +16,7 @@ from shoal.cli import output
 from shoal.cli.display.pages import add_page_arguments, typed_command, write_page
 from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, at_least_zero, sample_ids
+from shoal.cli.options.sequence_options import add_sequence_arguments, add_strategy_argument
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
 from shoal.cli.trace.imported_run import imported_run
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_page_arguments(parser, html=", with texts and thumbnails of the samples", has_picture=False)
     parser.add_argument("--state", metavar="FILE", help="JSON of a state_dict(), for its order, seed and epoch")
     parser.add_argument("--from-state", action="store_true", help="count steps from the position of the state")
+    add_strategy_argument(add_sequence_arguments(parser, batches="--batch-size"))
     add_order_arguments(parser, default="without any of these, and without --state, that of shuffle()")
     add_json_argument(parser)
 
@@ -86,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     if epochs is not None:
         traced.add_other_epochs(rows, epochs)
     about = {
-        "order": str(traced.resolved),
+        "order": str(traced.documents),
+        **traced.packing,
         "epoch": traced.epoch,
         "global_batch": traced.partition.global_batch,
         "world_size": traced.partition.world_size,

@@ -96,11 +96,18 @@ def trace_page(
         title=title,
         about=f"{source}, epoch {about['epoch']}, global batches of {about['global_batch']:,} on "
         f"{counted(about['world_size'], 'rank')}",
-        call=f"ds.{about['order']}",
+        call=_call(about),
         lead=_lead(about, rows),
         body=body,
         made_by=made_by,
     )
+
+
+def _call(about: Mapping[str, Any]) -> str:
+    """Return the order as a call, or as the sources of a mixture, and how documents are packed."""
+    order, packing = str(about["order"]), about.get("packing")
+    call = order if order.startswith("mix of") else f"ds.{order}"
+    return f"{call}\n.{packing}" if packing else call
 
 
 def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
@@ -110,7 +117,11 @@ def _lead(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     shards = len({row["shard"] for row in mine})
     among = ", of steps without end," if about["num_steps"] is None else f" of {about['num_steps']:,}"
     said = f"Step {about['step']:,}{among} holds positions {about['first_position']:,} to "
-    said += f"{about['end_position'] - 1:,}: {counted(len(mine), 'sample')} from {counted(shards, 'shard')}. "
+    what = counted(len(mine), "sample")
+    if "packing" in about:
+        what = f"{counted(len({(row['rank'], row['place']) for row in mine}), 'sequence')} with "
+        what += f"{counted(len(mine), 'segment')}, of documents"
+    said += f"{about['end_position'] - 1:,}: {what} from {counted(shards, 'shard')}. "
     return said + f"ds.without(steps={about['step']}, epoch={about['epoch']}) goes on past it."
 
 
@@ -121,9 +132,17 @@ def _origins(rows: Sequence[Row]) -> dict[str, str]:
     return {
         "Shards": f"{len(shards):,}",
         "Most samples from": f"{printable(most)} ({times:,})",
+        **_sources(rows),
         "Bytes of a sample": f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
         "Repeats": f"{sum(row['repeat'] for row in rows):,}",
     }
+
+
+def _sources(rows: Sequence[Row]) -> dict[str, str]:
+    """Return how many rows each source of a mixture has; empty for a dataset."""
+    counts = Counter(row["source"] for row in rows if "source" in row)
+    told = ", ".join(f"{printable(name)} ({times:,})" for name, times in counts.most_common())
+    return {"Sources": told} if told else {}
 
 
 def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
@@ -134,6 +153,11 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     to = "" if row["rank"] is None else f"rank {row['rank']:,}, place {row['place']:,}, "
     parts.append(paragraph(f"{to}position {row['position']:,}".capitalize(), kind="soft"))
     shard = printable(str(row["shard"]))
+    if "segment" in row:
+        text = f"Segment {row['segment']:,} of the sequence, tokens [{row['first_token']:,}, {row['end_token']:,})"
+        parts.append(paragraph(text, kind="soft"))
+    if "source" in row:
+        parts.append(paragraph(f"Source {printable(row['source'])}", kind="soft"))
     where = f"{shard} [{row['first_byte']:,}, {row['end_byte']:,})"
     size = _unbroken(format_bytes(row["end_byte"] - row["first_byte"]))
     parts.append(paragraph(f"From {where}, {size}", kind="soft"))

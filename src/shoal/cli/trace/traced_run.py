@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shoal.cli.audit.sample_ids import KEY, keys_in_order
 from shoal.cli.display.preview import json_value, printable
 from shoal.cli.display.progress_bar import Progress
+from shoal.cli.options.sequence_options import packed_as_asked
 from shoal.cli.options.source_options import names_mixture, open_with_samples
 from shoal.cli.options.stream_options import (
     given_order_options,
@@ -32,15 +33,17 @@ from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import NO_GAPS
 from shoal.order.protocol import BoundOrder, Repeating
-from shoal.order.state_dict import State
+from shoal.order.state_dict import PACKED, State
 from shoal.reading.growing.resolved_growing import growing_as_saved
 from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.mixture.mix_request import FOREVER
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.reading.resolved_sequences import Resolved
+from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import request_of_state
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
 
 Row = dict[str, Any]
 
@@ -72,6 +75,16 @@ class TracedRun:
     def is_mixture(self) -> bool:
         """True for a mixture."""
         return isinstance(self.index, JoinedIndex)
+
+    @property
+    def documents(self) -> ResolvedOrder | ResolvedMixture:
+        """The order of the samples, or of the documents of sequences."""
+        return self.resolved.documents if isinstance(self.resolved, ResolvedSequences) else self.resolved
+
+    @property
+    def packing(self) -> dict[str, str]:
+        """The call that packs the documents; empty if they are not packed."""
+        return {"packing": self.resolved.grouping} if isinstance(self.resolved, ResolvedSequences) else {}
 
     @property
     def counted_from(self) -> int:
@@ -126,13 +139,16 @@ class TracedRun:
         """
         wanted = np.array(ids, dtype=np.int64)
         check_ids(self.index, wanted)
-        order, left = self.resolved.untouched(self.epoch), self.resolved.left(self.epoch)
+        order, left = self.documents.untouched(self.epoch), self.resolved.left(self.epoch)
         if isinstance(order, MixedEpoch | Repeating):
             found = [_all_positions(order, sample, most_uses) for sample in ids]
             positions = np.array([each[0] if len(each) else -1 for each in found])
             numbers = np.concatenate(found)
         else:
             numbers = positions = order.positions(wanted)
+        if isinstance(self.resolved, ResolvedSequences):  # a document that is in no sequence has no position
+            numbers = self.resolved.untouched(self.epoch).sequences_with(numbers[numbers >= 0])
+            positions = np.full(len(ids), -1)
         numbers = numbers if left is None else left.numbers(numbers)
         deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
         # The steps that may hold these samples: their own, and the last, which may repeat samples.
@@ -168,7 +184,7 @@ class TracedRun:
         before, index, number = found[0]
         first, end = (index.extent_first_sample[index.shard_first_extent[number : number + 2]] + before).tolist()
         ids = np.arange(first, end)
-        positions = self.resolved.untouched(self.epoch).positions(ids)
+        positions = self.documents.untouched(self.epoch).positions(ids)
         return ids[np.argsort(positions, kind="stable")][:limit].tolist(), end - first
 
     def add_locations(self, rows: list[Row], *, keys: bool = False) -> None:
@@ -197,24 +213,42 @@ class TracedRun:
         for row in rows:
             row["seen"] = {}
         for epoch in epochs if rows else ():
-            numbers = self.resolved.epoch(epoch).positions(ids)
+            numbers = self._first_numbers(epoch, ids)
             num_steps = self.partition.num_batches(self.resolved.num_samples_of(epoch))
             for row, number in zip(rows, numbers.tolist(), strict=True):
                 step = number // self.partition.global_batch
                 row["seen"][epoch] = step if number >= 0 and step < num_steps else None
 
+    def _first_numbers(self, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where each sample comes first in an epoch, not counting gaps; -1 if it does not come."""
+        if not isinstance(self.resolved, ResolvedSequences):
+            return self.resolved.epoch(epoch).positions(ids)
+        order, left = self.resolved.untouched(epoch), self.resolved.left(epoch)
+        at = self.documents.untouched(epoch).positions(ids)
+        held = [order.sequences_with(each[each >= 0]) for each in at[:, None]]
+        numbers = np.array([each[0] if len(each) else -1 for each in held], dtype=np.int64)
+        return numbers if left is None else left.numbers(numbers)
+
     def _rows_of_share(self, rank: int, step: int, *, only: NDArray[np.int64] | None = None) -> Iterator[Row]:
         share = self.partition.share(self.resolved.epoch(self.epoch), rank, step, step + 1, self.start)
-        slots = np.arange(len(share.ids)) if only is None else np.flatnonzero(np.isin(share.ids, only))
-        for slot in slots.tolist():
-            yield {
-                "sample": int(share.ids[slot]),
+        told = None
+        if isinstance(self.resolved, ResolvedSequences):
+            told = self.resolved.segments_in(self.epoch, share.ids)
+        ids, slots = (share.ids, np.arange(len(share.ids))) if told is None else (told.ids, told.rows)
+        for number in range(len(ids)) if only is None else np.flatnonzero(np.isin(ids, only)).tolist():
+            slot = int(slots[number])
+            row = {
+                "sample": int(ids[number]),
                 "step": step,
                 "rank": rank,
                 "place": slot,
                 "position": int(share.positions[slot]),
                 "repeat": bool(share.repeated[slot]),
             }
+            if told is not None:
+                row["segment"] = int(told.segments[number])
+                row["first_token"], row["end_token"] = int(told.starts[number]), int(told.stops[number])
+            yield row
 
 
 def _all_positions(order: MixedEpoch | Repeating, sample: int, most: int) -> NDArray[np.int64]:
@@ -230,11 +264,14 @@ def _all_positions(order: MixedEpoch | Repeating, sample: int, most: int) -> NDA
 def traced_run(arguments: argparse.Namespace) -> TracedRun:
     """Return the run that the arguments describe; refuse those that contradict each other or the state."""
     state = None if arguments.state is None else read_state(arguments.state)
-    if state is not None and (options := given_order_options(arguments)):
+    options = given_order_options(arguments) + ["--pack-sequences"] * (arguments.pack_sequences is not None)
+    if state is not None and options:
         msg = f"--state determines the order, and {options[0]} asks for another"
         raise UsageError(msg, hint="leave out one of them")
     if state is not None and state.deals:
-        msg = "the state was saved with filter(refill=True), where what is in a batch is known only when it is read"
+        packs = any(deal.packing is not None for deal in state.deals)
+        verb = "pack_sequences(lengths=None)" if packs else "filter(refill=True)"
+        msg = f"the state was saved with {verb}, where what is in a batch is known only when it is read"
         raise UsageError(msg, hint="with_ids() shows it in each batch; the order without --state has positions alone")
     if state is None and arguments.from_state:
         msg = "--from-state counts from the position of a state, and no state is given"
@@ -279,18 +316,24 @@ def _order(arguments: argparse.Namespace, state: State | None) -> tuple[Dataset,
     if names_mixture(arguments):
         if state is None:
             mixture = shuffled_mixture(arguments)
-            return mixture, mixture.resolved
+            return mixture, packed_as_asked(mixture.resolved, arguments)
         mixture = open_mixture(arguments)
+        if PACKED in state.order:
+            return mixture, packed_as_saved(mixture.resolved, state, arguments.lengths)
         return mixture, mixture.resolved.resumed(state, NO_GAPS)
     opened = open_with_samples(arguments)
     if state is not None and state.order.get("name") == Growing.name:
         growing = growing_as_saved(opened, OrderRequest(seed=state.seed), state).resumed(state, NO_GAPS)
         epoch = state.epoch if arguments.epoch is None else arguments.epoch
         return Dataset(DatasetSpec.of(growing.growing.whole)), growing.of_epoch(epoch)
+    if state is not None and PACKED in state.order:
+        request = request_of_state(of_documents(state), stored=opened.stored)
+        documents = ResolvedOrder(opened.index, request, stored=opened.stored)
+        return Dataset(DatasetSpec.of(opened)), packed_as_saved(documents, state, arguments.lengths)
     request = requested_order(arguments) if state is None else request_of_state(state, stored=opened.stored)
     gaps = NO_GAPS if state is None else state.gaps
     resolved = ResolvedOrder(opened.index, request, stored=opened.stored, gaps=gaps)
     if state is not None:
         fingerprint, samples = opened.index.fingerprint, resolved.num_samples
         state.check(seed=request.seed, order=resolved.state_order, index=fingerprint, num_samples=samples)
-    return Dataset(DatasetSpec.of(opened)), resolved
+    return Dataset(DatasetSpec.of(opened)), packed_as_asked(resolved, arguments) if state is None else resolved

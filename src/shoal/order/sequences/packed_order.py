@@ -261,6 +261,15 @@ class PackedOrder:
         )
         return Pieces(np.cumsum(np.concatenate(counts)), *(rest if found else [np.zeros(0, np.int64)] * 5))
 
+    def sequences_with(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of the sequences with a piece of a document at any of these positions, ascending."""
+        found = [np.zeros(0, np.int64)]
+        for number in np.unique(positions // self.packing.block).tolist():
+            pieces = self._block(number).pieces
+            here = np.flatnonzero(np.isin(pieces.positions, positions))
+            found.append(self._first[number] + np.unique(np.searchsorted(pieces.first, here, side="right") - 1))
+        return np.concatenate(found)
+
     def _parts(self, ids: NDArray[np.int64]) -> list[tuple[int, int, int]]:
         """Cut a span of sequences at the borders of blocks: the block of each part, and the rows in it."""
         if not len(ids):
