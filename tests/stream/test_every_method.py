@@ -75,7 +75,7 @@ SOURCES: dict[str, Callable[[Path], Dataset]] = {
 
 
 def is_even(sample: Any) -> bool:
-    return int(sample["num_tokens"]) % 2 == 0
+    return not isinstance(sample, dict) or int(sample.get("num_tokens", 0)) % 2 == 0
 
 
 def same(sample: Any) -> Any:

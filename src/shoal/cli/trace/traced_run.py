@@ -270,7 +270,7 @@ def traced_run(arguments: argparse.Namespace) -> TracedRun:
         raise UsageError(msg, hint="leave out one of them")
     if state is not None and state.deals:
         packs = any(deal.packing is not None for deal in state.deals)
-        verb = "pack_sequences(lengths=None)" if packs else "filter(refill=True)"
+        verb = "`pack_sequences(lengths=None)`" if packs else "`filter(refill=True)`"
         msg = f"the state was saved with {verb}, where what is in a batch is known only when it is read"
         raise UsageError(msg, hint="with_ids() shows it in each batch; the order without --state has positions alone")
     if state is None and arguments.from_state:

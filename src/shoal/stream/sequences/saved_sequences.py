@@ -44,7 +44,7 @@ def packed_as_saved(documents: ResolvedOrder | ResolvedMixture, saved: State, co
             return packed.resumed(saved, NO_GAPS)
     msg = f"the documents of the state had other lengths than the column {column!r} says"
     raise StateError(
-        msg, hint="--lengths names the column that was packed by; or the data, or their tokenizer, changed since"
+        msg, hint="lengths= names the column that was packed by; or the data, or their tokenizer, changed since"
     )
 
 

@@ -132,7 +132,9 @@ class SequenceRequest:
         try:
             return column_of(index, str(self.lengths))
         except UsageError as error:
-            as_read = ", or pack_sequences(lengths=None) packs it as it comes" * isinstance(self.fields, SequenceFields)
+            as_read = "; `pack_sequences(lengths=None)` packs documents as they come" * isinstance(
+                self.fields, SequenceFields
+            )
             hint = did_you_mean(self.lengths, column_names(index))
             hint += f"of raw text `shoal pack --tokenize` writes tokens and their numbers{as_read}; where samples have "
             hint += f"the numbers in a field {self.lengths!r}, `shoal index --columns {self.lengths}` reads them"
