@@ -145,6 +145,19 @@ def test_the_page_tells_segments_and_sources(home: Path, calls: Calls, source: s
     assert '<code class="call">' + ("mix of web" if is_mixture else "ds.shuffle(") in text
 
 
+def test_the_sources_of_a_mixture_are_verified_one_after_the_other(home: Path, calls: Calls) -> None:
+    sound = calls.json("verify", "blend.yaml")["sources"]
+    assert [(each["source"], each["num_samples"], each["num_damages"]) for each in sound] == [
+        ("web", 70, 0),
+        ("code", 40, 0),
+    ]
+    shard = next((home / "code").glob("*.jsonl"))
+    shard.write_bytes(b"?" + shard.read_bytes()[1:])
+    text = calls.text("verify", "blend.yaml", code=1)
+    assert f"code: {shard.name}, byte 0: " in text
+    assert "--repair-index is for one dataset" in calls.refused("verify", "blend.yaml", "--repair-index")
+
+
 @pytest.mark.parametrize("source", ["web", "blend.yaml"])
 @pytest.mark.parametrize("packs", [True, False])
 def test_a_certificate_is_checked_at_the_command_line(home: Path, calls: Calls, source: str, *, packs: bool) -> None:

@@ -17,7 +17,6 @@ from shoal.cli.options.source_options import (
     add_source_arguments,
     names_mixture,
     open_with_samples,
-    refuse_mixture,
     source_of,
     storage_options_of,
 )
@@ -27,12 +26,14 @@ from shoal.order.state_dict import PACKED
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved
+from shoal.storage.sources.source import printed
 from shoal.storage.store_protocol import Store
 from shoal.stream.certificates.certificate import Certificate, covered, differences, merge_certificates
 from shoal.stream.dataset_requests import request_of_state
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
 from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
+from shoal.verify.shard_checks import check_shards
 from shoal.verify.verify_job import verify_job
 from shoal.verify.verify_report import Damage, VerifyReport
 
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Verify, and show what is wrong; return 1 if anything is and stays so."""
     if arguments.certificate:
         return _run_certificate(arguments)
-    refuse_mixture(arguments)
+    if names_mixture(arguments):
+        return _run_mixture(arguments)
     engine = _engine(arguments)
     began_seconds = time.monotonic()
     opening = open_to_verify(
@@ -104,6 +106,53 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(record, found.damages)
     return 1 if damages else 0
+
+
+def _run_mixture(arguments: argparse.Namespace) -> int:
+    """Verify the datasets of a mixture file, one after the other; return 1 if any is damaged."""
+    given = {
+        "--engine": arguments.engine != "local",
+        "--parts": arguments.parts is not None,
+        "--repair-index": arguments.repair_index,
+        "--output": arguments.output is not None,
+        "--index": arguments.index is not None,
+    }
+    if wrong := [option for option, is_given in given.items() if is_given]:
+        msg = f"{printed(source_of(arguments))} is a mixture file, and {wrong[0]} is for one dataset"
+        raise UsageError(msg, hint=f"leave it out, or call `shoal verify {wrong[0]}` for each source")
+    began_seconds = time.monotonic()
+    opened = open_mixture(arguments).stream.spec.opened
+    found: list[tuple[dict[str, Any], list[Damage]]] = []
+    for name, part in zip(getattr(opened, "names", ()), opened.parts, strict=True):
+        with Progress(label=f"verifying {printable(name)}", unit="bytes") as progress:
+            report = check_shards(part, progress=progress.show_bytes)
+        record = {
+            "source": name,
+            "num_shards": part.index.num_shards,
+            "num_samples": part.index.num_samples,
+            "num_bytes": report.num_bytes,
+            "num_extents_by_checksum": report.num_by_checksum,
+            "num_extents_by_parsing": report.num_by_parsing,
+            "num_damages": len(report.damages),
+            "num_damaged_samples": report.num_damaged_samples,
+        }
+        found.append((record, report.damages))
+    _show_sources(found, time.monotonic() - began_seconds, as_json=arguments.json)
+    return 1 if any(damages for _, damages in found) else 0
+
+
+def _show_sources(found: list[tuple[dict[str, Any], list[Damage]]], seconds: float, *, as_json: bool) -> None:
+    """Print a line for each source of a mixture, and its damages."""
+    if as_json:
+        sources = [record | {"damages": [asdict(damage) for damage in damages]} for record, damages in found]
+        output.emit({"sources": sources, "elapsed_seconds": seconds}, as_json=True)
+        return
+    output.say(output.format_table([record for record, _ in found]))
+    for record, damages in found:
+        for damage in damages[:_MOST_SHOWN]:
+            output.say(f"{printable(record['source'])}: {_line(damage)}")
+        if len(damages) > _MOST_SHOWN:
+            output.say(f"{printable(record['source'])}: {len(damages) - _MOST_SHOWN:,} more, which --json lists")
 
 
 def _engine(arguments: argparse.Namespace) -> Engine | None:
