@@ -93,13 +93,10 @@ def test_a_state_of_another_selection_is_refused(calls: Calls, tmp_path: Path) -
     assert "--run MODULE:NAME" in said
 
 
-def test_a_packed_state_is_not_said_to_have_been_changed(calls: Calls, tmp_path: Path) -> None:
-    state = tmp_path / "state.json"
-    packed = shoal.open("data/*.tar", index_columns=["cls"]).shuffle(seed=2).pack_sequences(4, lengths="cls")
-    state.write_text(json.dumps(packed.state_dict()))
-    said = calls.refused("trace", "data", "--state", state, "--step", 0, "--batch-size", 4)
-    assert "changed" not in said
-    assert "the state counts sequences" in said
+def test_a_run_that_packs_is_traced_by_its_documents(calls: Calls) -> None:
+    rows = calls.json("trace", "--run", "traced_training:packed", "--step", 3)["samples"]
+    packed = shoal.open("data/*.tar", index_columns=["cls"]).shuffle(seed=2).batch_by_length(8, lengths="cls")
+    assert {row["sample"] for row in rows} == set(packed.batch_ids(3).tolist())
 
 
 def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +104,6 @@ def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[s
     assert "takes SOURCE or --run MODULE:NAME; got neither" in calls.refused("trace", *step, "--batch-size", 4)
     assert "got both" in calls.refused("trace", "data", *step, "--run", "traced_training:part")
     assert "no size of a batch" in calls.refused("trace", "data", *step)
-    assert "sequences" in calls.refused("trace", *step, "--run", "traced_training:packed")
     assert calls.json("trace", *step, "--run", "traced_training:made")["num_steps"] == 21
     for wrong, said in [
         ("traced_training:number", "int, and no dataset"),
