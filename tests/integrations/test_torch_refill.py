@@ -29,7 +29,7 @@ WORKERS = [0, 1, 2, 3]
 
 def part(tars: Dataset, *, size: int = 7, remainder: str = "keep") -> Dataset:
     ds = tars.shuffle(seed=3).filter(stages.is_odd, refill=True).with_ids()
-    return ds.batch(size, remainder=remainder).partition(rank=1, world_size=2)
+    return ds.batch(size, remainder=remainder, steps="apart").partition(rank=1, world_size=2)
 
 
 def ids_of(batches: Any) -> list[list[int]]:

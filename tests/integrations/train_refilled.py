@@ -21,7 +21,7 @@ SAVED_AT = 3  # steps before the end: what comes after the last checkpoint is lo
 def dataset(out: Path) -> shoal.Dataset:
     ds = shoal.open(str(out / "data"), index=str(out / "fine.index"))
     ds = ds.shuffle(seed=11, window=100_000, num_canonical_nodes=2)
-    return ds.filter(stages.is_odd, refill=True).with_ids().batch(8)
+    return ds.filter(stages.is_odd, refill=True).with_ids().batch(8, steps="apart")
 
 
 def consumed(out: Path) -> tuple[list[int], list[Any]]:

@@ -60,7 +60,7 @@ def test_no_more_is_told_of_than_may_be_ahead(
 ) -> None:
     all_slow(monkeypatch)
     limit_bytes = 64 << 10
-    stream = iter(ds.shuffle(Full(), seed=1))
+    stream: Any = iter(ds.shuffle(Full(), seed=1))
     source: Any = stream._source
     singles = source._reading.reader
     assert isinstance(singles, local_samples.LocalSamples)

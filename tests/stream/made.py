@@ -21,6 +21,7 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import expand
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.steps_of_pass import StepsOfPass
 from shoal.stream.open_dataset import open_dataset
 
 
@@ -110,7 +111,7 @@ def flat(lists: Iterable[list[int]]) -> list[int]:
     return list(itertools.chain.from_iterable(lists))
 
 
-def at(stream: Dataset | Iteration) -> tuple[int, int]:
+def at(stream: Dataset | Iteration | StepsOfPass) -> tuple[int, int]:
     """Epoch and position of the state of a dataset or an iterator."""
     state = stream.state_dict()
     return state["epoch"], state["position"]

@@ -268,7 +268,7 @@ def test_filters_in_a_source_and_in_the_mixture(home: Path) -> None:
         batches = list(ds.with_ids().batch(16))
         assert {len(batch["kind"]) for batch in batches[:-1]} == {16}
         assert ids_in(batches) == due
-        parts = [iter(ds.with_ids().batch(5).partition(rank=rank, world_size=3)) for rank in range(3)]
+        parts = [iter(ds.with_ids().batch(5, steps="apart").partition(rank=rank, world_size=3)) for rank in range(3)]
         first = [number for part in parts for _ in range(4) for number in check_batch(next(part))]
         state = through_json(shoal.merge_states(part.state_dict() for part in parts))
         rest = ds.with_ids().batch(8)

@@ -50,7 +50,7 @@ def streamed(documents: Dataset, strategy: str = "best_fit", size: int = 3, **ho
     return (
         documents.shuffle(seed=1, window="8KiB", chunk="1KiB")
         .pack_sequences(LENGTH, strategy=strategy, **how)
-        .batch(size)
+        .batch(size, steps="apart")
     )
 
 
@@ -208,7 +208,7 @@ def test_what_cannot_be_done_is_refused(documents: Dataset) -> None:
     with pytest.raises(UsageError, match="tokens, and a sequence 32"):
         list(streamed(documents, too_long="refuse"))
     with pytest.raises(UsageError, match="packs documents as they come"):
-        next(iter(streamed(documents, lengths="num_tokens")))
+        next(iter(documents.pack_sequences(LENGTH).batch(3)))
     nothing = documents.map(lambda _: {"tokens": []}).pack_sequences(LENGTH, lengths=None).batch(2)
     with pytest.raises(UsageError, match="the 300 documents of rank 0 in epoch 0 fill no sequence"):
         list(nothing)

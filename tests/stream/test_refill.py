@@ -67,8 +67,8 @@ class Leg:
 
     def batched(self, ds: Dataset) -> Dataset:
         if self.is_global:
-            return ds.batch(global_batch_size=max(self.size, self.world_size), remainder=self.remainder)
-        return ds.batch(self.size, remainder=self.remainder)
+            return ds.batch(global_batch_size=max(self.size, self.world_size), remainder=self.remainder, steps="apart")
+        return ds.batch(self.size, remainder=self.remainder, steps="apart")
 
 
 LEGS = st.builds(
@@ -167,7 +167,7 @@ def test_resumed_at_the_same_size_it_is_the_run_that_was_not_stopped(
 ) -> None:
     """From the state of each rank, or from one that all of them merge to."""
     base = tars.shuffle(ORDERS[0], seed=2, chunk="8KiB").filter(keep(seed, tenths), refill=True).with_ids()
-    base = base.batch(size, remainder=remainder)
+    base = base.batch(size, remainder=remainder, steps="apart")
     number = 25
     try:
         expected = [
@@ -198,7 +198,7 @@ def test_batches_are_cut_from_what_is_kept_of_the_share(tars: Dataset, world_siz
     """The law itself: the rank's share by steps, filtered, in batches of n; the last one by `remainder`."""
     plain = tars.shuffle(ORDERS[0], seed=2, chunk="8KiB").with_ids()
     kept = set(kept_ids(5, 6))
-    filled = plain.filter(keep(5, 6), refill=True).batch(9, remainder=remainder)
+    filled = plain.filter(keep(5, 6), refill=True).batch(9, remainder=remainder, steps="apart")
     for rank, part in enumerate(on_ranks(filled, world_size)):
         share: list[int] = []
         every = plain.batch(9)
@@ -267,7 +267,7 @@ def test_an_error_leaves_state_and_certificate_after_the_last_batch(tars: Datase
 
 def test_a_filter_that_keeps_nothing_is_an_error_and_no_endless_loop(tars: Dataset) -> None:
     with pytest.raises(UsageError, match=r"keeps none of the 99 samples that rank 0 gets in epoch 0"):
-        list(tars.filter(lambda _: False, refill=True).batch(4).partition(rank=0, world_size=2))
+        list(tars.filter(lambda _: False, refill=True).batch(4, steps="apart").partition(rank=0, world_size=2))
 
 
 def two_ranks(ds: Dataset, steps: int = 3) -> list[Dataset]:
@@ -281,13 +281,16 @@ def two_ranks(ds: Dataset, steps: int = 3) -> list[Dataset]:
 
 def test_the_state_of_a_rank_is_that_of_a_rank(tars: Dataset) -> None:
     ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True)
-    batched = ds.batch(6)
+    batched = ds.batch(6, steps="apart")
     states = [part.state_dict() for part in two_ranks(batched)]
     assert all(len(json.dumps(state)) < 1000 for state in states)
     for wrong, words in (
         (batched.partition(rank=1, world_size=2), "saved with rank=0; this is rank=1"),
         (batched.partition(rank=0, world_size=3), "saved with world_size=2; this is world_size=3"),
-        (ds.batch(7).partition(rank=0, world_size=2), "saved with global batch=12; this is global batch=14"),
+        (
+            ds.batch(7, steps="apart").partition(rank=0, world_size=2),
+            "saved with global batch=12; this is global batch=14",
+        ),
         (batched.without(positions=[(3, 9)]).partition(rank=0, world_size=2), "where without"),
     ):
         with pytest.raises(StateError, match=words) as caught:
@@ -302,11 +305,17 @@ def test_the_state_of_a_rank_is_that_of_a_rank(tars: Dataset) -> None:
 
 
 def test_what_does_not_merge(tars: Dataset) -> None:
-    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6)
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6, steps="apart")
     states = [part.state_dict() for part in two_ranks(ds)]
     later = [part.state_dict() for part in two_ranks(ds, 5)]
-    other = [part.state_dict() for part in two_ranks(tars.shuffle(seed=2).filter(keep(1, 5), refill=True).batch(6))]
-    bigger = [part.state_dict() for part in two_ranks(tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(9))]
+    other = [
+        part.state_dict()
+        for part in two_ranks(tars.shuffle(seed=2).filter(keep(1, 5), refill=True).batch(6, steps="apart"))
+    ]
+    bigger = [
+        part.state_dict()
+        for part in two_ranks(tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(9, steps="apart"))
+    ]
     three = ds.partition(rank=2, world_size=3).state_dict()
     start = tars.shuffle(seed=1).batch(6).state_dict()
     for given_states, words in (
@@ -329,7 +338,7 @@ def test_what_does_not_merge(tars: Dataset) -> None:
 
 
 def test_between_epochs_merged_states_are_what_they_are_without_refill(tars: Dataset) -> None:
-    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6)
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6, steps="apart")
     parts = on_ranks(ds, 3)
     for part in parts:
         list(part)
@@ -360,7 +369,7 @@ def test_a_state_grows_with_ranks_and_not_with_stops(tars: Dataset) -> None:
     sizes = []
     for stop in range(18):
         world_size = 2 + stop % 3
-        parts = on_ranks(ds.batch(1), world_size)
+        parts = on_ranks(ds.batch(1, steps="apart"), world_size)
         for part in parts:
             if state is not None:
                 part.load_state_dict(state)
@@ -387,7 +396,7 @@ def test_what_is_refused(tars: Dataset, call: Any, words: str) -> None:
 
 
 def test_going_back_to_an_epoch_begins_it_anew(tars: Dataset) -> None:
-    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).with_ids().batch(6)
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).with_ids().batch(6, steps="apart")
     state = shoal.merge_states(part.state_dict() for part in two_ranks(ds))
     ds.load_state_dict(state)
     ds.set_epoch(0)  # the current one: the position stays
@@ -416,7 +425,7 @@ def test_more_may_be_left_out_when_a_run_goes_on(tars: Dataset, legs: list[Leg],
         before = set(found)
         base = base.without(positions=[(start, stop)])
         gaps |= {int(i) for i in base.ids(0, start, stop)} - before
-    for part in on_ranks(base.batch(5), 2):
+    for part in on_ranks(base.batch(5, steps="apart"), 2):
         part.load_state_dict(state)
         for batch in forever(part, 1):
             note(batch)
@@ -428,7 +437,7 @@ def test_more_may_be_left_out_when_a_run_goes_on(tars: Dataset, legs: list[Leg],
 @pytest.mark.parametrize("order", [ORDERS[0], Full()], ids=["window", "full"])
 def test_however_bytes_are_read(readers: str, tars: Dataset, order: Order, options: dict[str, Any]) -> None:
     ds = tars.shuffle(order, seed=2, chunk="8KiB") if isinstance(order, Window) else tars.shuffle(order, seed=2)
-    ds = ds.filter(keep(5, 4), refill=True).with_ids().reading(**options).batch(6)
+    ds = ds.filter(keep(5, 4), refill=True).with_ids().reading(**options).batch(6, steps="apart")
     expected = [int(i) for i in ds.ids() if int(i) in set(kept_ids(5, 4))]
     run = iter(ds)
     first = [i for _ in range(5) for i in ids_of(next(run))]
@@ -442,7 +451,7 @@ def test_however_bytes_are_read(readers: str, tars: Dataset, order: Order, optio
 
 def test_a_rank_that_did_not_load_the_merged_state_is_found(tars: Dataset) -> None:
     """Positions differ from rank to rank; what was loaded must not."""
-    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6)
+    ds = tars.shuffle(seed=1).filter(keep(1, 5), refill=True).batch(6, steps="apart")
     parts = two_ranks(ds)
     check_agreement([part.stream.iterator_spec().settings() for part in parts])
     state = shoal.merge_states(part.state_dict() for part in parts)

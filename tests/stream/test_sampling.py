@@ -181,10 +181,10 @@ def test_samples_of_a_split_whose_filter_refills_batches_resume_at_another_size(
     ds = split.sample(BALANCED, num_samples=300).shuffle(Window(chunks=6), seed=3, chunk=6000).with_ids()
     ds = ds.filter(lambda sample: int(sample["cls"]) % 3 > 0, refill=True)
     due = [number for number in ds.ids().tolist() if number % 3]
-    parts = [iter(ds.partition(rank=rank, world_size=3).batch(7)) for rank in range(3)]
+    parts = [iter(ds.partition(rank=rank, world_size=3).batch(7, steps="apart")) for rank in range(3)]
     first = flat(next(part)["__id__"].tolist() for part in parts for _ in range(2))
     state = shoal.merge_states(part.state_dict() for part in parts)
-    rest = [ds.partition(rank=rank, world_size=2).batch(5) for rank in range(2)]
+    rest = [ds.partition(rank=rank, world_size=2).batch(5, steps="apart") for rank in range(2)]
     for part in rest:
         part.load_state_dict(json.loads(json.dumps(state)))
     assert sorted(first + flat(flat(batches_of(part)) for part in rest)) == sorted(due)

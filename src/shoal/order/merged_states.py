@@ -41,8 +41,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     --------
     >>> import pathlib, tempfile, shoal
     >>> def part(path, rank, world_size):
-    ...     ds = shoal.open(path).shuffle(seed=3).filter(lambda sample: sample["id"] % 3, refill=True).batch(8)
-    ...     return ds.partition(rank=rank, world_size=world_size)
+    ...     ds = shoal.open(path).shuffle(seed=3).filter(lambda sample: sample["id"] % 3, refill=True)
+    ...     return ds.batch(8, steps="apart").partition(rank=rank, world_size=world_size)
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = pathlib.Path(directory, "docs.jsonl")
     ...     _ = path.write_text("".join(f'{{"id": {number}}}\n' for number in range(100)))

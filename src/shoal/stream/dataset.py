@@ -17,7 +17,7 @@ from shoal.order.sampling.shares import Repeats
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.dataset_requests import Batching, count_of, order_request
+from shoal.stream.dataset_requests import count_of, order_request
 from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.map_view import MapView
 from shoal.stream.ranks import Ranks
@@ -195,35 +195,6 @@ class Dataset(StageVerbs):
         return type(self)(replace(self.stream.spec, ranks=Ranks.asked(rank, world_size, replicate)))
 
     # ---- batches and reading
-
-    def batch(
-        self,
-        size: int | None = None,
-        *,
-        global_batch_size: int | None = None,
-        remainder: str = "keep",
-        balance: str | None = None,
-        neighbours: int = 8,
-    ) -> Self:
-        """Group samples into batches of ``size`` on each rank, or of ``global_batch_size`` over all ranks.
-
-        Numbers, and arrays or tensors of equal shape and type, are stacked; the rest become lists. Dicts and tuples in
-        samples become dicts and tuples of columns, as in torch's ``default_collate``.
-
-        Parameters
-        ----------
-        remainder
-            The last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
-            "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
-        balance
-            With "attention", ranks share the sequences of a global batch (`pack_sequences`) so that the squared
-            lengths of documents sum up to about the same on each. Global batches stay the same.
-        neighbours
-            Ranks in a row that exchange sequences for that. Each of them reads what any of them would: set it to the
-            ranks of a machine, which share what is read if they share a cache.
-        """
-        batching = Batching.asked(size, global_batch_size, remainder, balance, neighbours)
-        return type(self)(self.stream.spec.in_batches(batching))
 
     def reading(
         self,

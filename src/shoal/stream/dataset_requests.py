@@ -31,6 +31,8 @@ _SUBSETS = {
 _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
 _BALANCES = (None, "attention")
 _FEWEST_NEIGHBOURS = 2
+APART = "apart"
+"""Ranks that fill their batches end an epoch each by itself."""
 _MOST_WORDS = 10
 """Texts of a column that an error lists."""
 
@@ -144,17 +146,29 @@ def numbers_left(samples: Any, left: Runs) -> Any:
 class Batching:
     """Arguments of `batch`: a size, for each rank or over all ranks, the handling of the remainder, and the balance.
 
-    ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none.
+    ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none. ``num_steps`` are the batches of
+    a pass where ranks fill their batches: 0 if they end an epoch apart, None if nothing was said.
     """
 
     size: int
     is_global: bool
     remainder: str
     balance: int = 0
+    num_steps: int | None = None
+
+    @property
+    def steps(self) -> int | str | None:
+        """The passes as they were asked for."""
+        return APART if self.num_steps == 0 else self.num_steps
 
     @staticmethod
     def asked(
-        size: Any, global_batch_size: Any, remainder: str, balance: str | None = None, neighbours: Any = 0
+        size: Any,
+        global_batch_size: Any,
+        remainder: str,
+        balance: str | None = None,
+        neighbours: Any = 0,
+        steps: Any = None,
     ) -> Batching:
         """Return the arguments of `Dataset.batch`, checked."""
         if balance not in _BALANCES:
@@ -171,7 +185,7 @@ class Batching:
         if balance is not None and ranks < _FEWEST_NEIGHBOURS:
             msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other"
             raise UsageError(msg, hint="the number of ranks on a machine")
-        batching = Batching(number, size is None, remainder, ranks)
+        batching = Batching(number, size is None, remainder, ranks, _num_steps(steps))
         batching.partition(1)  # an unknown remainder is refused here, not when iterating
         return batching
 
@@ -179,6 +193,15 @@ class Batching:
         """Return the partition of an epoch among so many ranks."""
         size = self.size if self.is_global else self.size * world_size
         return Partition(size, world_size, self.remainder, balance=self.balance)
+
+
+def _num_steps(steps: Any) -> int | None:
+    if steps is None or steps == APART:
+        return None if steps is None else 0
+    if isinstance(steps, str) or not (number := count_of(steps, "batch(steps=)")):
+        msg = f"batch(steps={steps!r}) is a number of batches from 1 on, or {APART!r}"
+        raise UsageError(msg)
+    return number
 
 
 def count_of(value: Any, what: str) -> int:

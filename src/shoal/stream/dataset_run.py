@@ -9,6 +9,7 @@ from shoal.hints import no_attribute
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.steps_of_pass import StepsOfPass
 from shoal.stream.workers.foreign_loaders import refuse_in_worker
 
 
@@ -24,10 +25,13 @@ class DatasetRun:
         msg = no_attribute("a dataset", name, dir(type(self)))
         raise AttributeError(msg)
 
-    def __iter__(self) -> Iteration:
-        """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start."""
+    def __iter__(self) -> Iteration | StepsOfPass:
+        """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start.
+
+        With ``batch(steps=)`` each iterator goes on where the one before it ended.
+        """
         refuse_in_worker()
-        return Iteration(self.stream.iterator_spec(grows=True))
+        return self.stream.in_passes(lambda: Iteration(self.stream.iterator_spec(grows=True, in_passes=True)))
 
     @property
     def epoch(self) -> int:

@@ -29,7 +29,7 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
-from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
+from shoal.stream.dataset_requests import APART, Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.ranks import Ranks
 from shoal.stream.sampling.sampling_requests import sampling_of
 from shoal.stream.sequences.sequence_requests import SequenceRequest
@@ -244,7 +244,26 @@ class DatasetSpec:
         if batching.balance and (self.sequences is None or self.sequences.lengths is None):
             msg = 'batch(balance="attention") weighs sequences by lengths in the index, and there are none'
             raise UsageError(msg, hint="call pack_sequences(lengths=...) before")
+        if batching.num_steps is not None and not self.refills:
+            msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; those of this dataset do not"
+            raise UsageError(msg, hint="leave out steps=: all ranks yield the same number of batches")
         return replace(self, batching=batching)
+
+    def check_passes(self, world_size: int, *, in_passes: bool) -> None:
+        """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""
+        batching = self.batching
+        if not self.refills or batching is None:
+            return
+        if batching.num_steps is None and world_size > 1:
+            msg = f"{self.filler} fills batches, so {world_size} ranks would yield different numbers of them, and a "
+            msg += "loop over an epoch would hang at its end"
+            hint = (
+                "batch(..., steps=1000) gives each rank 1000 batches a pass, and carries the rest into the next one; "
+            )
+            raise UsageError(msg, hint=hint + f'batch(..., steps="{APART}") for loops that let ranks end apart')
+        if batching.num_steps and not in_passes:
+            msg = f"batch(steps={batching.num_steps}) is for iter(dataset) and shoal.torch.DataLoader, and not for this"
+            raise UsageError(msg, hint=f'batch(..., steps="{APART}"), in a loop over steps')
 
     def read_by(self, options: ReadingOptions) -> DatasetSpec:
         """Set the reading options; allowed once."""

@@ -38,8 +38,10 @@ from shoal.stream.certificates.certificate import Certificate, covered, differen
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.iterating.refilled_states import resumed
+from shoal.stream.iterating.steps_of_pass import StepsOfPass
 from shoal.stream.iterator_position import Cursor, place_in
 from shoal.stream.map_view import MapView
 from shoal.stream.mixing.mixture_quality import mixture_quality, warning_about_any
@@ -86,11 +88,12 @@ class Stream:
         return self.spec.partition(self.spec.ranks.resolve()[1])
 
     def iterator_spec(
-        self, collate: Callable[[list[Any]], Any] = usual_collate, *, grows: bool = False
+        self, collate: Callable[[list[Any]], Any] = usual_collate, *, grows: bool = False, in_passes: bool = False
     ) -> IteratorSpec:
         """Describe the next iterator, which begins at the cursor; warn if it will mix badly. No samples are read.
 
-        Whoever allows that the epoch ``grows`` does not rely on its number of steps.
+        Whoever allows that the epoch ``grows`` does not rely on its number of steps. ``in_passes`` says that the caller
+        cuts the batches of a rank into passes (`in_passes`).
 
         Raises
         ------
@@ -104,6 +107,7 @@ class Stream:
         if spec.refills and spec.batching is None:
             msg = f"{spec.filler} fills batches, and this dataset has none"
             raise UsageError(msg, hint="call batch() after it")
+        spec.check_passes(world_size, in_passes=in_passes)
         growing = resolved if isinstance(resolved, ResolvedGrowing) else None
         opened: Opened | OpenedMixture
         if isinstance(resolved, ResolvedGrowing):
@@ -125,11 +129,23 @@ class Stream:
             raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")
         stages = (spec.seeded_stages, spec.batch_stages)
         pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting, sequences=fields)
-        work = WorkerSpec(opened, resolved, pipeline, options, growing)
+        steps = None if spec.batching is None else spec.batching.steps
+        work = WorkerSpec(opened, resolved, pipeline, options, growing, steps=steps)
         cursor = self.cursor
         start, taken, sequences = cursor.start
         begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
         return IteratorSpec(work, *begin, grows=grows and not spec.refills and work.grows(cursor.epoch))
+
+    def in_passes(self, begin: Callable[[], Iteration]) -> Iteration | StepsOfPass:
+        """Return the iteration that ``begin`` makes, or the pass of ``batch(steps=)`` over one after the other."""
+        num_steps = None if self.spec.batching is None else self.spec.batching.num_steps
+        return StepsOfPass(begin, self.stay, num_steps) if num_steps else begin()
+
+    def stay(self) -> None:
+        """Let the next iterator begin where the newest one is."""
+        point = self.cursor.resume_point
+        if point is not None and (place := point[2]) is not None:
+            self.cursor.begin(point[0], place.starts[point[0]], place.starts)
 
     @property
     def growth(self) -> Growth | None:
@@ -159,6 +175,8 @@ class Stream:
         num_samples = self.num_samples(epoch) if is_estimated else resolved.num_samples_of(epoch)
         if self.spec.batching is not None and not self.spec.refills:
             return self.partition.num_batches(num_samples)
+        if self.spec.batching is not None and self.spec.batching.num_steps:
+            return self.spec.batching.num_steps
         if self.spec.filters or self.spec.refills:
             what = "sequences documents fill" if self.spec.packed_as_they_come else "samples filter() keeps"
             msg = f"how many {what} is not known before they are read"
@@ -298,6 +316,8 @@ class Stream:
 
     def set_epoch(self, epoch: int) -> None:
         """Start the next iterator at the beginning of an epoch; see `Dataset.set_epoch`."""
+        if self.spec.batching is not None and self.spec.batching.num_steps:
+            return  # passes follow each other, and each rank is in an epoch of its own
         if epoch < self.cursor.epoch and self.resolved.deals:
             self.resolved = replace(self.resolved, deals=())  # an epoch that is begun anew is whole
         if epoch != self.cursor.epoch:

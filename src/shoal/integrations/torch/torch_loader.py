@@ -25,6 +25,7 @@ from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec
 from shoal.stream.iterating.piece_maker import PieceMaker
+from shoal.stream.iterating.steps_of_pass import StepsOfPass
 from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
@@ -167,11 +168,14 @@ class DataLoader:
         """Return the number of batches in a whole epoch on this rank."""
         return len(self.dataset)
 
-    def __iter__(self) -> Iteration:
+    def __iter__(self) -> Iteration | StepsOfPass:
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
+        return self.dataset.stream.in_passes(self._begun)
+
+    def _begun(self) -> Iteration:
         if self.num_workers:
             begin_importing(self._worker_options["multiprocessing_context"])
-        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, grows=True)
+        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, grows=True, in_passes=True)
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")

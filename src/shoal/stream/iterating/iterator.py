@@ -83,6 +83,11 @@ class Iteration:
         """Return the state after everything this iterator has yielded; see `Dataset.state_dict`."""
         return self._resolved.state_at(*self.position.resume_point, tokenizers=self._tokenizers)
 
+    @property
+    def is_stopped(self) -> bool:
+        """True after `stop`."""
+        return self._is_stopped
+
     def __iter__(self) -> Self:
         return self
 

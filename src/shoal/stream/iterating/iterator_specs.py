@@ -99,7 +99,8 @@ class WorkerSpec:
     """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position.
 
     With ``growing``, ``opened`` and ``resolved`` are those of the first segment, and `of_epoch` gives the rest.
-    ``numbering`` names the dataset whose samples have these ids; None for that of the index.
+    ``numbering`` names the dataset whose samples have these ids; None for that of the index. ``steps`` are those of
+    `Dataset.batch`, which ranks compare.
     """
 
     opened: Opened | OpenedMixture
@@ -108,6 +109,7 @@ class WorkerSpec:
     options: ReadingOptions
     growing: ResolvedGrowing | None = None
     numbering: str | None = None
+    steps: int | str | None = None
 
     @property
     def caches(self) -> tuple[ChunkCache | None, ...]:
@@ -214,7 +216,7 @@ class IteratorSpec:
         if partition.refills:
             loaded = "" if self.cursor is None else self.cursor.loaded
             place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"
-            settings |= {"epoch": place, "position": place}
+            settings |= {"epoch": place, "position": place, "steps": self.work.steps}
         return settings, work.pipeline.rank
 
     def unobserved(self) -> IteratorSpec:

@@ -1,4 +1,4 @@
-"""Methods of a dataset about documents grouped by their lengths: sequences of a fixed length, and padded batches."""
+"""Methods of a dataset that group samples: batches, sequences of a fixed length, and padded batches by length."""
 
 from __future__ import annotations
 
@@ -14,10 +14,45 @@ from shoal.stream.sequences.sequence_requests import SequenceRequest
 
 
 class LengthVerbs(DatasetRun):
-    """Methods of `Dataset` that group documents by their lengths, or tell how they are grouped."""
+    """Methods of `Dataset` that group samples, by number or by length, or tell how samples are grouped."""
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.stream = Stream(spec)  # for the modules of shoal, and not public
+
+    def batch(
+        self,
+        size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        remainder: str = "keep",
+        balance: str | None = None,
+        neighbours: int = 8,
+        steps: int | str | None = None,
+    ) -> Self:
+        """Group samples into batches of ``size`` on each rank, or of ``global_batch_size`` over all ranks.
+
+        Numbers, and arrays or tensors of equal shape and type, are stacked; the rest become lists. Dicts and tuples in
+        samples become dicts and tuples of columns, as in torch's ``default_collate``.
+
+        Parameters
+        ----------
+        remainder
+            The last, incomplete global batch: "keep" it (dealt evenly; a rank left without a sample gets a repeat),
+            "pad" it with repeats, or "drop" it. Repeats are marked true in the field ``__pad__``.
+        balance
+            With "attention", ranks share the sequences of a global batch (`pack_sequences`) so that the squared
+            lengths of documents sum up to about the same on each. Global batches stay the same.
+        neighbours
+            Ranks in a row that exchange sequences for that. Each of them reads what any of them would: set it to the
+            ranks of a machine, which share what is read if they share a cache.
+        steps
+            Batches of a pass, where ranks fill their batches (``filter(refill=True)``,
+            ``pack_sequences(lengths=None)``). Every rank yields so many, and its next pass goes on where this one
+            ended. With "apart", a pass is an epoch, and ranks may end it after different numbers of batches. Several
+            ranks need one of the two.
+        """
+        batching = Batching.asked(size, global_batch_size, remainder, balance, neighbours, steps)
+        return type(self)(self.stream.spec.in_batches(batching))
 
     def pack_sequences(
         self,

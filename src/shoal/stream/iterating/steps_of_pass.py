@@ -1,0 +1,65 @@
+"""A pass of a stated number of batches, where ranks fill their batches and epochs end on each rank by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from shoal.errors import UsageError
+from shoal.stream.iterating.iterator import Iteration
+
+
+class StepsOfPass:
+    """``num_steps`` batches of a rank, through as many of its epochs as that takes.
+
+    ``begin`` makes the iteration over the rest of the current epoch. ``stay`` lets the next pass begin where this one
+    ends: what a rank has left of an epoch is carried into the next pass.
+    """
+
+    def __init__(self, begin: Callable[[], Iteration], stay: Callable[[], None], num_steps: int) -> None:
+        self._begin, self._stay, self._num_left = begin, stay, num_steps
+        self._iteration = begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after everything this pass has yielded; see `Dataset.state_dict`."""
+        return self._iteration.state_dict()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._num_left:
+            raise StopIteration
+        num_epochs = 0
+        while True:
+            try:
+                batch = next(self._iteration)
+                break
+            except StopIteration:
+                if self._iteration.is_stopped:
+                    raise
+            if (num_epochs := num_epochs + 1) > 1:  # the first may have been the rest of an epoch
+                position = self._iteration.position
+                msg = f"rank {position.rank} gets no batch in epoch {position.epoch}, so its passes would never end"
+                raise UsageError(msg, hint='smaller batches, fewer ranks, or batch(..., remainder="keep")')
+            self._iteration = self._begin()
+        self._num_left -= 1
+        if not self._num_left:  # now, since a loop that counts to len() never asks for more
+            self._iteration.close()
+            self._stay()
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stop(self) -> None:
+        """Stop yielding, also in a signal handler; see `Iteration.stop`."""
+        self._iteration.stop()
+
+    def close(self) -> None:
+        """Stop reading and yielding."""
+        self._num_left = 0
+        self._iteration.close()
