@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import BoundOrder, Renumbered, Repeating, as_span, chunk_starts, first_between
+from shoal.order.protocol import BoundOrder, Changing, Renumbered, Repeating, as_span, chunk_starts, first_between
 
 MOST_GAPS = 12
 """Most gaps of a run; a state lists all of them in less than 1 KB."""
@@ -212,6 +212,14 @@ class ChosenPositions:
         self.span = order.span
         self.version = order.version
         self.parameters = order.parameters
+
+    @property
+    def changes(self) -> list[int]:
+        """Positions among the chosen ones at which the order changes; see `Changing`."""
+        if not isinstance(self._order, Changing):
+            return []
+        found = [number_in(self._chosen, position) for position in self._order.changes]
+        return sorted({number for number in found if 0 < number < self.num_samples})
 
     @property
     def num_canonical_nodes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -111,6 +111,16 @@ class Weighing(Protocol):
 
     def weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the weight of the sample at each position, same shape."""
+        ...
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """A bound order in which the frequencies of kinds of samples change, such as those of the sources of a mixture."""
+
+    @property
+    def changes(self) -> Sequence[int]:
+        """Positions behind 0 at which they change enough to tell samples before from samples behind, ascending."""
         ...
 
 

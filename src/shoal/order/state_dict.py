@@ -165,8 +165,8 @@ def _other_packing(saved: Any, ours: Any) -> StateError:
     return StateError(msg, hint=hint)
 
 
-PACKED, LENGTHS = "packed", "lengths"
-"""Parts of an order in a state: how documents are grouped, and in that the digest of their lengths."""
+PACKED, LENGTHS, CHANGES = "packed", "lengths", "changes"
+"""Parts of an order in a state: how documents are grouped, and in that their lengths' digest and changes of weights."""
 _VERBS = "select(), sample(), take() and skip()"
 _CHOICES = {
     "stored": "the samples chosen before shuffle()",

@@ -15,11 +15,14 @@ from shoal.errors import StateError, UsageError
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.deals import Deal
+from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sequences.packed_order import Grouping, PackedOrder
-from shoal.order.state_dict import LENGTHS, PACKED, State
+from shoal.order.state_dict import CHANGES, LENGTHS, PACKED, State
+from shoal.reading.mixture.changes_of_sequences import changes_adopted, changes_told
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.mixture.sequence_epochs import SequenceEpochs
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 
@@ -123,10 +126,9 @@ class ResolvedSequences(ResolvedEpochs):
         """Return the order of the sequences of one epoch; two are cached. O(documents) at first."""
         found = self._epochs.get(epoch)
         if found is None:
-            documents = self.documents.epoch(epoch)
-            found = PackedOrder(documents, self.lengths, self.packing, seed=self.seed, epoch=epoch)
-            if documents.num_samples and not found.num_samples:
-                msg = f"{self.packing.verb}() makes nothing of {documents.num_samples:,} documents: "
+            found = self._orders.order(epoch)
+            if not found.num_samples and (num_documents := self.documents.num_positions(epoch)):
+                msg = f"{self.packing.verb}() makes nothing of {num_documents:,} documents: "
                 msg += "they have no tokens, or too many"
                 raise UsageError(msg, hint='ds.index_column("num_tokens") has their lengths')
             for earlier in sorted(list(self._epochs))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
@@ -134,11 +136,25 @@ class ResolvedSequences(ResolvedEpochs):
             self._epochs[epoch] = found
         return found
 
+    @property
+    def changes(self) -> tuple[SequenceChange, ...]:
+        """Changes of weights at given sequences."""
+        return self.documents.request.later if isinstance(self.documents, ResolvedMixture) else ()
+
+    @cached_property
+    def _orders(self) -> SequenceEpochs:
+        return SequenceEpochs(self.documents, self.lengths, self.packing, self.changes)
+
     @cached_property
     def state_order(self) -> Mapping[str, Any]:
         """Description of the order for a state: that of the documents, their lengths, and the packing."""
-        digest = hashlib.blake2b(self.lengths.astype("<i8").tobytes(), digest_size=8).hexdigest()
-        return {**self.documents.state_order, PACKED: {**self.packing.to_dict(), LENGTHS: digest}}
+        changes = {CHANGES: changes_told(self.changes)} if self.changes else {}
+        return {**self.documents.state_order, PACKED: self._packed_as(len(self.lengths)) | changes}
+
+    def _packed_as(self, num_ids: int) -> dict[str, Any]:
+        """Return the packing, and a digest of the lengths of the first documents, which added sources do not change."""
+        digest = hashlib.blake2b(self.lengths[:num_ids].astype("<i8").tobytes(), digest_size=8).hexdigest()
+        return {**self.packing.to_dict(), LENGTHS: digest}
 
     def resumed(self, saved: State, gaps: Gaps) -> ResolvedSequences:
         """Return this order with the numbers of a state, and with ``gaps`` beside those of the state."""
@@ -146,14 +162,22 @@ class ResolvedSequences(ResolvedEpochs):
         if PACKED not in saved.order:
             msg = "the state is one of documents, and this stream yields sequences"
             raise StateError(msg, hint=f"a state of the dataset before {self.packing.verb}() resumes that dataset")
-        begun = self.untouched(saved.epoch).documents_before(saved.position)
-        documents = self.documents.resumed(replace(saved, position=begun, order=order, gaps=NO_GAPS), NO_GAPS)
-        resumed = replace(self, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
-        # The documents have compared their order: of a mixture, up to this position.
-        replace(saved, order={PACKED: saved.order[PACKED]}).check(
+        packed = dict(saved.order[PACKED]) if isinstance(saved.order[PACKED], Mapping) else {}
+        changes = changes_adopted(self.changes, packed.pop(CHANGES, []), (saved.epoch, saved.position))
+        ours = self._with(self.documents, changes)
+        begun = min(
+            ours.untouched(saved.epoch).documents_before(saved.position), self.documents.num_positions(saved.epoch)
+        )
+        documents = ours.documents.resumed(replace(saved, position=begun, order=order, gaps=NO_GAPS), NO_GAPS)
+        resumed = replace(ours, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
+        # The documents have compared their order: of a mixture, up to this position, and without sources added later.
+        num_ids = len(self.lengths)
+        if isinstance(documents, ResolvedMixture):
+            num_ids = sum(source.num_ids for source in documents.request.sources if source.name in order["sources"])
+        replace(saved, order={PACKED: packed}).check(
             seed=resumed.seed,
-            order={PACKED: resumed.state_order[PACKED]},
-            index=resumed.fingerprint,
+            order={PACKED: self._packed_as(num_ids)},
+            index=saved.index,
             num_samples=resumed.num_positions(saved.epoch),
         )
         return resumed
@@ -163,6 +187,13 @@ class ResolvedSequences(ResolvedEpochs):
         """The call that groups the documents."""
         told = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
         return f"{self.packing.verb}({told})"
+
+    def _with(
+        self, documents: ResolvedOrder | ResolvedMixture, changes: tuple[SequenceChange, ...]
+    ) -> ResolvedSequences:
+        if not isinstance(documents, ResolvedMixture):
+            return self
+        return replace(self, documents=replace(documents, request=replace(documents.request, later=changes)))
 
     def __repr__(self) -> str:
         """Return the order of the documents, and the packing."""

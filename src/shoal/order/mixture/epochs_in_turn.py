@@ -57,6 +57,11 @@ class CountedSources(Protocol):
 class Schedule(CountedSources, Protocol):
     """Sources of positions, with all that an order of samples needs."""
 
+    @property
+    def borders(self) -> Sequence[int]:
+        """Positions at which weights change, ascending."""
+        ...
+
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if it never comes."""
         ...
@@ -82,6 +87,11 @@ class OneEpoch:
     def num_samples(self) -> int:
         """Positions of the epoch."""
         return self._epoch.num_samples
+
+    @property
+    def borders(self) -> Sequence[int]:
+        """No positions: weights stay the same."""
+        return ()
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position."""

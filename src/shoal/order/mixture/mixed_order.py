@@ -172,6 +172,16 @@ class MixedEpoch:
         most = _MOST_ROUNDS * mixed.shortest_round
         self.parameters = {"chunks": mixed.reach, "sources": len(mixed.parts), "most_positions": most}
 
+    @property
+    def changes(self) -> list[int]:
+        """Positions of the epoch at which weights change; see `Changing`."""
+        begin, end = self._begin, self._begin + self.num_samples
+        return [border - begin for border in self.mixed.schedule.borders if begin < border < end]
+
+    def numbers(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the source at each position ``[start, stop)``, and how many samples of it come before."""
+        return self.mixed.numbers(self._begin + start, self._begin + stop)
+
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``."""
         return self.locate(start, stop)[0]

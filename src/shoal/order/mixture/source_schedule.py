@@ -18,18 +18,47 @@ from shoal.order.mixture.source_choice import MOST_POSITIONS, MOST_SOURCES, Choi
 from shoal.order.seeds import check_seed, key
 
 _RAMP_STEPS = 256
+_MOST_MOVED = Fraction(3, 100)
+"""Share of the positions whose source a ramp may change before it counts as a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """Weights by name (integers; a source that is not named has 0) from position ``at`` on.
 
-    With ``ramp``, weights move there linearly over so many positions, in up to 256 steps of whole blocks.
+    With ``ramp``, weights move there linearly over so many positions, in up to 256 steps of whole blocks. ``before``
+    are the counts by name at ``at`` if those of the changes before do not hold.
     """
 
     at: int
     weights: Mapping[str, int]
     ramp: int = 0
+    before: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceChange:
+    """Weights by name from sequence ``at`` of an epoch on, with a ramp of so many sequences.
+
+    A position behind the epoch's last sequence is one of the next epoch.
+    """
+
+    epoch: int
+    at: int
+    weights: Mapping[str, int]
+    ramp: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and position, in the order in which they come."""
+        return self.epoch, self.at
+
+    def steps(self, before: Mapping[str, int]) -> list[tuple[int, Mapping[str, int]]]:
+        """Return the positions from which weights are constant, with the weights; ``before`` are those until then."""
+        moves = -(-_moved(before, self.weights) // _MOST_MOVED)
+        num_steps = min(_RAMP_STEPS, self.ramp, max(1, moves))
+        borders = [self.ramp * number // num_steps for number in range(num_steps)] if num_steps else []
+        return [*_along(before, self, [*borders, self.ramp]), (self.at + self.ramp, self.weights)]
 
 
 class SourceSchedule:
@@ -69,7 +98,8 @@ class SourceSchedule:
         self._sorted_number = np.argsort(self._number)
         steps = _steps(self.changes, choice.block * choice.run)
         self._starts, self._weights = [start for start, _ in steps], [weights for _, weights in steps]
-        self._stages: list[ConstantStage] = []
+        self._stages: dict[int, ConstantStage] = {}
+        self._given = {change.at: change.before for change in self.changes if change.before is not None}
         self._epoch = epoch if choice.run == 1 else None
 
     def counts(self, position: int) -> NDArray[np.int64]:
@@ -123,6 +153,17 @@ class SourceSchedule:
         """The positions from which weights are constant, ascending."""
         return self._starts
 
+    @property
+    def borders(self) -> Sequence[int]:
+        """The positions of changes, and those at which a ramp has moved by 3 % since the last of these, ascending."""
+        found, given = [], {end for change in self.changes for end in (change.at, change.at + change.ramp)}
+        last = self._weights[0]
+        for start, weights in zip(self._starts[1:], self._weights[1:], strict=True):
+            if start in given or _moved(last, weights) >= _MOST_MOVED:
+                found.append(start)
+                last = weights
+        return found
+
     def expected(self, start: int, stop: int) -> NDArray[np.float64]:
         """Return the number of samples of each source at positions ``[start, stop)`` if shares were never rounded."""
         found = np.zeros(len(self.names))
@@ -142,17 +183,25 @@ class SourceSchedule:
         return self._stage(self._number_at(position))
 
     def _stage(self, number: int) -> ConstantStage:
-        """Return a stage; it and those before it are made when first needed, since each begins with counts."""
-        while len(self._stages) <= number:
-            made = len(self._stages)
-            start = self._starts[made]
-            before = self._stages[-1].counts(start) if made else np.zeros(len(self.names), dtype=np.int64)
+        """Return a stage; it and those that its counts come from are made when first needed."""
+        first = number
+        while first and first not in self._stages and self._starts[first] not in self._given:
+            first -= 1
+        for made in range(first, number + 1):
+            if made in self._stages:
+                continue
+            start, earlier = self._starts[made], self._stages.get(made - 1)
+            before, owed = np.zeros(len(self.names), dtype=np.int64), None
+            if (given := self._given.get(start)) is not None:
+                before = np.array([given.get(name, 0) for name in self._sorted], dtype=np.int64)
+            elif earlier is not None:
+                before = earlier.counts(start)
+                owed = earlier.owed(start, before)
             weights = [self._weights[made].get(name, 0) for name in self._sorted]
-            owed = self._stages[-1].owed(start, before) if made else None
             epoch = None if made else self._epoch
             stage_key = key(self.seed, 0, "source", start)
             stage = ConstantStage(self.choice, weights, stage_key, start=start, before=before, owed=owed, epoch=epoch)
-            self._stages[made:] = [stage]  # if another thread was faster, its stage is the same
+            self._stages[made] = stage  # if another thread was faster, its stage is the same
         return self._stages[number]
 
 
@@ -175,13 +224,30 @@ def _ramp(before: Mapping[str, int], change: Change, block_positions: int) -> li
     """Return the steps of a ramp, which end where blocks do: cut blocks would make counts stray with every step."""
     num_blocks = change.ramp // block_positions
     num_steps = max(1, min(_RAMP_STEPS, num_blocks))
-    names = {*before, *change.weights}
-    first, last = ({name: Fraction(side.get(name, 0), sum(side.values())) for name in names} for side in
-                   (before, change.weights))  # fmt: skip
     borders = [num_blocks * number // num_steps * block_positions for number in range(num_steps)]
+    return _along(before, change, [*borders, change.ramp])
+
+
+def _along(
+    before: Mapping[str, int], change: Change | SequenceChange, borders: list[int]
+) -> list[tuple[int, Mapping[str, int]]]:
+    """Return the positions and weights of the steps of a ramp, which end at these borders of it."""
+    first, last = _shares(before, change.weights)
     steps: list[tuple[int, Mapping[str, int]]] = []
-    for start, end in pairwise([*borders, change.ramp]):
+    for start, end in pairwise(borders):
         done = Fraction(start + end, 2 * change.ramp)  # in the middle of the step
-        weights = {name: first[name] + (last[name] - first[name]) * done for name in names}
+        weights = {name: first[name] + (last[name] - first[name]) * done for name in first}
         steps.append((change.at + start, integer_weights(weights)))
     return steps
+
+
+def _shares(*sides: Mapping[str, int]) -> list[dict[str, Fraction]]:
+    """Return the share of each source at several weights, of all sources that any of them names."""
+    names = dict.fromkeys(name for side in sides for name in side)
+    return [{name: Fraction(side.get(name, 0), sum(side.values())) for name in names} for side in sides]
+
+
+def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> Fraction:
+    """Return the share of positions that have another source at other weights."""
+    first, last = _shares(before, after)
+    return sum((abs(last[name] - first[name]) for name in first), Fraction(0)) / 2

@@ -3,7 +3,7 @@
 A position of this order is a sequence. Documents keep the order that they have without packing; a *block* is a fixed
 range of its positions, and the documents of each canonical node in it are packed for themselves: so a chunk stays with
 one rank, as it does without packing, and a sequence is a function of seed, epoch and block alone. Inside a block the
-sequences of a node come in random order, and the nodes take turns.
+sequences of a node come in random order, and the nodes take turns. A block ends where documents change (`Changing`).
 
 A padded batch of documents of similar length is a sequence, too (`LengthBatches`). Those come in runs, at multiples of
 ``alike`` positions: nodes take turns from the longest batches to the shortest, this is cut into runs, and the runs of a
@@ -12,8 +12,11 @@ block come in random order. So ranks that share a run at a time have batches tha
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.permutation import permute
-from shoal.order.protocol import BoundOrder, as_ids, as_span, as_whole
+from shoal.order.protocol import BoundOrder, Changing, as_ids, as_span, as_whole
 from shoal.order.seeds import key
 from shoal.order.sequences.best_fit import best_fit
 from shoal.order.sequences.concatenation import concatenated
@@ -37,6 +40,8 @@ TOO_LONG = ("cut", "drop", "refuse")
 
 _KEPT_BLOCKS = 4
 _TIME_BITS = 40
+MAX_SEQUENCES = 1 << 62
+"""More than an epoch has."""
 
 
 class Grouping(Protocol):
@@ -152,12 +157,61 @@ class Pieces(NamedTuple):
         return Pieces(first, *(column[rows] for column in self[1:]))
 
 
+class Rests(NamedTuple):
+    """What is left of documents in part: tokens ``[starts[i], stops[i])`` of document ``ids[i]``; all of one shape.
+
+    ``positions`` and ``chunks`` are those of the documents in their order.
+    """
+
+    ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+_NO_RESTS = Rests(*[np.zeros(0, dtype=np.int64)] * 5)
+
+
+class OpenBlock(NamedTuple):
+    """A block of which only the first sequences are wanted: its documents ``[start, start + len(is_used))``.
+
+    ``is_used`` marks the documents of which these sequences have something, or that have no tokens.
+    """
+
+    start: int
+    is_used: NDArray[np.bool_]
+    rests: Rests
+
+    @property
+    def stop(self) -> int:
+        """Position behind as many documents as are used."""
+        return self.start + int(self.is_used.sum())
+
+
+class _Stretch(NamedTuple):
+    """The documents of a block: positions ``[start, stop)`` of an order, and rests of documents before them.
+
+    ``limit`` is the number of its sequences that come; None for all.
+    """
+
+    documents: BoundOrder
+    start: int
+    stop: int
+    rests: Rests = _NO_RESTS
+    limit: int | None = None
+
+
 class _Block(NamedTuple):
-    """The sequences of a block, in their order: of which node each is, its weight, and its pieces."""
+    """The sequences of a block, in their order: of which node each is, its weight, its pieces, and their documents.
+
+    ``rows`` number the documents of the block, and rests behind them.
+    """
 
     nodes: NDArray[np.int64]
     weights: NDArray[np.int64]
     pieces: Pieces
+    rows: NDArray[np.int64]
 
 
 class PackedOrder:
@@ -181,10 +235,62 @@ class PackedOrder:
         self.documents, self.packing = documents, packing
         self._lengths, self._seed, self._epoch = lengths, seed, epoch
         self._blocks: dict[int, _Block] = {}
-        num_blocks = -(-documents.num_samples // packing.block)
-        self._first = np.zeros(num_blocks + 1, dtype=np.int64)
-        for number in range(num_blocks):
-            self._first[number + 1] = self._first[number] + len(self._block(number).nodes)
+        self._stretches = _stretches(documents, 0, packing.block)
+        self._borders = [0]  # the first sequence of each block that was packed once, and the end of the last
+
+    @cached_property
+    def _first(self) -> NDArray[np.int64]:
+        """First sequence of each block, and their number; shape (num_blocks + 1,)."""
+        self.has(MAX_SEQUENCES)
+        return np.array(self._borders, dtype=np.int64)
+
+    def has(self, number: int) -> bool:
+        """Return True if the epoch has a sequence of this number; packs the blocks up to it."""
+        borders = self._borders
+        while borders[-1] <= number and len(borders) <= len(self._stretches):
+            borders.append(borders[-1] + len(self._block(len(borders) - 1).nodes))
+        return borders[-1] > number
+
+    def opened(self, number: int) -> OpenBlock:
+        """Return the block that holds a sequence of the epoch, and what the sequences before leave of its documents."""
+        if not self.has(number):
+            msg = f"sequence {number} is none of the epoch's {self.num_samples}"
+            raise UsageError(msg)
+        block = bisect_right(self._borders, number) - 1
+        stretch, limit = self._stretches[block], number - self._borders[block]
+        num_documents = stretch.stop - stretch.start
+        if not limit:
+            return OpenBlock(stretch.start, np.zeros(num_documents, dtype=bool), stretch.rests)
+        pieces, rows = self._block(block)[2:]
+        taken = int(pieces.first[limit])
+        is_used = np.ones(num_documents + len(stretch.rests.ids), dtype=bool)
+        is_used[rows[taken:]] = False
+        is_used[rows[:taken]] = True
+        is_used[num_documents:] = True
+        left = taken + np.flatnonzero(is_used[rows[taken:]])
+        left = left[np.lexsort((pieces.starts[left], rows[left]))]
+        starts, stops = pieces.starts[left], pieces.stops[left]
+        # Neighbouring pieces of a document are one again.
+        goes_on = (rows[left][1:] == rows[left][:-1]) & (starts[1:] == stops[:-1])
+        begins, ends = left[np.append(True, ~goes_on)[: len(left)]], left[np.append(~goes_on, True)[: len(left)]]
+        columns = (pieces.ids[begins], pieces.positions[begins], pieces.chunks[begins])
+        rests = Rests(*columns, pieces.starts[begins], pieces.stops[ends])
+        return OpenBlock(stretch.start, is_used[:num_documents], rests)
+
+    def changed(self, number: int, opened: OpenBlock, documents: BoundOrder) -> PackedOrder:
+        """Return the order with other documents from a sequence on; sequences before it stay as they are.
+
+        ``opened`` is the block of this sequence. ``documents`` have other positions only behind `OpenBlock.stop`. What
+        is left of documents that were cut comes in the first block. For orders of one node.
+        """
+        block = bisect_right(self._borders, number) - 1
+        stretch, limit = self._stretches[block], number - self._borders[block]
+        found = PackedOrder(documents, self._lengths, self.packing, seed=self._seed, epoch=self._epoch)
+        before = self._stretches[:block] + ([stretch._replace(limit=limit)] if limit else [])
+        found._stretches = before + _stretches(documents, opened.stop, self.packing.block, opened.rests)
+        found._borders = self._borders[: block + 1] + ([number] if limit else [])
+        found._blocks = {kept: each for kept, each in self._blocks.items() if kept < block}
+        return found
 
     @property
     def num_samples(self) -> int:
@@ -212,9 +318,14 @@ class PackedOrder:
         return {**self.documents.parameters, **self.packing.to_dict()}
 
     def documents_before(self, number: int) -> int:
-        """Return the position of documents before which all must stay as they are, for the first sequences to do so."""
-        block = int(np.searchsorted(self._first, number, side="left"))
-        return min(block * self.packing.block, self.documents.num_samples)
+        """Return the position of documents before which all must stay as they are, for the first sequences to do so.
+
+        A block that ended at a change would have been longer without it.
+        """
+        if not number or not self.has(number - 1):
+            return self.documents.num_samples if number else 0
+        start = self._stretches[bisect_right(self._borders, number - 1) - 1].start
+        return min(start + self.packing.block, self.documents.num_samples)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the numbers of the sequences at positions ``[start, stop)``: the positions."""
@@ -293,15 +404,19 @@ class PackedOrder:
 
     def _packed(self, number: int) -> _Block:
         """Pack a block; 0.3 to 1 us a document."""
-        start = number * self.packing.block
-        stop = min(start + self.packing.block, self.documents.num_samples)
-        ids, chunks = self.documents.locate(start, stop)
+        documents, start, stop, rests, limit = self._stretches[number]
+        ids, chunks = documents.locate(start, stop)
         lengths = self._lengths[ids].astype(np.int64, copy=False)
+        positions, begins = np.arange(start, stop), np.zeros(stop - start, dtype=np.int64)
+        if len(rests.ids):
+            pairs = zip((ids, positions, chunks, begins), rests[:4], strict=True)
+            ids, positions, chunks, begins = (np.concatenate(pair) for pair in pairs)
+            lengths = np.concatenate([lengths, rests.stops - rests.starts])
         num_nodes = self.num_canonical_nodes
         packed: list[PackedBlock] = []
         rows, order = [], []
         for node in range(num_nodes):
-            mine = np.arange((node - start) % num_nodes, stop - start, num_nodes)
+            mine = np.arange((node - start) % num_nodes, len(ids), num_nodes)
             found = self.packing.packed(lengths[mine])
             numbers = np.arange(found.num_sequences)
             if len(numbers) and not self.packing.alike:
@@ -316,20 +431,33 @@ class PackedOrder:
         counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(each.first_piece) for each in packed)])
         row = np.concatenate(rows)
         starts, stops = (np.concatenate([getattr(each, name) for each in packed]) for name in ("start", "stop"))
-        pieces = Pieces(np.cumsum(counts), ids[row], start + row, chunks[row], starts, stops)
-        chosen = pieces.chosen(np.concatenate(order)[turns])
+        begin = begins[row]
+        columns = (ids[row], positions[row], chunks[row], begin + starts, begin + stops)
+        sequences = np.concatenate(order)[turns][:limit]
+        chosen = Pieces(np.cumsum(counts), *columns).chosen(sequences)
+        of_rows = Pieces(np.cumsum(counts), *[row] * 5).chosen(sequences).ids
         squares = np.concatenate([np.zeros(1, np.int64), np.cumsum((chosen.stops - chosen.starts) ** 2)])
-        return _Block(nodes, np.diff(squares[chosen.first]), chosen)
+        return _Block(nodes[:limit], np.diff(squares[chosen.first]), chosen, of_rows)
 
     def _in_runs(self, number: int, num_sequences: int) -> NDArray[np.int64]:
         """Return the sequences of a block, sorted before, in runs that end at multiples of ``alike`` positions."""
-        runs = (self._first[number] + np.arange(num_sequences)) // self.packing.alike
+        runs = (self._borders[number] + np.arange(num_sequences)) // self.packing.alike
         runs -= runs[0]
         num_runs = int(runs[-1]) + 1
         turn = permute(np.arange(num_runs), num_runs, key(self._seed, self._epoch, "runs of batches", number))
         found = np.empty(num_sequences, dtype=np.int64)
         found[np.argsort(turn[runs], kind="stable")] = np.arange(num_sequences)
         return found
+
+
+def _stretches(documents: BoundOrder, start: int, block: int, rests: Rests = _NO_RESTS) -> list[_Stretch]:
+    """Return the documents of each block from a position on; the first one begins with the rests."""
+    changes = documents.changes if isinstance(documents, Changing) else ()
+    borders = [start, *(change for change in changes if change > start), documents.num_samples]
+    spans = [(low, min(low + block, end)) for begin, end in pairwise(borders) for low in range(begin, end, block)]
+    if len(rests.ids):
+        spans = spans or [(start, start)]
+    return [_Stretch(documents, *span, _NO_RESTS if place else rests) for place, span in enumerate(spans)]
 
 
 def _in_turns(counts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -17,8 +17,9 @@ from shoal.hints import did_you_mean
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.mixture.epochs_in_turn import CountedSources
 from shoal.order.mixture.integer_weights import integer_weights
+from shoal.order.mixture.renumbered_source import Renumbering
 from shoal.order.mixture.source_choice import Choice, Even
-from shoal.order.mixture.source_schedule import Change, SourceSchedule
+from shoal.order.mixture.source_schedule import Change, SequenceChange, SourceSchedule
 from shoal.order.peers.mixing.peer_choices import PeerChoice
 from shoal.order.protocol import as_whole
 from shoal.order.sampling.shares import Sampling
@@ -30,6 +31,7 @@ ENDS = ("first", "all", "forever")
 FOREVER = 1 << 60
 """Samples of an epoch that has no end."""
 _LEAST_EXTENTS = 4
+_ASCENDING = "call reweight() in ascending order of at=; mix(weights=) sets those of position 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class SourceRequest:
         As in a dataset: the order (None for that of storage), and the samples that take part.
     mean_tokens
         Tokens of a sample on average, if weights are shares of tokens.
+    renumbering
+        Order of the samples of one stretch, if sequences have taken some of it before others; None for their own.
     """
 
     name: str
@@ -55,6 +59,7 @@ class SourceRequest:
     sampling: Sampling | None = None
     delivered: Runs | None = None
     mean_tokens: Fraction | None = None
+    renumbering: Renumbering | None = None
 
     @property
     def num_samples(self) -> int:
@@ -77,7 +82,7 @@ class MixRequest:
 
     ``max_repeats`` is the most visits of a sample in an epoch, by source; ``asked`` what `shuffle` was given;
     ``length`` the column of tokens, if weights are shares of them. ``is_counted`` says that weights are the exact
-    numbers of samples of an epoch.
+    numbers of samples of an epoch. ``later`` are changes at given sequences, where documents are packed.
     """
 
     sources: tuple[SourceRequest, ...]
@@ -90,6 +95,7 @@ class MixRequest:
     asked: OrderRequest | None = None
     length: str | None = None
     is_counted: bool = False
+    later: tuple[SequenceChange, ...] = ()
 
     @property
     def is_shuffled(self) -> bool:
@@ -116,6 +122,11 @@ class MixRequest:
                                  "in another of that kind")  # fmt: skip
         epoch = self.epoch_size if self.is_counted else None
         return SourceSchedule(self.names, self.changes, self.own_choice, seed=self.seed, epoch=epoch)
+
+    def largest_share(self, name: str) -> float:
+        """Return the largest share of a source at any of the weights."""
+        weights = [change.weights for change in self.changes] + [change.weights for change in self.later]
+        return max(each.get(name, 0) / sum(each.values()) for each in weights)
 
     @property
     def own_choice(self) -> Choice:
@@ -239,11 +250,7 @@ class MixRequest:
         A source's share is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in all
         windows for equally many positions. Its seed is made from its name.
         """
-        largest = {
-            name: max(change.weights.get(name, 0) / sum(change.weights.values()) for change in self.changes)
-            for name in self.names
-        }
-        rates = {source.name: largest[source.name] * source.mean_bytes for source in self.sources}
+        rates = {source.name: self.largest_share(source.name) * source.mean_bytes for source in self.sources}
         total = sum(rates.values()) or 1.0
         sources = []
         for source in self.sources:
@@ -277,6 +284,34 @@ class MixRequest:
         self, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest] = ()
     ) -> MixRequest:
         """Return the mixture with other weights from a position on; positions before it do not change."""
+        at, ramp, sources, shares = self._asked(at, weights, ramp, added)
+        if at < self.changes[-1].at or not at:
+            msg = f"reweight(at={at}) does not come after the change at {self.changes[-1].at}"
+            raise UsageError(msg, hint=_ASCENDING)
+        kept = tuple(change for change in self.changes if change.at < at)
+        return self._changed(replace(self, sources=sources, changes=(*kept, Change(at, shares, ramp))), added)
+
+    def reweighted_later(
+        self, epoch: int, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest] = ()
+    ) -> MixRequest:
+        """Return the mixture with other weights from a sequence of an epoch on; sequences before it do not change."""
+        at, ramp, sources, shares = self._asked(at, weights, ramp, added)
+        change = SequenceChange(epoch, at, shares, ramp)
+        last = self.later[-1].place if self.later else (0, 0)
+        if change.place < last or change.place == (0, 0):
+            msg = f"reweight(at={at}, epoch={epoch}) does not come after the change at {last[1]} of epoch {last[0]}"
+            raise UsageError(msg, hint=_ASCENDING)
+        kept = tuple(each for each in self.later if each.place < change.place)
+        return self._changed(replace(self, sources=sources, later=(*kept, change)), added)
+
+    def _changed(self, changed: MixRequest, added: Sequence[SourceRequest]) -> MixRequest:
+        """Return the request with other weights; added sources get the order of the others."""
+        return changed if self.asked is None or not added else changed.shuffled(self.asked)
+
+    def _asked(
+        self, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest]
+    ) -> tuple[int, int, tuple[SourceRequest, ...], dict[str, int]]:
+        """Return the arguments of `reweighted`, checked: the weights as shares of samples of all sources."""
         at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
         if not hasattr(weights, "items"):
             msg = f"reweight(weights=) takes weights by the name of the source; got {weights!r:.80}"
@@ -286,14 +321,7 @@ class MixRequest:
             raise UsageError(msg)
         sources = (*self.sources, *added)
         check_names("weights=", weights, [source.name for source in sources])
-        if at < self.changes[-1].at or not at:
-            msg = f"reweight(at={at}) does not come after the change at {self.changes[-1].at}"
-            raise UsageError(
-                msg, hint="call reweight() in ascending order of at=; mix(weights=) sets those of position 0"
-            )
-        kept = tuple(change for change in self.changes if change.at < at)
-        changed = replace(self, sources=sources, changes=(*kept, Change(at, shares_of_samples(weights, sources), ramp)))
-        return changed if self.asked is None or not added else changed.shuffled(self.asked)
+        return at, ramp, sources, shares_of_samples(weights, sources)
 
 
 def shares_of_samples(weights: Mapping[str, Any], sources: Sequence[SourceRequest]) -> dict[str, int]:

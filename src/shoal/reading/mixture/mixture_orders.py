@@ -9,6 +9,7 @@ from typing import NamedTuple
 from shoal.errors import UsageError
 from shoal.order.mixture.endless_source import EndlessSource, RepeatedDataset
 from shoal.order.mixture.mixed_order import MixedEpoch, MixedSources
+from shoal.order.mixture.renumbered_source import RenumberedSource
 from shoal.order.mixture.source_choice import MOST_POSITIONS
 from shoal.order.protocol import BoundOrder
 from shoal.reading.mixture.epochs_request import EpochsRequest
@@ -71,10 +72,12 @@ def _endless(request: MixRequest, parts: Iterator[ResolvedOrder]) -> MixedSource
     sources: list[EndlessSource] = []
     for source in request.sources:
         inner = source.request
+        made: EndlessSource
         if isinstance(inner, MixRequest) and not isinstance(inner, EpochsRequest):
-            sources.append(_endless(inner, parts))
+            made = _endless(inner, parts)
         else:
-            sources.append(_rounds(request, source, parts).repeated(source.num_samples))
+            made = _rounds(request, source, parts).repeated(source.num_samples)
+        sources.append(made if source.renumbering is None else RenumberedSource(made, source.renumbering))
     return MixedSources(request.endless, sources, num_samples=request.epoch_samples)
 
 
@@ -82,7 +85,7 @@ def _rounds(request: MixRequest, source: SourceRequest, parts: Iterator[Resolved
     if isinstance(source.request, MixRequest):
         return _mixture(source.request, parts)
     part = next(parts)
-    largest = max(change.weights.get(source.name, 0) / sum(change.weights.values()) for change in request.changes)
+    largest = request.largest_share(source.name)
     reach = part.order.parameters.get("chunks", 0)
     span = min(max(int(_SPANS * largest * _MOST_SPAN), _LEAST_SPAN), _MOST_SPAN)
     return _Rounds(part.untouched, part.index.num_samples, part.num_order_chunks, reach, span)

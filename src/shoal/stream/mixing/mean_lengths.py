@@ -24,6 +24,37 @@ def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
     return _mean(source, source.name, iter(parts), length)
 
 
+def positions_of_tokens(
+    request: MixRequest, weights: Any, begin: int, at_tokens: int, ramp_tokens: int
+) -> tuple[int, int]:
+    """Return the position, counted from ``begin``, before which samples have so many tokens, and the ramp likewise.
+
+    Samples count with the mean length of their source. A ramp to ``weights`` has the mean of both weights.
+
+    Raises
+    ------
+    UsageError
+        The mixture does not know the lengths of its samples.
+    """
+    means = [source.mean_tokens for source in request.sources]
+    if None in means:
+        msg = "reweight(in_tokens=True) counts tokens, and this mixture counts samples"
+        raise UsageError(msg, hint='mix(unit="tokens", length="num_tokens"), or reweight() after pack_sequences()')
+    lengths = [float(mean or 0) for mean in means]
+    before = float(request.counts(begin) @ lengths)
+    at = request.endless.first_position(lambda counts: counts @ lengths - before >= at_tokens)
+    if at is None:
+        msg = f"reweight(at={at_tokens}, in_tokens=True): the mixture never has so many tokens"
+        raise UsageError(msg)
+    if not ramp_tokens:
+        return at - begin, 0
+    now = request.endless.weights_at(at)
+    behind = request.reweighted(max(at, 1), weights, 0).changes[-1].weights
+    sides = [[side.get(source.name, 0) for source in request.sources] for side in (now, behind)]
+    each = sum(float(np.dot(side, lengths)) / sum(side) for side in sides) / 2
+    return at - begin, round(ramp_tokens / each)
+
+
 def _mean(source: SourceRequest, name: str, parts: Iterator[Opened], length: str) -> Fraction:
     request = source.request
     if isinstance(request, MixRequest):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.protocol import as_whole
 from shoal.order.states.forms import MAX_POSITION
+from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
+from shoal.stream.mixing.mean_lengths import positions_of_tokens
 from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
 
 _FAR = 1 << 17  # positions whose sources are looked up apart
@@ -26,7 +30,7 @@ class MixedDataset(Dataset):
 
     Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``; where epochs
     differ in length, the samples of all epochs before are added to ``p``. They count documents, as before packing,
-    after `pack_sequences` and `batch_by_length` too.
+    after `pack_sequences` and `batch_by_length` too; there, `reweight` alone counts sequences.
     """
 
     @property
@@ -80,16 +84,22 @@ class MixedDataset(Dataset):
         ramp: int = 0,
         add: Mapping[str, Dataset] | None = None,
         in_steps: bool = False,
+        in_tokens: bool = False,
+        epoch: int = 0,
     ) -> MixedDataset:
         """Return the mixture with other weights from a position on; every position before it stays as it is.
 
         States list the changes: a state from before the change loads into the mixture with it, and one from after it
         brings the change along. Counts carry on, so no sample repeats or is skipped because of a change.
 
+        After `pack_sequences` or `batch_by_length`, positions are those of sequences: every sequence before the change
+        stays as it is. Before, positions are those of documents, and blocks of documents that are packed together end
+        at the change.
+
         Parameters
         ----------
         at
-            The position, not yet yielded.
+            The position, not yet yielded, counted from the start of ``epoch``.
         weights
             Of all sources, by name, in the unit that `mix` was given; 0 retires one.
         ramp
@@ -99,36 +109,70 @@ class MixedDataset(Dataset):
         in_steps
             If true, ``at`` and ``ramp`` count steps, of the global batch of this dataset at this world size. The change
             stays at that position, whatever sizes a resumed run has.
+        in_tokens
+            If true, ``at`` and ``ramp`` count tokens: those of sequences, padding included, or of samples by the mean
+            length of their source (``mix(unit="tokens")``).
+        epoch
+            The epoch in which ``at`` counts.
 
         Raises
         ------
         UsageError
             The position lies before an earlier change, names do not match, or there are no batches to count.
         """
-        spec, request = self.stream.spec, self._request
-        if in_steps:
-            if spec.batching is None:
-                msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
-                raise UsageError(msg, hint="call it after batch(), or give at= in positions")
-            self.stream.refuse_steps("reweight(in_steps=True)")
-            if spec.sequences is not None:
-                msg = f"reweight(in_steps=True) counts batches, and after {spec.sequences.packing.verb}() the "
-                msg += "documents of a step follow from the weights"
-                raise UsageError(msg, hint="give at= in documents: ds.counts(at) says how many of each source precede")
-            global_batch = self.stream.partition.global_batch
-            at, ramp = as_whole("reweight(at)", at) * global_batch, as_whole("reweight(ramp)", ramp) * global_batch
+        spec, packed = self.stream.spec, self._packed
+        request = self._request if packed is None else packed.request
+        begin = request.begin(count_of(epoch, "reweight(epoch=)"))
+        at, ramp = self._positions(at, ramp, in_steps=in_steps)
+        if in_tokens:
+            at, ramp = self._tokens(request, weights, begin, at, ramp, in_steps=in_steps)
+        counts_documents = partial(request.reweighted, at + begin)
+        change = counts_documents if packed is None else partial(request.reweighted_later, epoch, at)
         if add is None:
-            return MixedDataset(replace(spec, request=request.reweighted(at, weights, ramp)))
+            return MixedDataset(replace(spec, request=change(weights, ramp)))
         added = checked_sources(add)
-        if again := [name for name in added if name in self.sources]:
+        if again := [name for name in added if name in request.names]:
             msg = f"the mixture has a source {again[0]!r} already"
             raise UsageError(msg, hint="weights= changes its share; another name adds a source")
         requests = tuple(source_request(name, one, request.length) for name, one in added.items())
-        changed = request.reweighted(at, weights, ramp, requests)
+        changed = change(weights, ramp, requests)
         stages: Any = spec.stages
         opened, stage = with_sources(added, stages[0].missing, spec.opened, stages[0])
         warn_of_twins(opened)
         return MixedDataset(replace(spec, source=opened, request=changed, stages=(stage, *spec.stages[1:])))
+
+    def _positions(self, at: int, ramp: int, *, in_steps: bool) -> tuple[int, int]:
+        """Return the position and ramp that were given to `reweight`, perhaps in steps."""
+        at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
+        if not in_steps:
+            return at, ramp
+        if self.stream.spec.batching is None:
+            msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
+            raise UsageError(msg, hint="call it after batch(), or give at= in positions")
+        self.stream.refuse_steps("reweight(in_steps=True)")
+        global_batch = self.stream.partition.global_batch
+        return at * global_batch, ramp * global_batch
+
+    def _tokens(
+        self, request: MixRequest, weights: Any, begin: int, at: int, ramp: int, *, in_steps: bool
+    ) -> tuple[int, int]:
+        """Return the position and ramp that were given to `reweight` in tokens."""
+        if in_steps:
+            msg = "reweight() counts steps or tokens; got in_steps=True and in_tokens=True"
+            raise UsageError(msg, hint="leave one of them out")
+        if self._packed is None:
+            return positions_of_tokens(request, weights, begin, at, ramp)
+        fields = None if self.stream.spec.sequences is None else self.stream.spec.sequences.fields
+        if not isinstance(fields, SequenceFields):
+            msg = "reweight(in_tokens=True) counts sequences of one length, and batch_by_length() has many lengths"
+            raise UsageError(msg, hint="in_steps=True counts batches")
+        return -(-at // fields.length), -(-ramp // fields.length)
+
+    @property
+    def _packed(self) -> ResolvedMixture | None:
+        """The mixture of documents, if these are packed in an order that is known before they are read."""
+        resolved = self.stream.resolved
+        return cast("ResolvedMixture", resolved.documents) if isinstance(resolved, ResolvedSequences) else None
 
     @property
     def _request(self) -> MixRequest:

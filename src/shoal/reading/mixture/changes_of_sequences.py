@@ -1,0 +1,114 @@
+"""Changes of weights that count sequences: the documents that come from such a change on, and changes in a state.
+
+Sequences before a change stay as they are. They hold documents from all over a block, so each source goes on with those
+that the block has left, at the new weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from shoal.errors import StateError, UsageError
+from shoal.order.mixture.mixed_order import MixedEpoch
+from shoal.order.mixture.renumbered_source import AS_IT_IS
+from shoal.order.mixture.source_schedule import Change, SequenceChange
+from shoal.order.sequences.packed_order import OpenBlock
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+
+_MOST_CHARACTERS = 1000
+
+
+def weights_behind(documents: ResolvedMixture, epoch: int, opened: OpenBlock) -> Mapping[str, int]:
+    """Return the weights in force where a block is cut."""
+    request = documents.request
+    return request.schedule.weights_at(request.begin(epoch) + opened.stop)
+
+
+def documents_behind(
+    documents: ResolvedMixture, epoch: int, opened: OpenBlock, weights: Mapping[str, int]
+) -> ResolvedMixture:
+    """Return the mixture that goes on at other weights with the documents that were not used before.
+
+    Raises
+    ------
+    UsageError
+        The weights of the documents change later on, or only some of their positions are delivered.
+    """
+    request, order = documents.request, documents.untouched(epoch)
+    if not isinstance(order, MixedEpoch):
+        msg = "reweight() was called behind pack_sequences(), and take(), skip() or select() behind shuffle()"
+        raise UsageError(msg, hint="select() on the sources, or reweight() before pack_sequences()")
+    begin, at = (request.begin(epoch) + position for position in (opened.start, opened.stop))
+    if later := [change.at for change in request.changes if change.at > at]:
+        msg = f"the weights change at document {later[0]}, and at a sequence whose documents come before"
+        raise UsageError(msg, hint="call reweight() either before pack_sequences() or behind it, for all changes")
+    chosen, numbers = order.numbers(opened.start, opened.start + len(opened.is_used))
+    counts, before, sources = request.counts(begin), {}, []
+    for number, source in enumerate(request.sources):
+        mine = chosen == number
+        first = int(counts[number]) + int(opened.is_used[mine].sum())
+        left = numbers[mine & ~opened.is_used]
+        before[source.name] = first
+        renumbering = (source.renumbering or AS_IT_IS).followed_by(first, left)
+        sources.append(replace(source, renumbering=renumbering if len(renumbering.numbers) else None))
+    changes = (
+        *(change for change in request.changes if change.at < at or not change.at),
+        Change(at, weights, 0, before),
+    )
+    return replace(documents, request=replace(request, sources=tuple(sources), changes=changes))
+
+
+def changes_told(changes: tuple[SequenceChange, ...]) -> list[Any]:
+    """Describe changes for a state: up to a kilobyte of them, else the last one's place, a digest and their number."""
+    whole = [_told(change) for change in changes]
+    if len(json.dumps(whole)) <= _MOST_CHARACTERS:
+        return whole
+    return [[*changes[-1].place, _digest(whole), len(whole)]]
+
+
+def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[int, int]) -> tuple[SequenceChange, ...]:
+    """Return our changes, or those of a state if it has more; ``place`` is its epoch and position.
+
+    Raises
+    ------
+    StateError
+        They differ before that place.
+    """
+    if not isinstance(saved, list) or not all(isinstance(each, list) and len(each) == 4 for each in saved):
+        msg = f"the state's changes of weights are no list of [epoch, position, ramp, weights]: {saved!r:.80}"
+        raise StateError(msg, hint="the state was changed after it was saved")
+    told = [_told(change) for change in ours]
+    if all(isinstance(each[3], Mapping) for each in saved):
+        if saved[: len(told)] == told:
+            return (
+                *ours,
+                *(SequenceChange(epoch, at, dict(weights), ramp) for epoch, at, ramp, weights in saved[len(told) :]),
+            )
+        is_same = _before(told, place) == _before(saved, place)
+    else:
+        num_told = saved[0][3]
+        is_same = len(told) >= num_told and _digest(told[:num_told]) == saved[0][2]
+        is_same = is_same and len(_before(told, place)) <= num_told
+    if is_same:
+        return ours
+    msg = f"the weights before sequence {place[1]} of epoch {place[0]} differ: the state has {saved!r:.200}; this "
+    msg += f"mixture has {changes_told(ours)!r:.200} (each is [epoch, sequence, ramp, weights])"
+    hint = f"call reweight() as then, and change weights from sequence {place[1]} of epoch {place[0]} on"
+    raise StateError(msg, hint=hint)
+
+
+def _told(change: SequenceChange) -> list[Any]:
+    weights = {name: weight for name, weight in change.weights.items() if weight}
+    return [change.epoch, change.at, change.ramp, weights]
+
+
+def _before(changes: list[list[Any]], place: tuple[int, int]) -> list[list[Any]]:
+    return [each for each in changes if (each[0], each[1]) < place]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
