@@ -185,6 +185,24 @@ def test_a_source_is_added_in_a_run(sources: dict[str, Dataset]) -> None:
     assert sum(token // 100 >= FIRST["c"] for sequence in rest[:200] for token in sequence) > 1000
 
 
+def test_groups_of_documents_that_are_packed_as_they_come_end_at_a_change(sources: dict[str, Dataset]) -> None:
+    changed = mixed(sources).reweight(at=EPOCH // 2, weights=FEW).pack_sequences(LENGTH, lengths=None)
+    ranks = [changed.batch(2, steps="apart").partition(rank=rank, world_size=2) for rank in range(2)]
+    for rank in ranks:
+        found = [batch["tokens"][batch["segment_ids"] > 0].tolist() for batch in rank]
+        shares = eighths(found)
+        assert max(shares[:3]) < 0.2
+        assert min(shares[5:]) > 0.8
+    first = ranks[0]
+    first.set_epoch(0)
+    wanted = [batch["tokens"].tolist() for batch in first]
+    first.set_epoch(0)
+    begun = [batch["tokens"].tolist() for batch in itertools.islice(first, len(wanted) // 2)]
+    again = changed.batch(2, steps="apart").partition(rank=0, world_size=2)
+    again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert begun + [batch["tokens"].tolist() for batch in again] == wanted
+
+
 def test_steps_and_tokens_say_where_as_well(sources: dict[str, Dataset]) -> None:
     batched = packed(sources).batch(4)
     expected = [b["tokens"].tolist() for b in batched.reweight(at=100, ramp=40, weights=FEW)]

@@ -158,7 +158,7 @@ class Pieces(NamedTuple):
 
 
 class Rests(NamedTuple):
-    """What is left of documents in part: tokens ``[starts[i], stops[i])`` of document ``ids[i]``; all of one shape.
+    """Documents of which a part is left: tokens ``[starts[i], stops[i])`` of document ``ids[i]``; all of one shape.
 
     ``positions`` and ``chunks`` are those of the documents in their order.
     """

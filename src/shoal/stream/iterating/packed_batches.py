@@ -1,12 +1,14 @@
 """Sequences packed from the documents of a rank as they come, where the index has no lengths.
 
-Documents are packed in groups: the next ``block`` of them that a rank has read and kept. A group begins where the one
-before it ends, so a rank that resumes there packs the same ones; of the group that was open it yields what is left.
+Documents are packed in groups: the next ``block`` of them that a rank has read and kept, up to the next change of
+weights. A group begins where the one before it ends, so a rank that resumes there packs the same ones; of the group
+that was open it yields what is left.
 """
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
 from shoal.order.arrays.permutation import permute
+from shoal.order.protocol import Changing
 from shoal.order.seeds import key
 from shoal.order.sequences.packed_block import PackedBlock
 from shoal.order.sequences.packed_order import Packing
@@ -59,12 +62,24 @@ class SequenceFiller(BatchFiller):
         self._key = (source.resolved.seed, source.position.epoch)
         self._groups: deque[_Group] = deque()
         self._packed_up_to = source.position.num_yielded
+        self._borders = _borders(source)
 
     def add(self, part: Part) -> None:
         """Append a part, without documents that were taken before, and pack the groups that are full."""
         super().add(part)
-        while len(self._waiting.samples) >= self._packing.block:
-            self._pack(self._packing.block)
+        while num_documents := self._num_due():
+            self._pack(num_documents)
+
+    def _num_due(self) -> int:
+        """Return how many of the documents that wait are a whole group; 0 if more may belong to it."""
+        counts, block = self._waiting.counts, self._packing.block
+        if not counts:
+            return 0
+        place = bisect_left(self._borders, counts[0])
+        before = bisect_right(counts, self._borders[place]) if place < len(self._borders) else len(counts)
+        if before >= block:
+            return block
+        return before if before < len(counts) else 0
 
     def close(self) -> None:
         """Pack the documents that are left: there are no more."""
@@ -154,6 +169,17 @@ class SequenceFiller(BatchFiller):
             position.num_sequences -= len(group.order)
             position.num_yielded = group.end
             position.received = position.received.plus(group.proof)
+
+
+def _borders(source: BatchContext) -> list[int]:
+    """Return how many samples of the rank's share come before each change of weights, in whole global batches."""
+    position = source.position
+    order, partition = source.resolved.untouched(position.epoch), position.partition
+    if not isinstance(order, Changing):
+        return []
+    numbers = (source.resolved.number_of(position.epoch, change) - position.start for change in order.changes)
+    size = partition.size_of(source.pipeline.rank)
+    return [number // partition.global_batch * size for number in numbers if number >= partition.global_batch]
 
 
 def filler_of(source: BatchContext) -> BatchFiller:
