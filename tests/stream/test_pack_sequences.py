@@ -317,3 +317,31 @@ def test_tables_have_no_column_of_another_length(documents: Dataset) -> None:
     assert len(next(iter(packed(documents, extras=["loss_mask"]).batch(4).format("arrow")))) == 4
     with pytest.raises(UsageError, match=r"columns of one length, and these have: tokens 4, .* cu_seqlens"):
         next(iter(packed(documents, extras=["cu_seqlens"]).batch(4).format("arrow")))
+
+
+@pytest.mark.parametrize("lengths", ["num_tokens", None])
+def test_a_sequence_of_separators_alone_has_the_type_of_all_others(tmp_path: Path, lengths: str | None) -> None:
+    sizes = [3, 0, 0, 0, 0, 0, 0, 0, 0, 5]
+    samples = ({"tokens": list(range(size)), "num_tokens": size} for size in sizes)
+    shoal.pack.pack(samples, tmp_path / "d", format="jsonl", columns=["num_tokens"])
+    ds = shoal.open(tmp_path / "d").pack_sequences(4, separator=7, lengths=lengths)
+    batches = list(ds.batch(1))
+    assert [7, 7, 7, 7] in [batch["tokens"][0].tolist() for batch in batches]
+    assert {batch["tokens"].dtype.str for batch in batches} == {"<i8"}
+
+
+def test_a_column_of_names_is_no_column_of_lengths(tmp_path: Path) -> None:
+    samples = ({"tokens": [1, 2], "kind": kind, "num_tokens": 2} for kind in ("book", "page", "page"))
+    shoal.pack.pack(samples, tmp_path / "d", format="jsonl", columns=["num_tokens", "kind"])
+    ds = shoal.open(tmp_path / "d")
+    message = "the column 'kind' holds names, such as 'book', and no counts of tokens"
+    for call in (
+        lambda: ds.pack_sequences(8, lengths="kind").ids(),
+        lambda: ds.batch_by_length(8, lengths="kind").ids(),
+        lambda: shoal.mix({"a": ds}, unit="tokens", length="kind"),
+    ):
+        with pytest.raises(UsageError, match=message) as found:
+            call()
+        assert "tokens:len" in found.value.hint
+    with pytest.raises(UsageError, match="'shard' numbers shards"):
+        shoal.mix({"a": ds}, unit="tokens", length="shard")

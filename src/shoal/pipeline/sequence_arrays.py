@@ -44,11 +44,10 @@ class SequenceFields:
 
     def tokens_of(self, document: Any, num_tokens: int | None, sample_id: int) -> NDArray[Any]:
         """Return the tokens of a document with its separator; `UsageError` if the index says another number of them."""
-        tokens = np.asarray(field_of_tokens("pack_sequences", self.key, document, sample_id))
-        if not tokens.size:
-            tokens = np.zeros(
-                0, dtype=np.uint8 if tokens.dtype.kind == "f" else tokens.dtype
-            )  # an empty list has no type
+        given = field_of_tokens("pack_sequences", self.key, document, sample_id)
+        tokens = np.asarray(given)
+        if not tokens.size and tokens.dtype.kind == "f":  # an empty list has no type of its own
+            tokens = np.zeros(0, dtype=np.int64 if isinstance(given, list | tuple) else np.uint8)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             msg = f"the field {self.key!r} of the sample with id {sample_id} is {tokens.dtype} of shape {tokens.shape}"
             raise UsageError(msg, hint="pack_sequences() takes arrays of token numbers, one for each document")

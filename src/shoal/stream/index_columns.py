@@ -86,6 +86,24 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
     return values
 
 
+def lengths_of_column(index: Index, name: str) -> NDArray[Any]:
+    """Return the number of tokens of each sample by id; read-only.
+
+    Raises
+    ------
+    UsageError
+        The index has no such column, or it holds names or the numbers of shards.
+    """
+    values = key_column(index, name)
+    words = words_of_column(index, name)
+    if words is None and name != "shard":
+        return values
+    what = "'shard' numbers shards" if words is None else f"the column {name!r} holds names"
+    such = f", such as {words[0]!r}," if words else ","
+    msg = f"{what}{such} and no counts of tokens"
+    raise UsageError(msg, hint="name the column of lengths: 'num_tokens', or 'tokens:len' for the length of a field")
+
+
 def texts_of_column(index: Index, name: str) -> Sequence[str] | None:
     """Return the texts that a column's numbers stand for if it is a column of texts, sorted."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})

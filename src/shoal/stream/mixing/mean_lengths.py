@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
-from shoal.stream.index_columns import key_column
+from shoal.stream.index_columns import lengths_of_column
 
 
 def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
@@ -74,7 +74,7 @@ def _mean(source: SourceRequest, name: str, parts: Iterator[Opened], length: str
 
 def _lengths(name: str, part: Opened, length: str) -> NDArray[Any]:
     try:
-        return key_column(part.index, length)
+        return lengths_of_column(part.index, length)
     except UsageError as error:
         msg = f'unit="tokens" needs the tokens of each sample of {name!r}: {error.message}'
         hint = (

@@ -22,7 +22,7 @@ from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, SequenceFields
 from shoal.pipeline.stages import BySource, Stage, WithIds
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.index_columns import column_names, column_of
+from shoal.stream.index_columns import column_names, lengths_of_column
 
 _BLOCK, _GROUP = 1 << 16, 1 << 10
 
@@ -130,8 +130,10 @@ class SequenceRequest:
 
     def _column(self, index: Index) -> NDArray[Any]:
         try:
-            return column_of(index, str(self.lengths))
+            return lengths_of_column(index, str(self.lengths))
         except UsageError as error:
+            if self.lengths in column_names(index):
+                raise
             as_read = "; `pack_sequences(lengths=None)` packs documents as they come" * isinstance(
                 self.fields, SequenceFields
             )
