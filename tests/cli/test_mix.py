@@ -118,11 +118,54 @@ def test_the_picture_of_very_many_sources_names_the_largest() -> None:
     names = [f"s{number}" for number in range(40)]
     counts = np.outer(np.arange(5), np.arange(1, 41)) * 10
     edges = counts.sum(axis=1)
-    drawn = MixtureFigures(names, [100] * 40, edges, counts, [], dict.fromkeys(names), 1, {})
+    parts = np.diff(counts, axis=0)
+    shares = parts / parts.sum(axis=1, keepdims=True)
+    drawn = MixtureFigures(names, [100] * 40, edges, counts, [], dict.fromkeys(names), edges / 1.0, shares, {})
     says = mixture_picture(drawn, title="many", about="", lead="").says
     assert "s39 " in says
     assert "29 others" in says
     assert "s3 " not in says
+
+
+def test_a_mixture_by_tokens_is_shown_in_tokens_and_sequences(calls: Calls, tmp_path: Path) -> None:
+    """Books have twenty times the tokens of a page: half of the tokens are 5 % of the samples."""
+    for name, tokens, count in (("web", 50, 2000), ("books", 1000, 100)):
+        lines = (json.dumps({"id": number, "num_tokens": tokens}) + "\n" for number in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    sources = "".join(
+        f"  {n}: {{path: {n}.jsonl, index_columns: [num_tokens], weight: 0.5}}\n" for n in ("web", "books")
+    )
+    change = "changes:\n  - {at: 1050, weights: {web: 0.2, books: 0.8}}\n"
+    blend = tmp_path / "blend.yaml"
+    blend.write_text(f"sources:\n{sources}unit: tokens\nlength: num_tokens\nepoch_size: 2100\n{change}")
+    packed = ("--global-batch", 8, "--pack-sequences", 500)
+    record = calls.json("mix", blend, *packed)
+    web, books = record["sources"]
+    assert (round(web["weight"], 3), round(web["token_share"], 3)) == (0.952, 0.5)
+    (changed,) = record["changes"]
+    assert round(changed["token_shares"]["books"], 3) == 0.8
+    num_tokens = web["num_in_run"] * 50 + books["num_in_run"] * 1000
+    assert record["run"] == {"num_samples": 2100, "num_steps": -(-num_tokens // 4000), "num_tokens": num_tokens}
+    assert changed["step"] in (24, 25)  # about 1000 pages and 50 books
+    steps = calls.json("mix", blend, *packed, "--steps", 10)["run"]
+    assert steps["num_steps"] == 10
+    assert 39_000 < steps["num_tokens"] <= 40_000
+    calls.text("mix", blend, *packed, "--picture", tmp_path / "mix.svg")
+    picture = (tmp_path / "mix.svg").read_text()
+    shown = re.search(r"books (\d+)% to (\d+)%", picture)
+    assert shown is not None
+    assert abs(int(shown[1]) - 50) < 8  # three or four books among 64 samples
+    assert abs(int(shown[2]) - 80) < 8
+    assert "step of 8 sequences of 500 tokens" in picture
+    assert "among the tokens of the run" in picture
+    assert "of tokens" in calls.text("mix", blend)
+    assert "counts samples" in calls.refused("mix", plain(tmp_path), *packed)
+    assert "--global-batch is not given" in calls.refused("mix", blend, "--pack-sequences", 500)
+
+
+def plain(directory: Path) -> Path:
+    (directory / "plain.yaml").write_text("sources:\n  web: {path: web.jsonl}\n  books: {path: books.jsonl}\n")
+    return directory / "plain.yaml"
 
 
 def test_head_shows_samples_of_a_mixture_in_its_order(calls: Calls, blend: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture, source_table
 from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
+from shoal.stream.mixing.run_lengths import RunLengths
 
 _MOST_PARTS, _LEAST_PART = 240, 64  # parts of the run in the picture, and positions of one
 _SHOWN_BATCHES = 256
@@ -36,8 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="FILE", nargs=1, help="mixture file, or metadataset of Energon, or streams")
     parser.add_argument("--split", metavar="NAME", action="append", help="split of a metadataset, or of the sources")
     add_store_arguments(parser)
-    text = "samples of a batch over all ranks: the unit of steps, and the batch of the VR"
+    text = "samples (or sequences) of a batch over all ranks: the unit of steps, and the batch of the VR"
     parser.add_argument("--global-batch", type=at_least_one, metavar="N", help=text)
+    text = "count steps of sequences of LENGTH tokens, of a mixture by tokens, as pack_sequences makes them"
+    parser.add_argument("--pack-sequences", type=at_least_one, metavar="LENGTH", help=text)
     length = parser.add_mutually_exclusive_group()
     text = "length of the run in epochs (default: 1; without epochs, until every source has come once)"
     length.add_argument("--epochs", type=at_least_one, metavar="E", help=text)
@@ -59,9 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not isinstance(request, MixRequest):
         msg = "this is no mixture"
         raise TypeError(msg)
-    end = _end(dataset, arguments)
-    record = _record(dataset, request, end, arguments.global_batch)
-    _draw(dataset, request, record, end, arguments)
+    if arguments.pack_sequences is not None and arguments.global_batch is None:
+        msg = "--pack-sequences counts steps of sequences, and --global-batch is not given"
+        raise UsageError(msg, hint="--global-batch N, the sequences of a step over all ranks")
+    lengths = RunLengths(request, arguments.global_batch, arguments.pack_sequences)
+    end = _end(dataset, lengths, arguments)
+    record = _record(dataset, lengths, end)
+    _draw(dataset, lengths, record, end, arguments)
     if arguments.json:
         output.emit(record, as_json=True)
     else:
@@ -69,11 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _end(dataset: MixedDataset, arguments: argparse.Namespace) -> int:
+def _end(dataset: MixedDataset, lengths: RunLengths, arguments: argparse.Namespace) -> int:
     """Return the position where the run ends."""
     num_samples = dataset.num_samples
     if arguments.steps is not None:
-        return int(arguments.steps * arguments.global_batch)
+        return lengths.position_of(arguments.steps)
     if num_samples < FOREVER:
         return num_samples * (arguments.epochs or 1)
     if arguments.epochs is not None:
@@ -82,42 +89,52 @@ def _end(dataset: MixedDataset, arguments: argparse.Namespace) -> int:
     return max((at for at in dataset.exhausted_at().values() if at is not None), default=_LEAST_PART)
 
 
-def _record(dataset: MixedDataset, request: MixRequest, end: int, batch: int | None) -> dict[str, Any]:
+def _record(dataset: MixedDataset, lengths: RunLengths, end: int) -> dict[str, Any]:
+    request, batch = lengths.request, lengths.batch
     is_endless = dataset.num_samples == FOREVER
-    size = _SHOWN_BATCHES if batch is None else batch
+    size = _SHOWN_BATCHES if batch is None else max(1, lengths.position_of(1))
+    by_tokens = {} if lengths.means is None else {"num_tokens": round(lengths.tokens(end) or 0)}
     vr = {} if size > min(dataset.num_samples, end) // 2 else dict(dataset.quality(batch=size).vr)
     return {
         "num_sources": len(dataset.sources),
         "num_samples": None if is_endless else dataset.num_samples,
-        "num_steps": None if is_endless or batch is None else -(-dataset.num_samples // batch),
+        "num_steps": None if is_endless else lengths.whole_steps(dataset.num_samples),
         "ends": request.ends,
         "seed": request.seed,
         "choice": request.choice.name,
         "global_batch": batch,
-        "run": {"num_samples": end, "num_steps": None if batch is None else -(-end // batch)},
-        "sources": _source_rows(dataset, request, end, batch),
-        "changes": _change_rows(request, batch),
+        **({"pack_sequences": lengths.sequence} if lengths.sequence is not None else {}),
+        "run": {"num_samples": end, "num_steps": lengths.whole_steps(end), **by_tokens},
+        "sources": _source_rows(dataset, lengths, end),
+        "changes": _change_rows(lengths),
         "vr": vr,
     }
 
 
-def _source_rows(dataset: MixedDataset, request: MixRequest, end: int, batch: int | None) -> list[dict[str, Any]]:
+def _source_rows(dataset: MixedDataset, lengths: RunLengths, end: int) -> list[dict[str, Any]]:
+    request, means = lengths.request, lengths.means
     counts, ends, weights = dataset.counts(end), dataset.exhausted_at(), dataset.weights_at(0)
+    of_tokens = _token_shares(lengths, weights)
     windows = _window_bytes(dataset.resolved)
     total = sum(windows.values()) or 1
     rows = []
-    for source in request.sources:
+    for number, source in enumerate(request.sources):
         at = ends[source.name]
         size = source.num_samples
+        in_tokens = {} if means is None else {
+            "token_share": of_tokens[source.name],
+            "num_tokens_in_run": round(counts[source.name] * float(means[number])),
+        }  # fmt: skip
         rows.append(
             {
                 "source": source.name,
                 "num_samples": None if size == FOREVER else size,
                 "weight": weights[source.name],
                 "num_in_run": counts[source.name],
+                **in_tokens,
                 "visits": counts[source.name] / size,
                 "exhausted_at": at if at is None or at < FOREVER else None,
-                "exhausted_step": None if at is None or batch is None or at >= FOREVER else -(-at // batch),
+                "exhausted_step": None if at is None or at >= FOREVER else lengths.whole_steps(at),
                 "window_bytes": windows[source.name],
                 "window_share": windows[source.name] / total,
             }
@@ -133,16 +150,21 @@ def _window_bytes(resolved: ResolvedMixture) -> dict[str, int]:
     return found
 
 
-def _change_rows(request: MixRequest, batch: int | None) -> list[dict[str, Any]]:
-    return [
-        {
-            "at": change.at,
-            "step": None if batch is None else change.at // batch,
-            "ramp": change.ramp,
-            "weights": {name: weight / sum(change.weights.values()) for name, weight in change.weights.items()},
-        }
-        for change in request.changes[1:]
-    ]
+def _change_rows(lengths: RunLengths) -> list[dict[str, Any]]:
+    rows = []
+    for change in lengths.request.changes[1:]:
+        weights = {name: weight / sum(change.weights.values()) for name, weight in change.weights.items()}
+        step = None if lengths.batch is None else int(lengths.steps(change.at))
+        row = {"at": change.at, "step": step, "ramp": change.ramp, "weights": weights}
+        rows.append(row if lengths.means is None else row | {"token_shares": _token_shares(lengths, weights)})
+    return rows
+
+
+def _token_shares(lengths: RunLengths, weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of tokens of each source, by its share of samples."""
+    names = lengths.request.names
+    shares = lengths.shares(np.array([weights.get(name, 0.0) for name in names]))
+    return dict(zip(names, shares.tolist(), strict=True))
 
 
 def _show(record: dict[str, Any]) -> None:
@@ -156,17 +178,21 @@ def _show(record: dict[str, Any]) -> None:
     rows = []
     for row in record["sources"]:
         shown = {**row, "source": printable(row["source"]), "weight": f"{row['weight']:.2%}"}
+        if "token_share" in row:
+            shown["token_share"] = f"{row['token_share']:.2%}"
         shown["visits"] = f"{row['visits']:.2f}"
         shown["window_share"] = f"{row['window_share']:.1%}"
         rows.append(shown if record["global_batch"] else {k: v for k, v in shown.items() if k != "exhausted_step"})
     names = {"weight": "share", "num_in_run": "num_in the run", "exhausted_at": "num_once at",
+             "token_share": "of tokens", "num_tokens_in_run": "num_tokens",
              "exhausted_step": "num_step", "window_share": "of all"}  # fmt: skip
     output.say()
     output.say(output.format_table([{names.get(key, key): value for key, value in row.items()} for row in rows]))
     if record["changes"]:
         changes = [
             {"num_at": row["at"], **({"num_step": row["step"]} if record["global_batch"] else {}),
-             "num_ramp": row["ramp"], "shares": _shares_text(row["weights"])}
+             "num_ramp": row["ramp"], "shares": _shares_text(row["weights"]),
+             **({"of tokens": _shares_text(row["token_shares"])} if "token_shares" in row else {})}
             for row in record["changes"]
         ]  # fmt: skip
         output.say()
@@ -181,20 +207,22 @@ def _shares_text(weights: dict[str, float]) -> str:
 
 
 def _draw(
-    dataset: MixedDataset, request: MixRequest, record: dict[str, Any], end: int, arguments: argparse.Namespace
+    dataset: MixedDataset, lengths: RunLengths, record: dict[str, Any], end: int, arguments: argparse.Namespace
 ) -> None:
     """Write the picture and the page, if they were asked for."""
     if arguments.picture is None and arguments.html is None:
         return
+    request = lengths.request
     changes = [(change.at, change.ramp) for change in request.changes[1:] if change.at < end]
     borders = {each for at, ramp in changes for each in (at, at + ramp) if each < end}
     edges = _edges(sorted({0, end, *borders}))
     counts = np.array([list(dataset.counts(edge).values()) for edge in edges.tolist()], dtype=np.int64)
-    step = arguments.global_batch or 1
+    steps = np.array([lengths.steps(edge) for edge in edges.tolist()])
     sizes = [source.num_samples for source in request.sources]
     names = [printable(name) for name in dataset.sources]
     ends = dict(zip(names, dataset.exhausted_at().values(), strict=True))
-    drawn = MixtureFigures(names, sizes, edges, counts, changes, ends, step, record["vr"])
+    shares, parts = lengths.shares(np.diff(counts, axis=0)), "samples" if lengths.means is None else "tokens"
+    drawn = MixtureFigures(names, sizes, edges, counts, changes, ends, steps, shares, record["vr"], lengths.unit, parts)
     title = f"Mixture {printed(source_of(arguments))}"
     length = "no end" if record["num_samples"] is None else f"{record['num_samples']:,} samples an epoch"
     about = (
@@ -236,7 +264,9 @@ def _page_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             "source": printable(row["source"]),
             "samples": text(row["num_samples"]),
             "share": f"{row['weight']:.2%}",
+            **({"of tokens": f"{row['token_share']:.2%}"} if "token_share" in row else {}),
             "in the run": text(row["num_in_run"]),
+            **({"tokens": text(row["num_tokens_in_run"])} if "token_share" in row else {}),
             "visits": f"{row['visits']:.2f}",
             "once at": text(row["exhausted_at"]),
             "step": text(row["exhausted_step"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -42,7 +43,8 @@ class MixtureFigures:
 
     ``edges`` are positions, ascending; ``counts`` those of each source before them, shape (edges, sources), of sources
     with ``sizes`` samples. ``changes`` are positions and ramps, ``exhausted`` the position after which a source has
-    come once, by name. ``step`` is the samples of a step, 1 for positions. ``vr`` is predicted by batch size.
+    come once, by name. ``steps`` are those before each edge, each a ``unit``. ``shares`` are those of the sources
+    between edges, shape (edges - 1, sources), among ``parts``. ``vr`` is predicted by batch size.
     """
 
     names: Sequence[str]
@@ -51,13 +53,15 @@ class MixtureFigures:
     counts: NDArray[np.int64] = field(repr=False)
     changes: Sequence[tuple[int, int]]
     exhausted: Mapping[str, int | None]
-    step: int
+    steps: NDArray[np.float64]
+    shares: NDArray[np.float64] = field(repr=False)
     vr: Mapping[int, float]
+    unit: str = "position"
+    parts: str = "samples"
 
-    @property
-    def unit(self) -> str:
-        """Name of the horizontal axis."""
-        return "position" if self.step == 1 else f"step of {self.step:,} samples"
+    def step_at(self, position: float) -> float:
+        """Return the step of a position."""
+        return float(np.interp(position, self.edges, self.steps))
 
 
 def mixture_page(
@@ -95,8 +99,7 @@ def _largest(drawn: MixtureFigures) -> list[int]:
 
 def _composition(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
     """Draw the share of each source over the run as stacked areas, the first source at the bottom."""
-    parts = np.diff(drawn.counts, axis=0).astype(np.float64)
-    parts /= parts.sum(axis=1, keepdims=True)
+    parts = drawn.shares
     shares = [parts[:, number] for number in kept]
     names = [drawn.names[number] for number in kept]
     if len(kept) < len(drawn.names):
@@ -104,7 +107,7 @@ def _composition(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
         names.append(f"{len(drawn.names) - len(kept)} others")
     low, right = _HIGH - BOTTOM, _WIDE - RIGHT - _NAMES
     first, last = int(drawn.edges[0]), int(drawn.edges[-1])
-    xs = [LEFT + (edge - first) / (last - first) * (right - LEFT) for edge in drawn.edges.tolist()]
+    xs = [LEFT + at * (right - LEFT) for at in _along(drawn, drawn.edges)]
     marks: list[Mark] = []
     below = np.zeros(len(parts))
     rings: list[Mark] = []
@@ -115,19 +118,25 @@ def _composition(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
         if at is not None and first < at <= last:
             column = int(np.searchsorted(drawn.edges, at, side="left")) - 1
             middle = (below[column] + above[column]) / 2
-            x = LEFT + (at - first) / (last - first) * (right - LEFT)
+            x = LEFT + _along(drawn, [at])[0] * (right - LEFT)
             rings.append(Dots([(x, low - middle * (low - TOP))], "ink", 4.0, are_rings=True))
         below = above
     for at, ramp in drawn.changes:
         ends = [each for each in dict.fromkeys((at, at + ramp)) if first < each < last]
-        lines = [[(x := LEFT + (each - first) / (last - first) * (right - LEFT), TOP), (x, low)] for each in ends]
+        lines = [[(x := LEFT + place * (right - LEFT), TOP), (x, low)] for place in _along(drawn, ends)]
         marks += [Stroke([line], "ink", 1.0, (4.0, 3.0)) for line in lines]
     marks += [*rings, *_frame(drawn, low, right), *_names(drawn, names, right)]
     said = ", ".join(f"{name} {share[0]:.0%} to {share[-1]:.0%}" for name, share in zip(names, shares, strict=True))
-    note = "Share of each source among the samples of the run."
+    note = f"Share of each source among the {drawn.parts} of the run."
     note += " A ring: every sample of the source has come once." if rings else ""
     note += " Dashed: weights change (a second line ends a ramp)." if drawn.changes else ""
     return Figure("What the run is made of", note, Drawing(_WIDE, _HIGH, marks, f"Stacked areas: {said}."))
+
+
+def _along(drawn: MixtureFigures, positions: Sequence[int] | NDArray[np.int64]) -> list[float]:
+    """Return where positions lie along the run, from 0 to 1."""
+    first, last = float(drawn.steps[0]), float(drawn.steps[-1])
+    return [(drawn.step_at(position) - first) / (last - first) for position in positions]
 
 
 def _band(
@@ -144,10 +153,10 @@ def _band(
 def _frame(drawn: MixtureFigures, low: float, right: float) -> list[Mark]:
     ticks = (0.0, 0.25, 0.5, 0.75, 1.0)
     marks: list[Mark] = [Text(LEFT - 6, low - at * (low - TOP) + 4, f"{at:.0%}", anchor="end") for at in ticks]
-    first, last = int(drawn.edges[0]), int(drawn.edges[-1])
-    axis = plain_axis("", [(last - first) / drawn.step])
+    length = float(drawn.steps[-1] - drawn.steps[0])
+    axis = plain_axis("", [length])
     for value, text in axis.ticks:
-        x = LEFT + value * drawn.step / (last - first) * (right - LEFT)
+        x = LEFT + value / length * (right - LEFT)
         if x <= right + 1:
             anchor = "start" if value == 0 else "end" if x > right - 12 else "middle"
             marks.append(Text(x, low + 15, text, anchor=anchor))
@@ -161,7 +170,7 @@ def _names(drawn: MixtureFigures, names: Sequence[str], right: float) -> list[Ma
     for number, name in enumerate(reversed(names)):
         down = TOP + 4 + _LINE * number
         at = drawn.exhausted.get(name)
-        said = "" if at is None or at > drawn.edges[-1] else f"  once at {-(-at // drawn.step):,}"
+        said = "" if at is None or at > drawn.edges[-1] else f"  once at {math.ceil(drawn.step_at(at)):,}"
         corners = [(right + 14, down), (right + 26, down), (right + 26, down + 11), (right + 14, down + 11)]
         marks.append(Fill(corners, *_shade(len(names) - 1 - number)))
         marks.append(Text(right + 32, down + 10, f"{name}{said}", "ink", most=_NAMES - 34))
@@ -170,7 +179,7 @@ def _names(drawn: MixtureFigures, names: Sequence[str], right: float) -> list[Ma
 
 def _visits(drawn: MixtureFigures, kept: Sequence[int]) -> Figure:
     """Draw how often each sample has come so far."""
-    xs = (drawn.edges / drawn.step).tolist()
+    xs = drawn.steps.tolist()
     lines = []
     for number, colour in zip(kept, _COLOURS, strict=False):
         ys = (drawn.counts[:, number] / drawn.sizes[number]).tolist()

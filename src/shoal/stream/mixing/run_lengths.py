@@ -1,0 +1,80 @@
+"""The length of a run of a mixture up to a position: in samples, in tokens, and in steps of samples or of sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.reading.mixture.mix_request import MixRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RunLengths:
+    """Units in which a run of a mixture is counted.
+
+    Samples count with the mean tokens of their source. A step has ``batch`` samples, or ``batch`` sequences of
+    ``sequence`` tokens; None if there are no steps, or no sequences.
+    """
+
+    request: MixRequest
+    batch: int | None = None
+    sequence: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.sequence is not None and self.means is None:
+            msg = "sequences are counted in tokens, and this mixture counts samples"
+            raise UsageError(msg, hint="unit: tokens, and length: the column of tokens, in the mixture file")
+
+    @property
+    def means(self) -> NDArray[np.float64] | None:
+        """Mean tokens of a sample of each source; None if the mixture counts samples."""
+        means = [source.mean_tokens for source in self.request.sources]
+        return None if None in means else np.array([float(mean or 0) for mean in means])
+
+    @property
+    def unit(self) -> str:
+        """Name of a step, or of a position if there are no steps."""
+        if self.batch is None:
+            return "position"
+        of = (
+            f"{self.batch:,} samples"
+            if self.sequence is None
+            else f"{self.batch:,} sequences of {self.sequence:,} tokens"
+        )
+        return f"step of {of}"
+
+    def tokens(self, position: int) -> float | None:
+        """Return the tokens of the samples before a position; None if the mixture counts samples."""
+        means = self.means
+        return None if means is None else float(self.request.counts(position) @ means)
+
+    def steps(self, position: int) -> float:
+        """Return the steps before a position; positions if there are no steps."""
+        if self.batch is None or self.sequence is None:
+            return position / (self.batch or 1)
+        return float(self.tokens(position) or 0) / (self.batch * self.sequence)
+
+    def whole_steps(self, position: int | None) -> int | None:
+        """Return the steps that it takes to come to a position, also to None and without steps."""
+        return None if position is None or self.batch is None else int(np.ceil(self.steps(position)))
+
+    def position_of(self, num_steps: int) -> int:
+        """Return the last position that lies in so many steps."""
+        means = self.means
+        if self.batch is None or self.sequence is None or means is None:
+            return num_steps * (self.batch or 1)
+        wanted = num_steps * self.batch * self.sequence
+        found = self.request.endless.first_position(lambda counts: counts @ means > wanted)
+        if found is None:
+            msg = f"the mixture never has the {wanted:,} tokens of {num_steps:,} steps"
+            raise UsageError(msg)
+        return found - 1
+
+    def shares(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the share of each source, among tokens if the mixture counts these; shape (..., num_sources)."""
+        amounts = counts * (1.0 if self.means is None else self.means)
+        found: NDArray[np.float64] = amounts / amounts.sum(axis=-1, keepdims=True)
+        return found
