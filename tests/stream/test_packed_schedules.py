@@ -18,6 +18,7 @@ import shoal
 from shoal.errors import StateError, UsageError
 from shoal.mixing import MixedDataset
 from shoal.order.mixture.source_schedule import Change
+from shoal.order.state_dict import sealed
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.stream.dataset import Dataset
 
@@ -154,6 +155,16 @@ def test_a_state_brings_changes_along(sources: dict[str, Dataset]) -> None:
     many.load_state_dict(state)
     with pytest.raises(StateError, match="the weights before sequence 300 of epoch 0 differ"):
         packed(sources).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "changes", [5, [[0, 5]], [[0, -5, 0, {"a": 1}]], [[0, 5, 0, {"a": 0}]], [[0, 5, 0, {"a": "x"}]], [[0, 5, 7, 7]]]
+)
+def test_a_forged_list_of_changes_is_refused(sources: dict[str, Dataset], changes: Any) -> None:
+    state = packed(sources).state_at(50)
+    order = {**state["order"], "packed": {**state["order"]["packed"], "changes": changes}}
+    with pytest.raises(StateError, match=r"are no list of \[epoch, position, ramp, weights\]"):
+        packed(sources).load_state_dict(sealed({**{k: v for k, v in state.items() if k != "check"}, "order": order}))
 
 
 def test_later_epochs_go_on_at_the_weights(sources: dict[str, Dataset]) -> None:

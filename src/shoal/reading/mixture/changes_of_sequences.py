@@ -78,7 +78,7 @@ def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[i
     StateError
         They differ before that place.
     """
-    if not isinstance(saved, list) or not all(isinstance(each, list) and len(each) == 4 for each in saved):
+    if not isinstance(saved, list) or not all(map(_is_change, saved)):
         msg = f"the state's changes of weights are no list of [epoch, position, ramp, weights]: {saved!r:.80}"
         raise StateError(msg, hint="the state was changed after it was saved")
     told = [_told(change) for change in ours]
@@ -99,6 +99,22 @@ def changes_adopted(ours: tuple[SequenceChange, ...], saved: Any, place: tuple[i
     msg += f"mixture has {changes_told(ours)!r:.200} (each is [epoch, sequence, ramp, weights])"
     hint = f"call reweight() as then, and change weights from sequence {place[1]} of epoch {place[0]} on"
     raise StateError(msg, hint=hint)
+
+
+def _is_change(saved: Any) -> bool:
+    """Return True if this is a change as a state lists it, or the digest of several."""
+    if not isinstance(saved, list) or len(saved) != 4:
+        return False
+    epoch, at, ramp, weights = saved
+    if not (_is_count(epoch) and _is_count(at)):
+        return False
+    if not isinstance(weights, Mapping):
+        return isinstance(ramp, str) and _is_count(weights)
+    return _is_count(ramp) and bool(weights) and all(map(_is_count, weights.values())) and any(weights.values())
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _told(change: SequenceChange) -> list[Any]:
