@@ -163,7 +163,7 @@ def test_a_state_brings_changes_along(sources: dict[str, Dataset]) -> None:
 def test_a_forged_list_of_changes_is_refused(sources: dict[str, Dataset], changes: Any) -> None:
     state = packed(sources).state_at(50)
     order = {**state["order"], "packed": {**state["order"]["packed"], "changes": changes}}
-    with pytest.raises(StateError, match=r"are no list of \[epoch, position, ramp, weights\]"):
+    with pytest.raises(StateError, match="changes"):
         packed(sources).load_state_dict(sealed({**{k: v for k, v in state.items() if k != "check"}, "order": order}))
 
 

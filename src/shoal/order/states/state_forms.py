@@ -74,6 +74,10 @@ _CHOSEN = {
     **_POSITIONS,
 }
 
+_SEQUENCE_CHANGES = Either((
+    ListOf(Row({"last epoch": _EPOCH, "last sequence": _COUNT, "digest": _TEXT, "number": _ORDINAL}), least=1),
+    ListOf(Row({"epoch": _EPOCH, "sequence": _COUNT, "ramp": _COUNT, "weights": _WEIGHTS}), least=1),
+))  # fmt: skip
 PACKING = Fields(
     {
         "length": Field(_ORDINAL, "tokens of a sequence", is_optional=True),
@@ -86,6 +90,7 @@ PACKING = Fields(
         "too_long": Field(_TEXT, "what becomes of documents that are too long"),
         "separated": Field(OneOf((True,)), "documents have separators that are not counted", is_optional=True),
         "lengths": Field(_TEXT, "digest of the lengths of all documents", is_optional=True),
+        "changes": Field(_SEQUENCE_CHANGES, "changes of weights at sequences; a digest of many", is_optional=True),
     },
     others=_NUMBER,
     title="the packing",
