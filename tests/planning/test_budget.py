@@ -26,11 +26,11 @@ def test_reading_ahead_keeps_its_limit_and_never_stands_still(sizes: list[int], 
             asked.append(pending.popleft())
             assert asked[-1] > limit
             ledger.reserve(asked[-1])
-        most = max(most, sum(asked) + sum(held))
         assert ledger.ahead_bytes == sum(asked) <= max(limit, asked[0])
-        assert ledger.held_bytes == sum(asked) + sum(held)
+        assert ledger.held_bytes == sum(held)
         ledger.use(asked[0])
         held.append(asked.popleft())
+        most = max(most, sum(held))
         if len(held) > kept:
             ledger.release(held.popleft())
         assert ledger.ahead_bytes == sum(asked)

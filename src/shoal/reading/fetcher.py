@@ -164,6 +164,7 @@ class Fetcher:
         else:
             records = None
             self._readers.read_into(read, promise, buffer)
+            self._count(read)
             self._taken[unit] = _Taken(_elsewhere, read.first_sample, len(buffer), 0)
         self.read_ahead()
         return read, records
@@ -203,11 +204,10 @@ class Fetcher:
 
     def _held_bytes(self, read: UnitRead) -> int:
         """Return the bytes of a unit in use: decoded data takes the place of the bytes that were read."""
-        held_bytes = self._units.held_bytes(read)
-        if held_bytes <= read.num_bytes:
-            return read.num_bytes
-        self._memory.copy(held_bytes - read.num_bytes)
-        self._counters.peak_held_bytes = max(self._counters.peak_held_bytes, self._memory.peak_bytes)
+        held_bytes = max(read.num_bytes, self._units.held_bytes(read))
+        if held_bytes > read.num_bytes:
+            self._memory.hold(held_bytes - read.num_bytes)
+        self._count(read)
         return held_bytes
 
     def _next(self) -> UnitRead | None:
@@ -221,12 +221,13 @@ class Fetcher:
         return None if read.unit in self._asked or read.unit in self._taken else read
 
     def _request(self, group: Sequence[UnitRead]) -> None:
-        counters, seen = self._counters, self._seen
         for read, promise in zip(group, self._readers.request(group), strict=True):
             self._asked[read.unit] = read, promise
-            byte, bit = read.unit >> 3, 1 << (read.unit & 7)
-            counters.num_rereads += bool(seen[byte] & bit)
-            seen[byte] |= bit
-        counters.num_reads += len(group)
-        counters.read_bytes += sum(read.num_bytes for read in group)
+
+    def _count(self, read: UnitRead) -> None:
+        """Count what is held now that a unit is in use, and whether it was before."""
+        counters, seen = self._counters, self._seen
+        byte, bit = read.unit >> 3, 1 << (read.unit & 7)
+        counters.num_rereads += bool(seen[byte] & bit)
+        seen[byte] |= bit
         counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)

@@ -30,11 +30,11 @@ class Counters:
     samples of either kind in whose place a batch was filled with others. ``make_seconds`` is the time spent on making
     batches (or samples), and ``wait_seconds`` the part of it spent blocked on a read; over all worker processes.
 
-    ``num_reads`` and ``read_bytes`` are the reads that the order needed, ``num_requests`` and ``requested_bytes`` the
-    requests to the store: fewer if neighbours share a request, more with retries. So ``requested_bytes`` over
-    ``read_bytes`` is the bytes moved per byte needed. ``in_flight_bytes`` are being requested at this moment. Reads to
-    scan a changed shard again are included. Redirects are not counted, nor the stat of each remote shard when a process
-    first meets it.
+    ``num_reads`` and ``read_bytes`` are the reads that the order needed and whose bytes have arrived, ``num_requests``
+    and ``requested_bytes`` the requests made to the store: fewer if neighbours share a request, more with retries. So
+    ``requested_bytes`` over ``read_bytes`` is the bytes moved per byte needed. ``in_flight_bytes`` are being requested
+    at this moment. Reads to scan a changed shard again are included. Redirects are not counted, nor the stat of each
+    remote shard when a process first meets it.
 
     Of the retried requests (``num_retries``), ``num_throttled`` were throttled by the store, and ``num_corrupt``
     responses held other bytes than were indexed. ``num_hedges`` duplicate requests were made for late ones, and
@@ -55,9 +55,9 @@ class Counters:
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.
 
-    ``peak_held_bytes`` is the most that was held of chunks, read ahead or in use. ``gives_views`` says whether values
-    are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views alone.
-    ``is_compiled`` says whether samples of tar, MDS and TFRecord are cut by the compiled module of shoal.
+    ``peak_held_bytes`` is the most that was held of chunks that had arrived, read ahead or in use. ``gives_views`` says
+    whether values are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views
+    alone. ``is_compiled`` says whether samples of tar, MDS and TFRecord are cut by the compiled module of shoal.
 
     Of the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and the
     bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and

@@ -98,10 +98,7 @@ class LocalReaders:
 
     def request(self, reads: Sequence[UnitRead]) -> Iterable[None]:
         """Reserve room for the reads, and advise the system of them unless reads are fast anyway, from memory."""
-        num_bytes = sum(read.num_bytes for read in reads)
-        self._memory.reserve(num_bytes)
-        self._counters.num_requests += len(reads)
-        self._counters.requested_bytes += num_bytes
+        self._memory.reserve(sum(read.num_bytes for read in reads))
         if self._advice.num_to_give > 0:
             self._advice.give(reads)
         return itertools.repeat(None, len(reads))
@@ -111,7 +108,7 @@ class LocalReaders:
         began = _clock()
         self._memory.use(read.num_bytes)
         data = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
-        self._waited(_clock() - began, len(data))
+        self._count(_clock() - began, len(data))
         return self._opened.format.parse(data, span_of(self._opened.index, read))
 
     def read_into(self, read: UnitRead, promise: None, buffer: memoryview) -> None:  # noqa: ARG002
@@ -128,10 +125,15 @@ class LocalReaders:
                 path = self._opened.paths[read.shard]
                 error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
                 raise
-        self._waited(_clock() - began, len(buffer))
+        self._count(_clock() - began, len(buffer))
 
-    def _waited(self, seconds: float, num_bytes: int) -> None:
-        self._counters.wait_seconds += seconds
+    def _count(self, seconds: float, num_bytes: int) -> None:
+        counters = self._counters
+        counters.wait_seconds += seconds
+        counters.num_reads += 1
+        counters.read_bytes += num_bytes
+        counters.num_requests += 1
+        counters.requested_bytes += num_bytes
         if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
             self._advice.resume()
 

@@ -56,7 +56,6 @@ class LocalSamples:
             # Columns instead of an object for each read: the garbage collector would traverse all of them.
             columns = self._units.columns(units[start : start + _PLANNED_AT_ONCE])
             most_bytes = int((columns[3] - columns[2]).max())
-            counters.peak_held_bytes = max(counters.peak_held_bytes, most_bytes)
             most_ahead = max(1, self._ahead_limit_bytes // max(1, most_bytes))
             # Not strict: the ids that follow the last of these reads belong to the next reads.
             rows = zip(itertools.count(start), *(column.tolist() for column in columns), wanted, strict=False)
@@ -86,6 +85,7 @@ class LocalSamples:
                 if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
                     advice.resume()
                 counters.wait_seconds += seconds
+                counters.peak_held_bytes = max(counters.peak_held_bytes, num_bytes)
                 counters.num_reads += 1
                 counters.read_bytes += num_bytes
                 counters.num_requests += 1

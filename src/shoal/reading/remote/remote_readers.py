@@ -18,7 +18,7 @@ from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES, ReadBuffer
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, PendingRequest, RequestPool
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
-from shoal.reading.schedule.read_requests import Request, coalesce, request_sizes, split_large
+from shoal.reading.schedule.read_requests import Request, coalesce, counted_parts, request_sizes
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 from shoal.storage.files.memory_pool import MemoryPool
@@ -80,6 +80,7 @@ class RemoteReaders:
         self._pool = RequestPool(
             read,
             stats,
+            memory,
             deadline_seconds=self._deadline_seconds,
             hedge_bytes=hedge_bytes,
             # The limit found in the epoch before: finding it again would take one or two tenths of a second per epoch.
@@ -93,7 +94,7 @@ class RemoteReaders:
         asked: list[Request] = []
         buffers: list[ReadBuffer | None] = []  # of each of those
         for request in requests:
-            parts = split_large(request) if request.is_large else [request]
+            parts = counted_parts(request, sum(reads[number].num_bytes for number in request.reads))
             buffer = None
             is_alone = self._can_fill and len(request.reads) == 1 and request.num_bytes > LEAST_BUFFER_BYTES
             if len(parts) > 1 or is_alone:
@@ -169,27 +170,29 @@ class RemoteReaders:
         try:
             if len(promise.parts[0].request.reads) > 1:
                 return self._shared(read, promise)
-            self._memory.use(read.num_bytes)
-            if promise.buffer is None:
-                return self._pool.wait(promise.parts[0])
-            return self._buffered(read, promise.parts, promise.buffer)
+            try:
+                if promise.buffer is None:
+                    return self._pool.wait(promise.parts[0])
+                return self._buffered(read, promise.parts, promise.buffer)
+            finally:
+                self._memory.use(read.num_bytes)
         finally:
             self._counters.wait_seconds += time.perf_counter() - began
 
     def _shared(self, read: UnitRead, promise: Promise) -> Buffer:
         """Return the bytes of a read out of the response to a request that it shares."""
-        self._memory.copy(read.num_bytes)
         [pending] = promise.parts
         try:
-            data = self._pool.wait(pending)[promise.begin : promise.begin + read.num_bytes]
+            return self._pool.wait(pending)[promise.begin : promise.begin + read.num_bytes]
         except Exception:
             # The fault may be in another read of the request, unless it took long: then the store does not respond.
             if pending.took_seconds > self._deadline_seconds / 2:
                 raise
-            data = self._alone(read)
-        if not pending.num_waiters:
-            self._memory.drop(pending.request.num_bytes)
-        return data
+            return self._alone(read, is_counted=False)
+        finally:
+            self._memory.hold(read.num_bytes)
+            if not pending.num_waiters:
+                self._memory.drop(pending.request.num_bytes)
 
     def _buffered(self, read: UnitRead, parts: Sequence[PendingRequest], buffer: ReadBuffer) -> Buffer:
         """Return the bytes of a read that has a buffer, once all of its parts have been answered."""
@@ -202,8 +205,11 @@ class RemoteReaders:
         if len(parts) == 1 or wrong_extent(self._opened.index, read.shard, read.first_byte, data) is None:
             return data
         self._stats.corrupt()
-        return self._alone(read)
+        return self._alone(read, is_counted=True)
 
-    def _alone(self, read: UnitRead) -> bytes:
+    def _alone(self, read: UnitRead, *, is_counted: bool) -> bytes:
+        """Return the bytes of a read by a request of its own, unless it was counted already."""
         request = Request(read.shard, read.first_byte, read.end_byte, (0,))
+        if not is_counted:
+            request = request._replace(num_reads=1, read_bytes=read.num_bytes)
         return self._pool.wait(self._pool.ask([request], at_once=True)[0])

@@ -57,7 +57,7 @@ class RemoteSamples:
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """Yield the samples with these ids in order; ``units`` are the reads that hold them."""
-        get, release = self._readers.sample, self._memory.release
+        get, release, counters = self._readers.sample, self._memory.release, self._counters
         wanted = iter(ids)
         for group, promises in self._asked(_groups(self._units, units, self._readers.group_bytes)):
             # Not strict: the ids that follow the last of the group belong to the next groups.
@@ -68,6 +68,7 @@ class RemoteSamples:
                     if not self._options.skips:
                         raise
                     sample = salvage_one(self._opened, read, sample_id, error)
+                counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)
                 release(read.end_byte - read.first_byte)
                 yield sample
 
@@ -82,16 +83,8 @@ class RemoteSamples:
             # The oldest group is yielded once requested, and the caller is done with it when it asks for the next.
             while asked and not self._memory.has_room(group.num_bytes):
                 yield asked.popleft()
-            asked.append((group, self._request(group)))
+            asked.append((group, self._readers.request(group.reads)))
         yield from asked
-
-    def _request(self, group: _Group) -> list[Promise]:
-        counters = self._counters
-        counters.num_reads += len(group.reads)
-        counters.read_bytes += group.num_bytes
-        promises = self._readers.request(group.reads)
-        counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)
-        return promises
 
 
 class _Group(NamedTuple):

@@ -27,6 +27,7 @@ from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.request_concurrency import ConcurrencyControl
 from shoal.reading.remote.request_stats import RequestStats, is_throttling
+from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.read_requests import Request
 from shoal.storage.retry import RetryControl, StoppedError, retry_control
 
@@ -86,6 +87,8 @@ class RequestPool:
 
     Parameters
     ----------
+    memory
+        Ledger of the responses that have arrived and are not taken yet; None for one of its own.
     deadline_seconds
         Time during which a request may be retried.
     hedge_bytes
@@ -98,6 +101,7 @@ class RequestPool:
         self,
         read: Read,
         stats: RequestStats,
+        memory: MemoryBudget | None = None,
         *,
         deadline_seconds: float,
         hedge_bytes: int = 0,
@@ -105,7 +109,8 @@ class RequestPool:
         most_at_a_time: int = 128,
     ) -> None:
         concurrency = ConcurrencyControl(first=first_at_a_time, most=most_at_a_time)
-        self._read, self._queue = read, _Queue(stats, concurrency, deadline_seconds, hedge_bytes)
+        memory = MemoryBudget(ahead_limit_bytes=0) if memory is None else memory
+        self._read, self._queue = read, _Queue(stats, memory, concurrency, deadline_seconds, hedge_bytes)
         _queues.add(self._queue)
         # Closes even if the consumer does not: no thread waits for work once this object is gone.
         self._close: Callable[[], object] = weakref.finalize(self, _close, self._queue, os.getpid())
@@ -157,11 +162,12 @@ class _Queue:
     def __init__(
         self,
         stats: RequestStats,
+        memory: MemoryBudget,
         concurrency: ConcurrencyControl,
         deadline_seconds: float,
         hedge_bytes: int,
     ) -> None:
-        self._stats, self.concurrency = stats, concurrency
+        self._stats, self._memory, self.concurrency = stats, memory, concurrency
         self._deadline_seconds, self._hedge_bytes, self._most_hedge_bytes = deadline_seconds, hedge_bytes, hedge_bytes
         # Re-entrant, since the garbage collector can close a stream in the middle of anything.
         self.lock = threading.RLock()
@@ -200,6 +206,8 @@ class _Queue:
             pending.num_waiters -= 1
             if not pending.num_waiters:
                 pending.result = b""  # only the taker keeps the bytes
+                if not isinstance(result, Exception):
+                    self._memory.leave(pending.request.num_bytes)
         if isinstance(result, Exception):
             raise result
         return result
@@ -302,8 +310,11 @@ class _Queue:
                 pending.took_seconds = now - pending.began_seconds
                 if pending.is_awaited:
                     self._arrived.notify_all()
-                if is_hedge and not isinstance(result, Exception):
-                    self._stats.hedge_won()
+                if not isinstance(result, Exception):
+                    self._memory.arrive(pending.request.num_bytes)
+                    self._stats.arrived(pending.request.num_reads, pending.request.read_bytes)
+                    if is_hedge:
+                        self._stats.hedge_won()
             self.num_in_flight += pending.num_slots
             # Bytes from files say nothing about the store: beside them, each of its responses would be late.
             if not isinstance(result, Exception) and not is_served:

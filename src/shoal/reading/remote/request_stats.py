@@ -48,6 +48,12 @@ class RequestStats:
         with _lock:
             self._counters.in_flight_bytes -= num_bytes
 
+    def arrived(self, num_reads: int, read_bytes: int) -> None:
+        """Count reads whose bytes have arrived."""
+        with _lock:
+            self._counters.num_reads += num_reads
+            self._counters.read_bytes += read_bytes
+
     def served(self, num_bytes: int, *, is_all: bool) -> None:
         """Take back bytes of a request for which the store was not asked; with ``is_all`` there was no request."""
         with _lock:

@@ -1,8 +1,8 @@
 """Memory of reading: how much may be read ahead and kept, what is held now, and which reads there is room for.
 
-Bytes are reserved before they are requested. Bytes that the order keeps in use are only counted; those read ahead of
-their use are limited. The unit that holds the next sample is always admitted, so the limit cannot deadlock. Shared by
-reading and by planning, so that a plan predicts the actual requests.
+Bytes are reserved before they are requested, and held once they have arrived. Bytes that the order keeps in use are
+only counted; those read ahead of their use are limited. The unit that holds the next sample is always admitted, so the
+limit cannot deadlock. Shared by reading and by planning, so that a plan predicts the actual requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from shoal.reading.schedule.units import UnitRead
 
 
 class MemoryBudget:
-    """Ledger of the bytes of units that are requested or held; not thread-safe, it belongs to one thread.
+    """Ledger of the bytes of units that are requested or held; it belongs to one thread.
+
+    Only `arrive` and `leave` are called by others, one at a time: for responses that the thread has not taken yet.
 
     >>> ledger = MemoryBudget(ahead_limit_bytes=10)
     >>> ledger.reserve(8); ledger.has_room(4)
@@ -30,7 +32,8 @@ class MemoryBudget:
         self.ahead_limit_bytes = ahead_limit_bytes
         self._total = total
         self.is_kept_free = False  # True stops read-ahead, for a piece that will need all the room
-        self.held_bytes = 0
+        self.held_bytes = 0  # of units in use
+        self.arrived_bytes = 0  # of responses that wait for their use
         self.ahead_bytes = 0
         self._peak_bytes = 0
 
@@ -51,32 +54,37 @@ class MemoryBudget:
     def reserve(self, num_bytes: int) -> None:
         """Count bytes that are about to be requested."""
         self.ahead_bytes += num_bytes
-        self._hold(num_bytes)
+
+    def arrive(self, num_bytes: int) -> None:
+        """Count a response that has arrived, and is held until it is used."""
+        self.arrived_bytes += num_bytes
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + self.arrived_bytes)
+
+    def leave(self, num_bytes: int) -> None:
+        """Count a response as taken by all who need it."""
+        self.arrived_bytes -= num_bytes
 
     def use(self, num_bytes: int) -> None:
         """Count bytes that were read ahead as used: from now on the order keeps them."""
         self.ahead_bytes -= num_bytes
+        self.hold(num_bytes)
 
-    def copy(self, num_bytes: int) -> None:
-        """Count used bytes that were copied out of a larger response, which is still held."""
-        self._hold(num_bytes)
+    def hold(self, num_bytes: int) -> None:
+        """Count used bytes that were not read ahead for themselves: copied out of a larger response, or decoded."""
+        self.held_bytes += num_bytes
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + self.arrived_bytes)
+        if self._total is not None:
+            self._total.hold(num_bytes)
 
     def drop(self, num_bytes: int) -> None:
-        """Release a response that was read ahead, once everything needed of it has been copied."""
+        """Give back the room of a response, once everything needed of it has been copied."""
         self.ahead_bytes -= num_bytes
-        self.release(num_bytes)
 
     def release(self, num_bytes: int) -> None:
         """Release bytes that were used."""
         self.held_bytes -= num_bytes
         if self._total is not None:
             self._total.release(num_bytes)
-
-    def _hold(self, num_bytes: int) -> None:
-        self.held_bytes += num_bytes
-        self._peak_bytes = max(self._peak_bytes, self.held_bytes)
-        if self._total is not None:
-            self._total.copy(num_bytes)
 
 
 def groups_with_room(

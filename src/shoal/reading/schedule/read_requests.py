@@ -30,7 +30,8 @@ PART_BYTES = 4 << 20
 class Request(NamedTuple):
     """Bytes ``[first_byte, end_byte)`` of a shard, which cover the reads with the numbers ``reads``.
 
-    ``is_cached`` is False for bytes that must not go through the chunk cache.
+    ``is_cached`` is False for bytes that must not go through the chunk cache. The response adds ``num_reads`` and
+    ``read_bytes`` to the counts of the stream: 0 of a request for bytes that were counted before.
     """
 
     shard: int
@@ -38,6 +39,8 @@ class Request(NamedTuple):
     end_byte: int
     reads: tuple[int, ...]
     is_cached: bool = True
+    num_reads: int = 0
+    read_bytes: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -116,6 +119,14 @@ def request_sizes(ahead_limit_bytes: int) -> RequestSizes:
     group_bytes = max(1, min(limit // _GROUPS_AHEAD, most_bytes))
     turn_bytes = max(most_bytes, min(limit // _PARTS_AT_A_TIME, _MOST_REQUEST_BYTES))
     return RequestSizes(limit, most_bytes, group_bytes, turn_bytes)
+
+
+def counted_parts(request: Request, read_bytes: int) -> list[Request]:
+    """Return the parts of a request (itself if it is small) with their counts; its reads have ``read_bytes``."""
+    if not request.is_large:
+        return [request._replace(num_reads=len(request.reads), read_bytes=read_bytes)]
+    parts = [part._replace(read_bytes=part.num_bytes) for part in split_large(request)]
+    return [*parts[:-1], parts[-1]._replace(num_reads=1)]
 
 
 def split_large(request: Request) -> list[Request]:

@@ -169,12 +169,12 @@ class DecodedPieces:
 
     def _fetch_into(self, file: SpillFile, piece: UnitRead) -> None:
         """Fetch the stored bytes of a piece from a remote store into a file, and verify their checksum."""
-        self._counters.num_reads += 1
-        self._count(piece.num_bytes)
         checksums, crc = self._opened.index.extent_checksum, 0
         for data in self._fetch_parts(piece) if self._fetch_parts is not None else ():
+            self._count(len(data))
             crc = crc32(data, crc)
             file.append(data)
+        self._counters.num_reads += 1
         if checksums is not None and crc != checksums[piece.unit]:
             self._stats.corrupt()
             file.restart()
@@ -189,14 +189,16 @@ class DecodedPieces:
             self._counters.requested_bytes += num_bytes
 
     def _range(self, shard: int, first_byte: int, end_byte: int, /) -> bytes:
+        data = self._opened.store.read_range(self._opened.paths[shard], first_byte, end_byte)
         self._count(end_byte - first_byte)
-        return self._opened.store.read_range(self._opened.paths[shard], first_byte, end_byte)
+        return data
 
     def _bytes_of(self, piece: UnitRead) -> bytes:
+        verify = not self._is_remote and self._options.verify == "always"
+        data = read_unit(self._plain, piece, stats=self._stats, verify=verify)
         self._counters.num_reads += 1
         self._count(piece.num_bytes)
-        verify = not self._is_remote and self._options.verify == "always"
-        return read_unit(self._plain, piece, stats=self._stats, verify=verify)
+        return data
 
     def _decoded(self, piece: UnitRead) -> Records:
         """Decode a piece into memory, in place of the one before."""

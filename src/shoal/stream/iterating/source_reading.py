@@ -102,8 +102,9 @@ class MixedReading:
     ) -> None:
         limits = resolved.limits(options.memory_limit_bytes)
         self._resolved = resolved
-        self._requests = _shared_requests(opened, counters, options)
-        shared = SharedReading(self._requests, MemoryBudget(ahead_limit_bytes=0), len(opened))
+        memory = MemoryBudget(ahead_limit_bytes=0)
+        self._requests = _shared_requests(opened, counters, memory, options)
+        shared = SharedReading(self._requests, memory, len(opened))
         self.parts: list[SourceReading] = []
         for part, order, limit in zip(opened, resolved.parts, limits, strict=True):
             try:
@@ -163,7 +164,9 @@ class MixedReading:
         return _Divided(share, steps, wanted, owners.tolist(), of_parts)
 
 
-def _shared_requests(opened: tuple[Opened, ...], counters: Counters, options: ReadingOptions) -> RequestPool | None:
+def _shared_requests(
+    opened: tuple[Opened, ...], counters: Counters, memory: MemoryBudget, options: ReadingOptions
+) -> RequestPool | None:
     """Return the threads for the requests of all remote sources; None if all are local."""
     remote = [part for part in opened if not part.store.reads_ahead]
     if not remote:
@@ -172,6 +175,7 @@ def _shared_requests(opened: tuple[Opened, ...], counters: Counters, options: Re
     return RequestPool(
         partial(read_request, remote[0], stats := RequestStats(counters)),
         stats,
+        memory,
         deadline_seconds=options.deadline_seconds or deadline_seconds,
         first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),
     )
