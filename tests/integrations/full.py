@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from tests.integrations.stages import large
 
@@ -15,3 +16,4 @@ if __name__ == "__main__":
     numbers = [int(row[0]) for batch in loader for row in batch["x"]]
     assert numbers == list(range(30)), numbers
     assert loader.stats()["num_unshared_batches"] > 0
+    assert list(Path("/dev/shm").glob("torch_*")) == []

@@ -21,7 +21,7 @@ from tests.stream.made import open_finely, write_tars
 from shoal.errors import UsageError, WorkerError
 from shoal.integrations.torch.batch_transfer import sendable
 from shoal.stream.dataset import Dataset
-from shoal.torch import DataLoader
+from shoal.torch import DataLoader, IterableDataset
 
 torch = pytest.importorskip("torch")
 
@@ -103,3 +103,37 @@ def test_full_shared_memory(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "shared memory is full" in done.stderr
+
+
+def test_no_file_is_left_where_shared_memory_is_full(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does it: it makes the file, finds no room, and raises."""
+    name = f"torch_{os.getpid()}_123_4"
+
+    def refuse(_: Any) -> None:
+        Path("/dev/shm", name).touch()
+        msg = f"unable to allocate shared memory(shm) for file </{name}>: No space left on device (28)"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", refuse)
+    _, is_copied = sendable({"x": torch.ones(2)})
+    assert is_copied
+    assert not Path("/dev/shm", name).exists()
+    with pytest.raises(WorkerError, match="shared memory"):
+        IterableDataset(tars)
+    assert not Path("/dev/shm", name).exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [(errno.EROFS, "read-only"), (errno.EACCES, "/dev/shm"), (errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u")],
+)
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_workers_that_the_system_refuses_are_a_named_error(
+    number: int, hint: str, method: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", refuse)
+    with pytest.raises(WorkerError, match=rf"could not be started: .*{os.strerror(number)}(.|\n)*{hint}"):
+        iter(DataLoader(tars.batch(5), num_workers=1, multiprocessing_context=method))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.stream.made import at, open_finely, reading_threads, write_tars
 
 from shoal.orders import Window
@@ -144,11 +146,79 @@ def test_what_was_stopped_goes_on_from_its_state(tars: Dataset) -> None:
             if number == 7:
                 loader.stop()
         assert len(received) == 40
+        loader.start()
         loader.load_state_dict(loader.state_dict())
         received += [i for batch in loader for i in batch["__id__"].tolist()]
         assert received == ds.ids().tolist()
         loader.close()
 
 
-def test_without_an_iterator_there_is_nothing_to_stop(tars: Dataset) -> None:
-    DataLoader(tars.batch(5)).stop()
+def ids_of(loader: DataLoader) -> list[int]:
+    return [i for batch in loader for i in batch["__id__"].tolist()]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stop_between_two_loops_holds_until_the_next_start(num_workers: int, tars: Dataset) -> None:
+    ds = tars.shuffle(seed=1).with_ids().batch(50)
+    loader = DataLoader(ds, num_workers=num_workers, persistent_workers=bool(num_workers))
+    assert len(ids_of(loader)) == 197
+    loader.stop()
+    assert loader.is_stopped
+    loader.set_epoch(1)
+    assert ids_of(loader) == ids_of(loader) == []
+    loader.load_state_dict(loader.state_dict())
+    assert ids_of(loader) == []
+    assert at(ds) == (1, 0)
+    loader.start()
+    assert not loader.is_stopped
+    assert ids_of(loader) == ds.ids(epoch=1).tolist()
+    loader.close()
+
+
+def test_a_stop_before_the_first_loop_is_logged_once(tars: Dataset, caplog: pytest.LogCaptureFixture) -> None:
+    loader = DataLoader(tars.batch(50), num_workers=1)
+    loader.stop()
+    assert list(loader) == list(loader) == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "the loader was stopped, and gives no batches before loader.start()"
+    ]
+    loader.start()
+    loader.stop()
+    assert list(loader) == []
+    assert len(caplog.records) == 2
+    assert multiprocessing.active_children() == []
+
+
+class SlowToStart:
+    """A function that takes a while to reach a worker."""
+
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        return sample
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _slowly, ()
+
+
+def _slowly() -> SlowToStart:
+    time.sleep(60)
+    return SlowToStart()
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_loop_whose_workers_start_can_be_ended(method: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker takes a minute to start: the main process waits for it, or for its first batch."""
+    ds = tars.map(SlowToStart()).with_ids().batch(5)
+    loader = DataLoader(ds, num_workers=2, multiprocessing_context=method)
+    is_starting = threading.Event()
+    begin = torch.utils.data.DataLoader.__iter__
+
+    def slow_start(self: Any) -> Any:
+        is_starting.set()
+        time.sleep(8)  # as a fork server that imports the script of the user
+        return begin(self)
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", slow_start)
+    received, seconds = stopped(loader, loader.stop, is_starting.is_set)
+    assert (received, at(ds)) == ([], (0, 0))
+    assert seconds < _GRACE_SECONDS
+    loader.close()

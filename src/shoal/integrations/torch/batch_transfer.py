@@ -6,21 +6,41 @@ nobody: the loader would wait for that batch for ever. So a batch is packed here
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import pickle
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError, WorkerError
 from shoal.processes.feeders import packed_as_by_queues
 
 SHARED_MEMORY_HINT = (
     "shared memory is full (df -h /dev/shm): give a container more (docker run --shm-size=8g), or take fewer workers, "
     "a smaller prefetch_factor or smaller batches"
 )
+
+_READ_ONLY_HINT = (
+    "shared memory (/dev/shm) is read-only or closed to this user, and worker processes need it: mount it writable "
+    "(docker run --shm-size=8g, without a read-only mount there), or num_workers=0"
+)
+_REFUSAL_HINTS = {
+    errno.ENOSPC: SHARED_MEMORY_HINT,
+    errno.EROFS: _READ_ONLY_HINT,
+    errno.EACCES: _READ_ONLY_HINT,
+    errno.EPERM: _READ_ONLY_HINT,
+    errno.EMFILE: "this process may not open more files: a higher ulimit -n, or fewer workers",
+    errno.ENFILE: "this machine may not open more files: fewer workers (cat /proc/sys/fs/file-nr)",
+    errno.EAGAIN: "this user may not start more processes: a higher ulimit -u (or pids limit of the container)",
+    errno.ENOMEM: "this machine has no memory for more processes: fewer workers",
+}
+_LEFT_FILE = re.compile(r"<(/torch_(\d+)_\d+_\d+)>")
 
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 
@@ -46,9 +66,10 @@ def sendable(batch: Any) -> tuple[Any, bool]:
         It holds something that cannot be sent to another process.
     """
     try:
-        if _is_shared(batch):
-            return batch, False
-        return _Parcel(packed_as_by_queues(batch)), False
+        with sharing():
+            if _is_shared(batch):
+                return batch, False
+            return _Parcel(packed_as_by_queues(batch)), False
     except Exception as error:
         if _is_about_room(error):
             return _Parcel(pickle.dumps(batch, protocol=pickle.HIGHEST_PROTOCOL)), True
@@ -70,6 +91,49 @@ def _is_shared(value: Any) -> bool:
             value.share_memory_()  # type: ignore[no-untyped-call]
         return True
     return type(value) in _PLAIN or (type(value) is np.ndarray and not value.dtype.hasobject)
+
+
+@contextlib.contextmanager
+def sharing() -> Iterator[None]:
+    """Remove the file that torch leaves in shared memory if there is no room for its bytes, which torch then raises."""
+    try:
+        yield
+    except RuntimeError as error:
+        for name, pid in _LEFT_FILE.findall(str(error)):
+            if int(pid) == os.getpid():
+                import _posixshmem  # noqa: PLC0415  # where torch names such files, there is this
+
+                with contextlib.suppress(FileNotFoundError):
+                    _posixshmem.shm_unlink(name)
+        raise
+
+
+def shared_bytes(num_bytes: int) -> torch.Tensor:
+    """Return zeros in memory that is shared with processes.
+
+    Raises
+    ------
+    WorkerError
+        The system has no such memory to give.
+    """
+    try:
+        with sharing():
+            return torch.zeros(num_bytes, dtype=torch.uint8).share_memory_()  # type: ignore[no-any-return, no-untyped-call]
+    except (RuntimeError, OSError) as error:
+        msg = f"no shared memory of {num_bytes} bytes for worker processes: {error}"
+        raise WorkerError(msg, hint=_READ_ONLY_HINT if "Read-only" in str(error) else SHARED_MEMORY_HINT) from error
+
+
+@contextlib.contextmanager
+def named_refusals() -> Iterator[None]:
+    """Raise `WorkerError`, which says what to do, where the system refuses what worker processes need."""
+    try:
+        yield
+    except ShoalError:
+        raise
+    except OSError as error:
+        msg = f"workers could not be started: {error}"
+        raise WorkerError(msg, hint=_REFUSAL_HINTS.get(error.errno or 0)) from error
 
 
 def _is_about_room(error: Exception) -> bool:

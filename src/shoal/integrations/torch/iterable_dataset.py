@@ -13,6 +13,7 @@ import numpy as np
 import torch.utils.data
 
 from shoal.errors import StateError, UsageError
+from shoal.integrations.torch.batch_transfer import shared_bytes
 from shoal.order.states.checked_states import checked
 from shoal.order.states.state_forms import WORKER
 from shoal.pipeline.tensors import tensors
@@ -187,7 +188,7 @@ class SharedState:
     """
 
     def __init__(self) -> None:
-        self._bytes: Any = cast("Any", torch.zeros(_SHARED_BYTES, dtype=torch.uint8)).share_memory_()
+        self._bytes: Any = shared_bytes(_SHARED_BYTES)
 
     def put(self, state: Mapping[str, Any]) -> int:
         """Publish a state, and return its number; only one process may do so.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from shoal.pipeline.stages import Stage
 from shoal.pipeline.tensors import tensors
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.processes.start_methods import begin_importing, start_context
+from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration
@@ -30,6 +32,7 @@ from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2
+_log = logging.getLogger("shoal")
 
 # Arguments of torch's loader that this one refuses, with their defaults, and what to use here.
 _REFUSED = {
@@ -151,6 +154,7 @@ class DataLoader:
         self._staying: Workers | None = None
         self._serving: Iteration | None = None
         self._newest: weakref.ref[Iteration] | None = None
+        self._is_stopped = self._has_logged_stop = False
 
     def __repr__(self) -> str:
         """Return the dataset, and the makers of its batches."""
@@ -179,19 +183,31 @@ class DataLoader:
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
-        finish = _tensor_marks if self.collate_fn is not None else tensors
-        if self.num_workers:
-            if self._serving is not None:
-                self._serving.close()
-            workers = self._workers_for(spec.unobserved(), finish)
-            source = WorkerBatches(workers, spec, stay=self.persistent_workers, finish=self._pinned_after(finish))
-            iteration = Iteration(spec, source)
-            self._serving = iteration if self.persistent_workers else None
-        else:
-            with InterruptsHeld():
-                iteration = Iteration(spec, self._source_here(spec.unobserved(), finish))
+        iteration = self._iteration(spec, _tensor_marks if self.collate_fn is not None else tensors)
         self._newest = weakref.ref(iteration)
+        if self._is_stopped:  # perhaps by a signal handler, a moment ago
+            self._log_stop()
+            iteration.stop()
         return iteration
+
+    def _iteration(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> Iteration:
+        """Start making batches; a stopped loader makes none."""
+        if self._serving is not None:
+            self._serving.close()
+        if not self._is_stopped and not self.num_workers:
+            with InterruptsHeld():
+                return Iteration(spec, self._source_here(spec.unobserved(), finish))
+        if not self._is_stopped:
+            pinned = self._pinned_after(finish)
+            try:
+                workers = self._workers_for(spec.unobserved(), finish)
+                options: dict[str, Any] = {"stay": self.persistent_workers, "is_stopped": lambda: self._is_stopped}
+                iteration = Iteration(spec, WorkerBatches(workers, spec, finish=pinned, **options))
+                self._serving = iteration if self.persistent_workers else None
+                return iteration  # noqa: TRY300  # the error is that of the start
+            except StoppedError:
+                workers.close()
+        return Iteration(spec)
 
     def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | PieceMaker | Prefetcher:
         """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
@@ -239,12 +255,28 @@ class DataLoader:
         """End the loop over the newest iterator as if there were no more batches, even while it waits for one.
 
         It returns at once, and may be called in a signal handler: a job with only seconds left can thus save its state,
-        whatever the storage does. The loop ends within two seconds of its request for the next batch. Iterating again
-        continues as usual: from a loaded state, else from the start of the epoch.
+        whatever the storage does. The loop ends within two seconds of its request for the next batch, or of the stop if
+        workers are being started. Between two loops, or before the first, a stop holds as well: no loop gives a batch
+        before `start`, whatever state is loaded or epoch set. `is_stopped` tells whether that is so.
         """
+        self._is_stopped, self._has_logged_stop = True, False
         newest = None if self._newest is None else self._newest()
         if newest is not None:
             newest.stop()
+
+    @property
+    def is_stopped(self) -> bool:
+        """True from `stop` to `start`."""
+        return self._is_stopped
+
+    def start(self) -> None:
+        """Let loops give batches again after `stop`: from a loaded state, else from the start of the epoch."""
+        self._is_stopped = False
+
+    def _log_stop(self) -> None:
+        if not self._has_logged_stop:
+            self._has_logged_stop = True
+            _log.warning("the loader was stopped, and gives no batches before loader.start()")
 
     def close(self) -> None:
         """End persistent workers; iterating again starts new ones."""

@@ -8,7 +8,6 @@ no worker ever ends early, and a worker that stays for several epochs learns of 
 from __future__ import annotations
 
 import atexit
-import errno
 import logging
 import os
 import signal
@@ -21,7 +20,8 @@ from typing import Any
 import torch.utils.data
 
 from shoal.errors import WorkerError
-from shoal.integrations.torch.batch_transfer import SHARED_MEMORY_HINT, sendable
+from shoal.integrations.torch.batch_transfer import SHARED_MEMORY_HINT, named_refusals, sendable
+from shoal.integrations.torch.worker_watch import ended_workers, seen_ends, start_workers
 from shoal.processes.feeders import UNSENT_EXIT_CODE, end_where_unsent
 from shoal.processes.interrupts import begin_elsewhere, interrupts_wait
 from shoal.processes.process_ends import end_with_parent
@@ -86,13 +86,14 @@ class Workers:
     ) -> None:
         self._made: Any = None
         self._closed, self._has_given_up = True, False
-        self._pid = os.getpid()
+        self._pid, self._is_fork = os.getpid(), options["multiprocessing_context"].get_start_method() == "fork"
         self._given, self._num_workers = _given(work, num_workers, finish, options), num_workers
         if num_workers > 1:
             work = sharing_chunks(work, num_workers=num_workers)
         self._tasks = _Tasks()
         # An event of multiprocessing would wait for its waiters, one of which may have been killed.
-        stopped, self._stop = options["multiprocessing_context"].Pipe(duplex=False)
+        with named_refusals():
+            stopped, self._stop = options["multiprocessing_context"].Pipe(duplex=False)
         workshop: Any = Workshop(work, num_workers, finish, stopped)
         self._loader: Any = torch.utils.data.DataLoader(
             workshop,
@@ -109,16 +110,27 @@ class Workers:
         """Return True if these workers equal new `Workers` of these arguments, so that they can serve."""
         return not self._closed and not self._has_given_up and _given(work, num_workers, finish, options) == self._given
 
-    def begin(self, spec: IteratorSpec) -> None:
-        """Start making the batches of this pass; what is left of an earlier one is dropped."""
+    def begin(self, spec: IteratorSpec, is_stopped: Callable[[], bool]) -> None:
+        """Start making the batches of this pass; what is left of an earlier one is dropped.
+
+        Raises
+        ------
+        WorkerError
+            The system has no room for workers, or one of them ended.
+        StoppedError
+            ``is_stopped`` returned True meanwhile.
+        """
         self._tasks.spec = spec
         try:
-            self._made = iter(self._loader)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            msg = f"workers could not be started: {error}"
-            raise WorkerError(msg, hint=SHARED_MEMORY_HINT) from error
+            with named_refusals():
+                self._made = start_workers(self._loader, is_fork=self._is_fork, is_stopped=is_stopped)
+        except WorkerError:
+            raise
+        except RuntimeError as error:  # one that stayed from an earlier pass has ended
+            raise self._explained(error) from error
+        except BaseException:
+            self._has_given_up = True
+            raise
 
     def next(self) -> WorkerBatch:
         """Return the result of the next task; raise `StopIteration` after the last.
@@ -129,7 +141,8 @@ class Workers:
             A worker ended, or did not answer in time.
         """
         try:
-            made = next(self._made, None)
+            with seen_ends(self._made):
+                made = next(self._made, None)
         except (RuntimeError, EOFError, OSError) as error:
             raise self._explained(error) from error
         if made is None:  # torch's own StopIteration would hold on to its queues until it is handled
@@ -169,11 +182,9 @@ class Workers:
 
     def _explained(self, error: Exception) -> Exception:
         """Return the error that explains why torch lost a worker, as far as the system knows."""
-        workers = getattr(self._made, "_workers", ())
         if isinstance(error, EOFError | OSError):  # its output is lost; the system may not know of its end yet
-            wait_for_end(workers, timeout_seconds=_SECONDS_TO_END)
-        ended = [(number, worker) for number, worker in enumerate(workers) if worker.exitcode not in {None, 0}]
-        if ended:
+            wait_for_end(getattr(self._made, "_workers", ()), timeout_seconds=_SECONDS_TO_END)
+        if ended := ended_workers(self._made):
             number, worker = ended[0]
             how, hint = _cause(worker.exitcode)
             msg = f"worker {number} of {self._num_workers} (pid {worker.pid}) {how}"
@@ -193,7 +204,13 @@ class WorkerBatches:
     survives_interrupts = False  # torch may have taken a batch out of its queue
 
     def __init__(
-        self, workers: Workers, spec: IteratorSpec, *, stay: bool, finish: Callable[[Any], Any] | None = None
+        self,
+        workers: Workers,
+        spec: IteratorSpec,
+        *,
+        stay: bool,
+        finish: Callable[[Any], Any] | None = None,
+        is_stopped: Callable[[], bool] = bool,
     ) -> None:
         self.position = spec.position()
         self._next_step, self._finish = self.position.global_batches.start, finish
@@ -201,7 +218,7 @@ class WorkerBatches:
         self._workers: Workers | None = workers
         self._is_waiting = self._has_warned = False
         self._counters, self._stay = spec.counters, stay
-        workers.begin(spec)
+        workers.begin(spec, is_stopped)
 
     def receive(self, taken: list[Any]) -> Any:  # noqa: ARG002  # nothing can be given back
         """Return the next batch, waiting for the worker that makes it."""

@@ -1,0 +1,150 @@
+"""Starts and ends of torch's worker processes, seen by the thread that waits for their batches, and by no other code.
+
+Two habits of torch are kept from everything else. Starting blocks until a fork server has imported the modules of the
+user, which no signal ends: here another thread starts workers, so that a stop or Ctrl-C ends the wait. And torch
+installs a handler of SIGCHLD that raises once a worker has ended, in whatever code the main thread runs: between two
+batches that is the code of the user. Here the handler knows the workers only while their batch is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._C import _remove_worker_pids, _set_worker_pids
+from torch.utils.data._utils import signal_handling
+
+from shoal.storage.retry import StoppedError
+
+_SLICE_SECONDS = 0.1
+
+
+def start_workers(loader: Any, *, is_fork: bool, is_stopped: Callable[[], bool]) -> Any:
+    """Return torch's iterator over a loader, once its workers have started.
+
+    Raises
+    ------
+    StoppedError
+        ``is_stopped`` returned True meanwhile; what has started is ended in another thread.
+    """
+    if is_fork:  # takes milliseconds; and Python advises against forks in other threads
+        with _children_unseen():
+            made = iter(loader)
+            _forget(made)
+        return made
+    if threading.current_thread() is threading.main_thread():
+        signal_handling._set_SIGCHLD_handler()  # noqa: SLF001  # only there
+    start = _Start(loader)
+    try:
+        while not start.is_done.wait(_SLICE_SECONDS):
+            if is_stopped():
+                msg = "the loader was stopped while its workers started"
+                raise StoppedError(msg)  # noqa: TRY301  # the same end as of an interrupt
+        return start.result()
+    except BaseException:
+        start.abandon()
+        raise
+
+
+class _Start:
+    """The start of workers in a thread, which ends them again if nobody wants them any more."""
+
+    def __init__(self, loader: Any) -> None:
+        self.is_done = threading.Event()
+        self._lock, self._is_wanted = threading.Lock(), True
+        self._made: Any = None
+        self._error: BaseException | None = None
+        # A thread has a current device of its own, which torch takes for pinned memory.
+        device = torch.accelerator.current_device_index() if _is_pinning(loader) else None
+        threading.Thread(target=self._run, args=(loader, device), name="shoal-start", daemon=True).start()
+
+    def result(self) -> Any:
+        """Return torch's iterator, or raise what its start raised."""
+        if self._error is not None:
+            raise self._error
+        return self._made
+
+    def abandon(self) -> None:
+        """End the workers, now or once they have started."""
+        with self._lock:
+            self._is_wanted, made, self._made = False, self._made, None
+        if made is not None:
+            made._shutdown_workers()  # noqa: SLF001
+
+    def _run(self, loader: Any, device: int | None) -> None:
+        made = None
+        try:
+            if device is not None:
+                torch.accelerator.set_device_index(device)
+            made = iter(loader)
+            _forget(made)
+            with self._lock:
+                if self._is_wanted:
+                    self._made, made = made, None
+        except BaseException as error:  # noqa: BLE001  # raised by `result`
+            self._error = error
+        finally:
+            self.is_done.set()
+            if made is not None:
+                made._shutdown_workers()  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def seen_ends(made: Any) -> Iterator[None]:
+    """Let an end of a worker raise `RuntimeError` at once while the context lasts, and if there was one before.
+
+    Only in the main thread, where torch's handler raises; elsewhere torch looks for ended workers every five seconds.
+    """
+    workers = getattr(made, "_workers", ())
+    if threading.current_thread() is not threading.main_thread():
+        _raise_if_ended(workers)
+        yield
+        return
+    try:
+        _set_worker_pids(id(made), tuple(worker.pid for worker in workers))
+        made._worker_pids_set = True  # noqa: SLF001
+        _raise_if_ended(workers)
+        yield
+    finally:
+        _forget(made)
+
+
+def ended_workers(made: Any) -> list[tuple[int, Any]]:
+    """Return number and process of each worker that has ended with an error."""
+    workers = getattr(made, "_workers", ())
+    return [(number, worker) for number, worker in enumerate(workers) if worker.exitcode not in {None, 0}]
+
+
+def _raise_if_ended(workers: Sequence[Any]) -> None:
+    if any(worker.exitcode is not None for worker in workers):
+        msg = "a worker ended before its batch was asked for"
+        raise RuntimeError(msg)
+
+
+def _forget(made: Any) -> None:
+    """Make torch's handler of SIGCHLD ignore these workers."""
+    if getattr(made, "_worker_pids_set", False):
+        made._worker_pids_set = False  # noqa: SLF001
+        _remove_worker_pids(id(made))
+
+
+@contextlib.contextmanager
+def _children_unseen() -> Iterator[None]:
+    """Keep torch's handler of SIGCHLD from running; it is installed afterwards if it was not before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal_handling._set_SIGCHLD_handler()  # noqa: SLF001
+    answer = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, answer)
+
+
+def _is_pinning(loader: Any) -> bool:
+    return bool(getattr(loader, "pin_memory", False) and torch.accelerator.is_available())
