@@ -45,7 +45,7 @@ class InterruptsHeld:
         self._in_finalizer = in_finalizer
 
     def __enter__(self) -> Self:
-        if not _is_main():
+        if not is_main_thread():
             return self
         note = self._note
         try:
@@ -101,7 +101,7 @@ def wait_in_slices(wait: Callable[[float | None], bool]) -> None:
 
     In the main thread each slice is short, and interrupts are handled between two slices.
     """
-    if not _is_main():
+    if not is_main_thread():
         while not wait(None):
             pass
         return
@@ -116,7 +116,8 @@ def begin_elsewhere(function: Callable[[], Any]) -> None:
     _thread.start_new_thread(function, ())
 
 
-def _is_main() -> bool:
+def is_main_thread() -> bool:
+    """Return True in the main thread, the only one in which handlers of signals run."""
     return threading.get_ident() == threading.main_thread().ident
 
 
@@ -136,7 +137,7 @@ def interrupts_wait() -> Iterator[None]:
     tracker warned at exit of a semaphore that no longer existed.
     """
     answer = signal.getsignal(signal.SIGINT)
-    if not _is_main() or not callable(answer):
+    if not is_main_thread() or not callable(answer):
         yield
         return
     came: list[tuple[int, FrameType | None]] = []

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch._C import _remove_worker_pids, _set_worker_pids
 from torch.utils.data._utils import signal_handling
 
-from shoal.storage.retry import StoppedError
-
-_SLICE_SECONDS = 0.1
+from shoal.processes.abandoned_calls import call_unless_stopped
+from shoal.processes.interrupts import is_main_thread
 
 
 def start_workers(loader: Any, *, is_fork: bool, is_stopped: Callable[[], bool]) -> Any:
@@ -36,61 +35,25 @@ def start_workers(loader: Any, *, is_fork: bool, is_stopped: Callable[[], bool])
             made = iter(loader)
             _forget(made)
         return made
-    if threading.current_thread() is threading.main_thread():
+    if is_main_thread():
         signal_handling._set_SIGCHLD_handler()  # noqa: SLF001  # only there
-    start = _Start(loader)
-    try:
-        while not start.is_done.wait(_SLICE_SECONDS):
-            if is_stopped():
-                msg = "the loader was stopped while its workers started"
-                raise StoppedError(msg)  # noqa: TRY301  # the same end as of an interrupt
-        return start.result()
-    except BaseException:
-        start.abandon()
-        raise
+    # A thread has a current device of its own, which torch takes for pinned memory.
+    device = torch.accelerator.current_device_index() if _is_pinning(loader) else None
+    return call_unless_stopped(
+        partial(_started, loader, device), is_stopped=is_stopped, undo=_end, what="the start of worker processes"
+    )
 
 
-class _Start:
-    """The start of workers in a thread, which ends them again if nobody wants them any more."""
+def _started(loader: Any, device: int | None) -> Any:
+    if device is not None:
+        torch.accelerator.set_device_index(device)
+    made = iter(loader)
+    _forget(made)
+    return made
 
-    def __init__(self, loader: Any) -> None:
-        self.is_done = threading.Event()
-        self._lock, self._is_wanted = threading.Lock(), True
-        self._made: Any = None
-        self._error: BaseException | None = None
-        # A thread has a current device of its own, which torch takes for pinned memory.
-        device = torch.accelerator.current_device_index() if _is_pinning(loader) else None
-        threading.Thread(target=self._run, args=(loader, device), name="shoal-start", daemon=True).start()
 
-    def result(self) -> Any:
-        """Return torch's iterator, or raise what its start raised."""
-        if self._error is not None:
-            raise self._error
-        return self._made
-
-    def abandon(self) -> None:
-        """End the workers, now or once they have started."""
-        with self._lock:
-            self._is_wanted, made, self._made = False, self._made, None
-        if made is not None:
-            made._shutdown_workers()  # noqa: SLF001
-
-    def _run(self, loader: Any, device: int | None) -> None:
-        made = None
-        try:
-            if device is not None:
-                torch.accelerator.set_device_index(device)
-            made = iter(loader)
-            _forget(made)
-            with self._lock:
-                if self._is_wanted:
-                    self._made, made = made, None
-        except BaseException as error:  # noqa: BLE001  # raised by `result`
-            self._error = error
-        finally:
-            self.is_done.set()
-            if made is not None:
-                made._shutdown_workers()  # noqa: SLF001
+def _end(made: Any) -> None:
+    made._shutdown_workers()  # noqa: SLF001
 
 
 @contextlib.contextmanager
@@ -100,7 +63,7 @@ def seen_ends(made: Any) -> Iterator[None]:
     Only in the main thread, where torch's handler raises; elsewhere torch looks for ended workers every five seconds.
     """
     workers = getattr(made, "_workers", ())
-    if threading.current_thread() is not threading.main_thread():
+    if not is_main_thread():
         _raise_if_ended(workers)
         yield
         return
@@ -135,7 +98,7 @@ def _forget(made: Any) -> None:
 @contextlib.contextmanager
 def _children_unseen() -> Iterator[None]:
     """Keep torch's handler of SIGCHLD from running; it is installed afterwards if it was not before."""
-    if threading.current_thread() is not threading.main_thread():
+    if not is_main_thread():
         yield
         return
     signal_handling._set_SIGCHLD_handler()  # noqa: SLF001
