@@ -1,0 +1,107 @@
+"""A worker that is killed is a `WorkerError`, wherever the main process is at that moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from shoal.errors import WorkerError
+from shoal.integrations.torch import worker_processes
+from shoal.processes.start_methods import wait_for_end
+from shoal.stream.dataset import Dataset
+from shoal.torch import DataLoader
+
+METHODS = ["fork", "forkserver"]
+
+
+def kill(workers: Any) -> None:
+    """Kill a worker, and let the system tell this process of it."""
+    os.kill(workers[0].pid, signal.SIGKILL)
+    wait_for_end(workers[:1], timeout_seconds=20)
+    time.sleep(0.05)  # a handler of SIGCHLD runs here
+
+
+def workers_of(iterator: Any) -> Any:
+    return iterator._source._workers._made._workers
+
+
+def loader_of(tars: Dataset, method: str, **options: Any) -> DataLoader:
+    return DataLoader(tars.with_ids().batch(5), num_workers=2, multiprocessing_context=method, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_kill_between_two_batches_is_raised_by_the_next(method: str, tars: Dataset) -> None:
+    iterator = iter(loader_of(tars, method))
+    next(iterator)
+    kill(workers_of(iterator))
+    with pytest.raises(WorkerError, match=r"worker 0 of 2 .* was ended by SIGKILL"):
+        for _ in iterator:
+            pass
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_kill_between_two_passes_is_raised_by_the_second(method: str, tars: Dataset) -> None:
+    loader = loader_of(tars, method, persistent_workers=True)
+    for _ in loader:
+        pass
+    assert loader._staying is not None
+    kill(loader._staying._made._workers)
+    with pytest.raises(WorkerError, match=r"worker 0 of 2 .* was ended by SIGKILL"):
+        list(loader)
+    loader.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("place", ["_reset", "_try_put_index", "_try_get_data", "_process_data", "add_counts"])
+def test_a_kill_anywhere_in_a_pass_is_a_worker_error(
+    place: str, method: str, tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[Any] = []
+
+    def killing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def first(self: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(self, _MultiProcessingDataLoaderIter) and not known:
+                known.append(self._workers)
+            if known and not killed:
+                killed.append(True)
+                kill(known[0])
+            return call(self, *arguments, **options)
+
+        return first
+
+    killed: list[bool] = []
+    if place == "add_counts":
+        monkeypatch.setattr(worker_processes, place, killing(worker_processes.add_counts))
+    else:
+        monkeypatch.setattr(
+            _MultiProcessingDataLoaderIter, place, killing(getattr(_MultiProcessingDataLoaderIter, place))
+        )
+    with pytest.raises(WorkerError, match=r"worker 0 of 2 .* was ended by SIGKILL"):
+        for _ in (iterator := iter(loader_of(tars, method))):
+            known = [workers_of(iterator)]
+    assert killed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", METHODS)
+def test_random_kills_are_worker_errors(method: str, tars: Dataset) -> None:
+    dice = random.Random(1)
+    for _ in range(200):
+        iterator = iter(loader_of(tars, method))
+        worker = dice.choice(workers_of(iterator))
+        timer = threading.Timer(dice.random() * 0.2, os.kill, (worker.pid, signal.SIGKILL))
+        timer.start()
+        with contextlib.suppress(WorkerError):
+            for _ in iterator:
+                time.sleep(dice.random() * 0.01)
+        timer.join()
+        iterator.close()
