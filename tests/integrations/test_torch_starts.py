@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -95,3 +97,34 @@ def test_workers_read_right_bytes_or_say_at_once_that_they_cannot(
         with place_of(kind, request) as place:
             check(dataset(kind, place, local), context, kind=kind, used=used)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("shoal-make")]
+
+
+SCRIPT = """
+import os, sys
+import shoal, shoal.torch
+if sys.argv[3:]:
+    os.unlink(sys.argv[3])
+ds = shoal.open(sys.argv[1], index=sys.argv[2]).with_ids().batch(5)
+loader = shoal.torch.DataLoader(ds, num_workers=2, multiprocessing_context={method!r})
+assert [i for batch in loader for i in batch["__id__"].tolist()] == list(range(90))
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_script_that_is_no_file_starts_workers(method: str, is_deleted: bool, local: Path, tmp_path: Path) -> None:
+    """One on standard input, or one that was deleted after its start, as by a scheduler."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT.format(method=method))
+    data, index = str(local / "data"), str(local / "fine.index")
+    arguments = [script, data, index, script] if is_deleted else ["-", data, index]
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        input=script.read_text(),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

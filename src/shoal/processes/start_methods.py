@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
-from collections.abc import Sequence
-from multiprocessing import connection
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import connection, process
+from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError
@@ -45,12 +48,32 @@ def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
     return multiprocessing.get_context(asked)
 
 
+@contextmanager
+def existing_main() -> Iterator[None]:
+    """Hide the path of the main module if there is no such file: processes that start meanwhile would run it.
+
+    The path of a script on standard input is "<stdin>", and a scheduler may delete the script of a job.
+    """
+    main: Any = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    # A module that was run by name (-m) is imported by its name.
+    if path is None or getattr(main, "__spec__", None) or Path(process.ORIGINAL_DIR or "", path).exists():  # type: ignore[attr-defined]
+        yield
+        return
+    main.__file__ = None
+    try:
+        yield
+    finally:
+        main.__file__ = path
+
+
 def begin_importing(context: Any) -> None:
     """Start the fork server, if this context has one, so that it imports beside what is done before workers start."""
     if context.get_start_method() == "forkserver":
         from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
 
-        forkserver.ensure_running()
+        with existing_main():
+            forkserver.ensure_running()
 
 
 def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:

@@ -20,6 +20,7 @@ from torch.utils.data._utils import signal_handling
 
 from shoal.processes.abandoned_calls import call_unless_stopped
 from shoal.processes.interrupts import is_main_thread
+from shoal.processes.start_methods import existing_main
 
 
 def start_workers(loader: Any, *, is_fork: bool, is_stopped: Callable[[], bool]) -> Any:
@@ -47,7 +48,8 @@ def start_workers(loader: Any, *, is_fork: bool, is_stopped: Callable[[], bool])
 def _started(loader: Any, device: int | None) -> Any:
     if device is not None:
         torch.accelerator.set_device_index(device)
-    made = iter(loader)
+    with existing_main():
+        made = iter(loader)
     _forget(made)
     return made
 
