@@ -105,3 +105,23 @@ def test_random_kills_are_worker_errors(method: str, tars: Dataset) -> None:
                 time.sleep(dice.random() * 0.01)
         timer.join()
         iterator.close()
+
+
+class Ending:
+    """A process whose pipe has closed, and of whose end the system does not know yet: as for a moment after a kill."""
+
+    def __init__(self) -> None:
+        self.sentinel, other = os.pipe()
+        os.close(other)
+        self.exitcode: int | None = None
+
+    def join(self, timeout: float) -> None:
+        assert timeout
+        self.exitcode = -signal.SIGKILL
+
+
+def test_the_end_of_a_process_is_known_once_it_was_waited_for() -> None:
+    ending = Ending()
+    wait_for_end([ending], timeout_seconds=5.0)
+    assert ending.exitcode == -signal.SIGKILL
+    os.close(ending.sentinel)

@@ -77,8 +77,11 @@ def begin_importing(context: Any) -> None:
 
 
 def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:
-    """Wait until one of these processes has ended, for at most ``timeout_seconds``."""
-    connection.wait([process.sentinel for process in processes], timeout=timeout_seconds)
+    """Wait until one of these processes has ended and its exit code is known, for at most ``timeout_seconds``."""
+    ended = connection.wait([each.sentinel for each in processes], timeout=timeout_seconds)
+    for each in processes:
+        if each.sentinel in ended:  # a pipe, which closes a moment before the system knows the exit code
+            each.join(timeout_seconds)
 
 
 def wait_for_feeders(queues: Sequence[Any], *, timeout_seconds: float) -> None:
