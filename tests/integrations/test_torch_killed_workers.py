@@ -91,6 +91,8 @@ def test_a_kill_anywhere_in_a_pass_is_a_worker_error(
     assert killed
 
 
+# After an error torch opens files to see whether it still can, and its own handler of SIGCHLD interrupts it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.soak
 @pytest.mark.parametrize("method", METHODS)
 def test_random_kills_are_worker_errors(method: str, tars: Dataset) -> None:

@@ -345,3 +345,34 @@ def test_no_wait_outlasts_requests_that_are_never_answered(seed: int, start: Cal
         assert [arrivals.wait(arrival) for arrival in made] == [content(request(number)) for number in range(60)]
     finally:
         over.set()
+
+
+@pytest.mark.parametrize("num_bad", [0, 20])
+def test_requests_wait_together_while_the_store_is_down(
+    num_bad: int, start: Callable[..., RequestPool], counters: Counters
+) -> None:
+    """One of them tries again, and the others wait for it; requests that fail for themselves hold nobody up."""
+    is_up, failures = threading.Event(), []
+    stats = RequestStats(counters)
+
+    def once(asked: Request) -> bytes:
+        if is_up.is_set() and asked.first_byte >= num_bad * 1000:
+            return content(asked)
+        failures.append(asked.first_byte)
+        msg = "connection refused"
+        raise StorageError(msg, transient=True)
+
+    def read(asked: Request) -> bytes:
+        rule = RetryRule(deadline_seconds=3.0 if asked.first_byte < num_bad * 1000 else 60.0)
+        return retried(lambda: once(asked), rule, what="read")
+
+    pool = start(read, most_at_a_time=64, deadline_seconds=None)
+    pool._queue._stats = stats
+    made = pool.ask([request(number) for number in range(200)])
+    threading.Timer(1.5, is_up.set).start()
+    assert [pool.wait(pending) for pending in made[num_bad:]] == [content(request(n)) for n in range(num_bad, 200)]
+    assert len([first_byte for first_byte in failures if first_byte >= num_bad * 1000]) < 60
+    assert counters.num_retries >= len(failures) - num_bad
+    for pending in made[:num_bad]:
+        with pytest.raises(StorageError, match="deadline"):
+            pool.wait(pending)

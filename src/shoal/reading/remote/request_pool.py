@@ -39,6 +39,7 @@ _LATE_AFTER_SECONDS = 0.05
 _LATE_AT_FIRST_SECONDS = 1.0
 _MOST_HEDGES = 3
 _MOST_THREADS = 2  # for each request that may be in flight: some pause, some wait for a response that may never come
+_OUTAGE_FAILURES = 3  # requests that failed since the last response: the store is down, and not one object bad
 _LIVELY_SECONDS = 10.0  # time after a response during which the store counts as up
 
 
@@ -177,6 +178,11 @@ class _Queue:
         self.waiting: deque[tuple[PendingRequest, bool]] = deque()  # with True for a hedged request
         # Requests in flight, neither late nor answered; and threads that run one, or pause before a retry.
         self.num_in_flight = self._num_busy = 0
+        # While the store is down, one thread retries, one new request begins after each of its pauses, and all other
+        # threads wait: for a response, or for the end of that thread's request.
+        self._failing: set[int] = set()  # threads whose requests failed since the last response
+        self._retrying: int | None = None
+        self._num_answers = self._num_admitted = 0
         self._is_stopped = False
         self._held_back = False
         self._answered_seconds = float("-inf")
@@ -281,6 +287,7 @@ class _Queue:
             self._hedge_bytes += pending.request.num_bytes
             return False
         self._num_busy += 1
+        self._num_admitted = 0
         self.num_in_flight += pending.result is None
         pending.num_in_flight += 1
         if not is_hedge:
@@ -316,6 +323,7 @@ class _Queue:
                     if is_hedge:
                         self._stats.hedge_won()
             self.num_in_flight += pending.num_slots
+            self._tell_waiting(is_up=not isinstance(result, Exception) and not is_served)
             # Bytes from files say nothing about the store: beside them, each of its responses would be late.
             if not isinstance(result, Exception) and not is_served:
                 self._answered_seconds = now
@@ -327,9 +335,24 @@ class _Queue:
     def _may_begin(self) -> bool:
         """Return True if the request at the head may start; those that pause or are late do not count as in flight."""
         has_thread = self._num_busy < _MOST_THREADS * self.concurrency.most
+        has_thread &= bool(not self._is_down or self._num_admitted)
         return bool(self.waiting) and (
             (has_thread and self.num_in_flight < self.concurrency.limit) or self.waiting[0][1]
         )
+
+    @property
+    def _is_down(self) -> bool:
+        return len(self._failing) >= _OUTAGE_FAILURES
+
+    def _tell_waiting(self, *, is_up: bool) -> None:
+        """Let threads that wait for the store retry: all after a response, one after the end of the one that retried."""
+        self._failing.discard(me := threading.get_ident())
+        if is_up:
+            self._num_answers += 1
+            self._failing.clear()
+        if is_up or self._retrying == me:
+            self._retrying = None
+        self._stopped.notify_all()
 
     def wake_threads(self, *, besides: int = 0) -> None:
         """Wake or start threads for requests that may start, not counting threads that are about to check anyway."""
@@ -351,11 +374,26 @@ class _Queue:
         self._work.notify(num_due)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait before a retry; return True to stop instead."""
+        """Wait before a retry, while the store is down also for its next response; return True to stop instead."""
+        me = threading.get_ident()
         with self.lock:
+            self._failing.add(me)
+            if self._retrying is None:
+                self._retrying = me
+            num_answers = self._num_answers
             self.num_in_flight -= 1
             self.wake_threads()
             self._stopped.wait_for(lambda: self._is_stopped, timeout=seconds)
+
+            def may_retry() -> bool:
+                if self._retrying is None:
+                    self._retrying = me
+                return self._is_stopped or not self._is_down or self._num_answers > num_answers or self._retrying == me
+
+            self._stopped.wait_for(may_retry)
+            if self._is_down:
+                self._num_admitted = 1
+                self.wake_threads()
             self.num_in_flight += 1
             return self._is_stopped
 
