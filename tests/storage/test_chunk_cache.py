@@ -337,7 +337,9 @@ def test_a_ledger_that_cannot_be_believed_is_made_anew(tmp_path: Path, what: str
 # ---- failing disks and directories
 
 
-def test_a_full_disk_is_a_read_without_the_cache(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_read_without_the_cache(
+    cache: ChunkCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
@@ -345,10 +347,16 @@ def test_a_full_disk_is_a_read_without_the_cache(cache: ChunkCache, monkeypatch:
     source = Source(cache)
     for _ in range(2):
         source.read("a")
-    assert cache.counts.num_bypasses == 2
+    assert cache.counts.num_bypasses == cache.num_failures == 2
     monkeypatch.undo()
     source.read("a")
     assert cache.counts.num_fills == 1
+    for _ in range(2):
+        cache.report_counts()
+    cache.close()
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "2 of 3 reads could not be kept" in record.getMessage()
+    assert "no space left" in record.getMessage()
 
 
 def test_a_write_that_fails_is_a_read_without_the_cache(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:

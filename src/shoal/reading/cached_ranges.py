@@ -157,6 +157,7 @@ def _own_counts(cache: ChunkCache) -> dict[str, int]:
         "num_cache_hits": counts.num_hits,
         "num_cache_fills": counts.num_fills,
         "num_cache_bypasses": counts.num_bypasses,
+        "num_cache_failures": cache.num_failures,
         "num_cache_damaged": counts.num_damaged,
         "num_spills": spills.num_fills,
         "spilled_bytes": spills.num_bytes,

@@ -54,6 +54,7 @@ _HELP = {
     "num_cache_hits": "Reads served by the chunk cache.",
     "num_cache_fills": "Reads whose bytes were added to the chunk cache.",
     "num_cache_bypasses": "Reads that bypassed the chunk cache.",
+    "num_cache_failures": "Chunks that could not be kept because the disk of the cache was full or failed.",
     "num_cache_damaged": "Damaged entries of the chunk cache.",
     "num_spills": "Chunks too large for the window that were decoded into the chunk cache.",
     "spilled_bytes": "Bytes of the files with these decoded chunks.",

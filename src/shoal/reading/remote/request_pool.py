@@ -345,7 +345,7 @@ class _Queue:
         return len(self._failing) >= _OUTAGE_FAILURES
 
     def _tell_waiting(self, *, is_up: bool) -> None:
-        """Let threads that wait for the store retry: all after a response, one after the end of the one that retried."""
+        """Let threads that wait for the store retry: all after a response, one after the end of the retrying one."""
         self._failing.discard(me := threading.get_ident())
         if is_up:
             self._num_answers += 1

@@ -213,6 +213,12 @@ class ChunkCache:
     def report_counts(self) -> None:
         """Add this process's new counts to the shared counts; deferred while another process holds them."""
         _report_now(self._files)
+        self._files.log_failures()
+
+    @property
+    def num_failures(self) -> int:
+        """Reads that this process could not keep, because the disk was full or failed; also among the bypasses."""
+        return self._files.num_failures
 
     def close(self) -> None:
         """Release the cache; its chunks stay, unless opened with ``keep=False`` and no other process has it open."""
@@ -329,6 +335,7 @@ def _leave(users: list[int], files: Claims, keep: bool, pid: int, dataset: str) 
         with contextlib.suppress(OSError):
             os.utime(f"datasets/{dataset}", dir_fd=files.folder)
         _report_now(files)
+        files.log_failures()
         if not keep and users:
             with contextlib.suppress(OSError):
                 _clear_if_last(users, files)

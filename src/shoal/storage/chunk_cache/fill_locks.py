@@ -68,6 +68,7 @@ class Claims:
         self.budget_bytes, self.expected_bytes = budget_bytes, 0
         self.is_disabled = False
         self.counts = CacheCounts()
+        self.num_failures, self._failure, self._logged_failures = 0, "", 0
         self.ledger = Ledger(folder, partial(count, folder))
         self.evictions = Evictions(folder)
         self._wait_seconds = wait_seconds
@@ -176,6 +177,7 @@ class Claims:
             has_room = self.evictions.make_room(book, needed, guard_bytes=guard)
             if not has_room and not (must_fit and self.evictions.make_room_of_oldest(book, needed)):
                 return False
+            failure = OSError()
             for _ in range(2):
                 try:
                     os.ftruncate(descriptor, size)
@@ -185,6 +187,7 @@ class Claims:
                     os.ftruncate(descriptor, min(had, size))
                     if error.errno not in DISK_FULL:
                         raise
+                    failure = error
                     # The disk is full before the budget is used up: make do with the space that we have.
                     wanted = book.used_bytes - charge_bytes(size)
                     while book.used_bytes > wanted and self.evictions.evict_next(book, guard_bytes=guard):
@@ -195,6 +198,7 @@ class Claims:
                     book.used_bytes += needed
                     return True
             book.used_bytes += charge_bytes(os.fstat(descriptor).st_size) - charge_bytes(had)
+            self._count_failure(failure)
         return False
 
     def give_back(self, descriptor: int, num_bytes: int) -> None:
@@ -267,6 +271,19 @@ class Claims:
             setattr(self._reported, one.name, now)
         self.budget_bytes = book.budget_bytes or self.budget_bytes
 
+    def _count_failure(self, error: OSError) -> None:
+        self.num_failures += 1
+        self._failure = error.strerror or str(error)
+
+    def log_failures(self) -> None:
+        """Log how many reads could not be kept because of the disk, if there are more than were logged before."""
+        if self.num_failures > self._logged_failures:
+            self._logged_failures = self.num_failures
+            num_reads = self.counts.num_fills + self.counts.num_bypasses
+            text = "%s: %d of %d reads could not be kept in the chunk cache (%s): free space there, or give cache= "
+            text += "another directory or a smaller budget"
+            _log.warning(text, self.path, self.num_failures, num_reads, self._failure)
+
     def handle_failure(self, error: OSError) -> None:
         """Handle a failure of the cache: reads go on without it; a cache that is gone for good is not tried again."""
         is_usable = False
@@ -275,7 +292,7 @@ class Claims:
             os.stat("filling", dir_fd=self.folder)
             is_usable = error.errno not in (errno.EROFS, errno.ESTALE, errno.ENOLCK)
         if is_usable:
-            _log.debug("%s: read without the cache (%s)", self.path, error)
+            self._count_failure(error)
         elif not self.is_disabled:
             self.is_disabled = True
             _log.warning("%s: the chunk cache cannot be used any more (%s); reading goes on without", self.path, error)
