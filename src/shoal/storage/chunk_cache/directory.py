@@ -143,6 +143,22 @@ def spare_memory_bytes() -> int:
     return max(0, min(spare, default=0))
 
 
+def most_memory_bytes() -> int:
+    """Return the memory of this machine, or the limit of the container or job if that is less; 0 if unknown."""
+    most = [int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemTotal:")]
+    for group in _lines("/proc/self/cgroup"):
+        _, controllers, path = group.rstrip("\n").split(":", 2)
+        is_first = "memory" in controllers.split(",")
+        if controllers and not is_first:
+            continue
+        root, name = ("/memory", "memory.limit_in_bytes") if is_first else ("", "memory.max")
+        parts = path.strip("/").split("/")
+        for depth in range(len(parts) + 1):  # a limit of any group above holds as well
+            with contextlib.suppress(ValueError, IndexError):  # "max" is no limit
+                most.append(int(_lines("/".join([f"/sys/fs/cgroup{root}", *parts[:depth], name]))[0]))
+    return min(most, default=0)
+
+
 def _lines(path: str) -> list[str]:
     """Return the lines of a file of the system; none if there is no such file."""
     try:

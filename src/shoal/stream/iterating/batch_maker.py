@@ -25,6 +25,7 @@ from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
 from shoal.reading.fetcher import Fetcher, most_in_run
 from shoal.reading.growing.resolved_segments import ResolvedSegments
+from shoal.reading.memory_warning import warn_of_memory
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_sequences import ResolvedSequences
@@ -76,6 +77,13 @@ class BatchMaker:
             reading = MixedReading(parts, documents, counters, options)
         else:
             reading = SourceReading(parts[0], documents, counters, options)
+        if not pipeline.worker:
+            warn_of_memory(
+                documents.parts,
+                world_size=pipeline.partition.world_size,
+                num_workers=pipeline.num_workers,
+                memory_limit_bytes=options.memory_limit_bytes,
+            )
         self._reading = reading
         self._decoders = _decoders(pipeline, opened.index, quarantine)
         context = BatchContext(opened, resolved, pipeline, counters, position, sums, quarantine, self._decoders, of_all)
