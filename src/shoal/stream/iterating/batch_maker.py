@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
@@ -28,6 +28,7 @@ from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.memory_warning import warn_of_memory
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters, Pins
 from shoal.stream.certificates.delivery_sums import DeliverySums, RecordHashes
@@ -77,13 +78,7 @@ class BatchMaker:
             reading = MixedReading(parts, documents, counters, options)
         else:
             reading = SourceReading(parts[0], documents, counters, options)
-        if not pipeline.worker:
-            warn_of_memory(
-                documents.parts,
-                world_size=pipeline.partition.world_size,
-                num_workers=pipeline.num_workers,
-                memory_limit_bytes=options.memory_limit_bytes,
-            )
+        _compare_memory(documents.parts, pipeline, options)
         self._reading = reading
         self._decoders = _decoders(pipeline, opened.index, quarantine)
         context = BatchContext(opened, resolved, pipeline, counters, position, sums, quarantine, self._decoders, of_all)
@@ -132,6 +127,13 @@ class BatchMaker:
             self._reading.close()
             if self._decoders is not None:
                 self._decoders.close()
+
+
+def _compare_memory(orders: Sequence[ResolvedOrder], pipeline: PipelineSpec, options: ReadingOptions) -> None:
+    """Warn of a window beyond the memory of this machine, once for all workers of a rank."""
+    if not pipeline.worker:
+        world_size, limit_bytes = pipeline.partition.world_size, options.memory_limit_bytes
+        warn_of_memory(orders, world_size=world_size, num_workers=pipeline.num_workers, memory_limit_bytes=limit_bytes)
 
 
 def context_of_all(
