@@ -80,7 +80,7 @@ def test_a_kill_anywhere_in_a_pass_is_a_worker_error(
 
     killed: list[bool] = []
     if place == "add_counts":
-        monkeypatch.setattr(worker_processes, place, killing(worker_processes.add_counts))
+        monkeypatch.setattr(worker_processes, place, killing(getattr(worker_processes, place)))
     else:
         monkeypatch.setattr(
             _MultiProcessingDataLoaderIter, place, killing(getattr(_MultiProcessingDataLoaderIter, place))
@@ -127,3 +127,13 @@ def test_the_end_of_a_process_is_known_once_it_was_waited_for() -> None:
     wait_for_end([ending], timeout_seconds=5.0)
     assert ending.exitcode == -signal.SIGKILL
     os.close(ending.sentinel)
+
+
+def leave(_: int) -> None:
+    os._exit(0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_worker_that_leaves_without_an_error_is_a_worker_error(method: str, tars: Dataset) -> None:
+    with pytest.raises(WorkerError, match="ended with exit code 0"):
+        next(iter(loader_of(tars, method, worker_init_fn=leave)))

@@ -113,6 +113,7 @@ class DataIterator:
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
+        self._is_stopped = False
         self._begin()
 
     def get_state(self) -> dict[str, Any]:
@@ -129,6 +130,7 @@ class DataIterator:
         """
         self._loader.dataset.load_state_dict(state)
         self.close()
+        self._is_stopped = False
         self._begin()
 
     def __iter__(self) -> Self:
@@ -147,9 +149,10 @@ class DataIterator:
     def stop(self) -> None:
         """Give no more batches; returns at once, and a ``next`` that waits for one ends within a moment.
 
-        Unlike `close`, it may be called in a signal handler. The state stays that after everything given.
+        Unlike `close`, it may be called in a signal handler, also between two epochs. The state stays that after
+        everything given.
         """
-        self._is_over = True
+        self._is_over = self._is_stopped = True
         self._iteration.stop()
 
     def close(self) -> None:
@@ -174,7 +177,7 @@ class DataIterator:
             if loader.prefetch and not self._is_over:
                 source = Prefetcher(Iteration(making, source), limit=loader.prefetch)
             self._iteration = Iteration(spec, source)
-        if self._is_over:
+        if self._is_over or self._is_stopped:  # perhaps by a signal handler, a moment ago
             self.close()
 
 

@@ -101,7 +101,7 @@ def sharing() -> Iterator[None]:
     except RuntimeError as error:
         for name, pid in _LEFT_FILE.findall(str(error)):
             if int(pid) == os.getpid():
-                import _posixshmem  # noqa: PLC0415  # where torch names such files, there is this
+                import _posixshmem  # type: ignore[import-not-found]  # noqa: PLC0415  # where torch names such files, there is this
 
                 with contextlib.suppress(FileNotFoundError):
                     _posixshmem.shm_unlink(name)
@@ -133,7 +133,7 @@ def named_refusals() -> Iterator[None]:
         raise
     except OSError as error:
         msg = f"workers could not be started: {error}"
-        raise WorkerError(msg, hint=_REFUSAL_HINTS.get(error.errno or 0)) from error
+        raise WorkerError(msg, hint=_REFUSAL_HINTS.get(error.errno or 0, "")) from error
 
 
 def _is_about_room(error: Exception) -> bool:

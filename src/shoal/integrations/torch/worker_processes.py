@@ -304,7 +304,7 @@ def _given(work: WorkerSpec, *others: Any) -> Snapshot:
 
 
 def _cause(exitcode: int) -> tuple[str, str]:
-    if exitcode > 0:
+    if exitcode >= 0:
         if exitcode == UNSENT_EXIT_CODE:
             hint = f"its own message is on stderr; often {SHARED_MEMORY_HINT}; or no more files can be open (ulimit -n)"
             return "could not send its batch", hint

@@ -79,9 +79,9 @@ def seen_ends(made: Any) -> Iterator[None]:
 
 
 def ended_workers(made: Any) -> list[tuple[int, Any]]:
-    """Return number and process of each worker that has ended with an error."""
+    """Return number and process of each worker that has ended: none does while batches are due."""
     workers = getattr(made, "_workers", ())
-    return [(number, worker) for number, worker in enumerate(workers) if worker.exitcode not in {None, 0}]
+    return [(number, worker) for number, worker in enumerate(workers) if worker.exitcode is not None]
 
 
 def _raise_if_ended(workers: Sequence[Any]) -> None:
