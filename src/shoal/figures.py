@@ -1,9 +1,15 @@
-"""Human-readable numbers: bytes, counts and durations."""
+"""Numbers as people read and write them: bytes, counts, durations and exact decimals."""
 
 from __future__ import annotations
 
 import math
+import re
+from fractions import Fraction
 
+MOST_DIGITS = 400
+"""Digits of an exact number, before or behind the point: enough for every float."""
+_EXPONENT = re.compile(r"[eE]([-+]?\d+)")
+_MOST_SHOWN = 80
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -72,3 +78,51 @@ def format_seconds(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}:{rest:02d} min"
     return f"{minutes // 60:,}:{minutes % 60:02d} h"
+
+
+def exact_number(value: object) -> Fraction:
+    """Return a number exactly as it is written: an integer, a float, a fraction, or a text of one.
+
+    The number is bounded before it is computed: ``1e999999999`` has eleven characters, and would take 400 MB. A
+    `Fraction` is returned as it is.
+
+    >>> exact_number(".1"), exact_number(0.1), exact_number("2/3")
+    (Fraction(1, 10), Fraction(1, 10), Fraction(2, 3))
+
+    Raises
+    ------
+    ValueError
+        The value is no number.
+    OverflowError
+        The number has more than `MOST_DIGITS` digits before or behind the point.
+    """
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool):
+        msg = "a truth value is no number"
+        raise ValueError(msg)  # noqa: TRY004  # as for every other value that is no number
+    is_long = isinstance(value, int) and value.bit_length() > MOST_DIGITS * math.log2(10)
+    text = "" if is_long else str(value).strip()
+    exponents = [part.lstrip("+-").lstrip("0") or "0" for part in _EXPONENT.findall(text)]
+    if is_long or len(text) > 2 * MOST_DIGITS or any(len(part) > 3 or int(part) > MOST_DIGITS for part in exponents):
+        msg = f"a number has at most {MOST_DIGITS} digits before or behind the point"
+        raise OverflowError(msg)
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        msg = "a fraction has another number than 0 below its bar"
+        raise ValueError(msg) from None
+
+
+def shown(value: object) -> str:
+    """Return a value for an error, in at most 80 characters, also if Python refuses to write all of its digits.
+
+    >>> shown("web"), shown("9" * 5000)[-28:], shown(10**5000)
+    ("'web'", '999... (5,002 characters)', 'a number of 16,610 bits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more than 4,300 digits, or a fraction of two
+        bits = value.bit_length() if isinstance(value, int) else 0
+        return f"a number of {bits:,} bits" if bits else "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"

@@ -49,7 +49,7 @@ def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys:
     assert code == 0
     assert (said["num_inputs"], said["num_samples"], said["num_skipped"]) == (95, 180, 0)
     assert said["classes"][2] == {"class": "zebra", "num_inputs": 5, "num_samples": 60}
-    assert "of the time goes into waiting" in said["shard_bytes_because"]
+    assert "of the time goes into waiting" in said["shard_limit_because"]
     assert said["peak_memory_bytes"] > 1 << 20
     code, again, noted = run(capsys, *words)
     assert code == 0
@@ -65,9 +65,13 @@ def test_a_directory_is_packed_and_what_was_done_is_said(tmp_path: Path, capsys:
 def test_sizes_by_rule_say_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_files(tmp_path / "in", classes={"a": 3})
     _, said, _ = run(capsys, tmp_path / "in", tmp_path / "out", "--readers", "8", "--format", "jsonl.zst", "--json")
-    assert said["shard_bytes"] == 1 << 20
-    assert said["shard_bytes_because"].startswith("1 MiB: ")
+    assert said["shard_limit_bytes"] == 1 << 20
+    assert said["shard_limit_because"].startswith("1 MiB: ")
     assert said["format"] == "jsonl.zst"
+    _, told, _ = run(capsys, tmp_path / "in", tmp_path / "other", "--format", "jsonl")
+    labels = {line.partition("  ")[0] for line in told.splitlines()}
+    assert "shard limit" in labels
+    assert "shard" not in labels  # the limit is no size of a shard: 255 MiB beside 1.2 MiB of data
 
 
 def test_skipped_inputs_are_counted_and_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,10 @@ from tests.stream.made import at, batches_of, check_batch, check_sample, flat, i
 from shoal.errors import ShardError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.reading import memory_division
+from shoal.reading.checks import salvage
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating import batches
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -204,6 +206,26 @@ def test_a_filter_that_keeps_nothing_is_an_error(tars: Dataset) -> None:
     with pytest.raises(UsageError, match=r"filter\(\) keeps none of the 197 samples"):
         next(iter(tars.shuffle("full").filter(lambda sample: False).batch(8)))
     assert not reading_threads()
+
+
+def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
+    tars: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    read = salvage.read_sample
+
+    def counted(opened: Any, sample_id: int) -> Any:
+        looked_at.append(sample_id)
+        return read(opened, sample_id)
+
+    monkeypatch.setattr(batches, "read_sample", counted)
+    ds = tars.shuffle("full", seed=6)
+    order = ds.ids().tolist()
+    for kept in (order[0], order[100], order[196]):
+        looked_at.clear()
+        got = batches_of(ds.filter(filtered({kept})).batch(1))
+        assert got == [[kept]] * 197
+        assert len(looked_at) < 3 * 197
 
 
 def test_an_interrupt_is_not_the_end_of_the_epoch(tars: Dataset) -> None:

@@ -12,11 +12,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.stream.made import open_finely, write_lines
-from tests.stream.mixed import FIRST, SIZES, WEIGHTS, check, check_batch, ids_in, is_odd, mixed, of_tar, sources_in
+from tests.stream.mixed import (
+    FIRST,
+    SIZES,
+    WEIGHTS,
+    check,
+    check_batch,
+    ids_in,
+    is_odd,
+    mixed,
+    of_lines,
+    of_tar,
+    sources_in,
+)
 
 import shoal
 from shoal.errors import NoSampleError, ShoalError, ShuffleWarning, StateError, UsageError
 from shoal.mixing import MixedDataset, PerBatch, PerRank
+from shoal.reading.resolved_order import ResolvedOrder
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -436,3 +449,27 @@ def test_memory_limits_are_shared(home: Path) -> None:
         assert [check(sample) for sample in mixed(home).reading(memory_limit=limit)] == expected
     with pytest.raises(UsageError, match=r"the source 'tar', which gets .* of memory_limit=5000: .*one in use"):
         next(iter(mixed(home).reading(memory_limit=5_000)))
+
+
+def test_a_source_of_one_sample_is_ordered_and_read_once_however_often_it_comes(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = shoal.open(write_lines(tmp_path / "one", [1]))
+    ds = shoal.mix(
+        {"lines": sources_in(home)["lines"], "one": one.map(of_lines)}, weights={"lines": 1, "one": 1}, ends="all"
+    )
+    ds = ds.shuffle(seed=2)
+    bound: list[int] = []
+    untouched = ResolvedOrder.untouched
+
+    def counted(self: ResolvedOrder, epoch: int) -> Any:
+        if self.index.num_samples == 1:
+            bound.append(epoch)
+        return untouched(self, epoch)
+
+    monkeypatch.setattr(ResolvedOrder, "untouched", counted)
+    parts = [ds.batch(4).partition(rank=rank, world_size=2) for rank in range(2)]
+    got = [list(part) for part in parts]
+    assert sum(list(batch["__source__"]).count("one") for part in got for batch in part) >= 80
+    assert set(bound) == {0}
+    assert max(part.stats()["num_reads"] for part in parts) < 30

@@ -125,8 +125,10 @@ class BlockEpoch:
         self.parameters = order.parameters
         chunks = order.chunks
         self.num_samples = line.num_samples
-        borders = np.arange(0, len(line.starts) - 1 + chunks, chunks)
-        self._starts = line.starts[np.minimum(borders, len(line.starts) - 1)]
+        num_chunks = len(line.starts) - 1
+        step = min(chunks, max(1, num_chunks))  # a block may be larger than the dataset, by any number
+        borders = np.arange(0, num_chunks + step, step)
+        self._starts = line.starts[np.minimum(borders, num_chunks)]
         self._keys = keys(epoch_key, np.arange(len(self._starts)))
         largest = int(np.diff(self._starts).max(initial=0))
         if largest >= 2**32:

@@ -41,12 +41,13 @@ from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
 from shoal.order.balanced_deals import balanced
 from shoal.order.position_subsets import WithoutGaps
-from shoal.order.protocol import AXIS_BITS, LANE_BITS, BoundOrder, Dealing, Weighing, innermost, lanes_of
+from shoal.order.protocol import AXIS_BITS, LANE_BITS, MOST_RANKS, BoundOrder, Dealing, Weighing, innermost, lanes_of
 from shoal.order.sequences.packed_order import Packing
 
 REMAINDERS = ("keep", "pad", "drop")
 
 _DEALT_AT_ONCE = 1 << 20  # positions
+_MOST_OF_BATCH, _MOST_REPEATS = 1 << 40, 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,10 @@ class Partition:
         if self.remainder not in REMAINDERS:
             msg = f"remainder must be one of {', '.join(map(repr, REMAINDERS))}; got {self.remainder!r}"
             raise UsageError(msg, hint=did_you_mean(self.remainder, REMAINDERS).rstrip())
-        if self.world_size < 1:
-            msg = f"world_size must be at least 1; got {self.world_size}"
-            raise UsageError(msg)
+        check_world_size(self.world_size)
+        if self.global_batch > _MOST_OF_BATCH:
+            msg = f"a global batch has at most 2**40 samples, over all ranks; got {self.global_batch:,}"
+            raise UsageError(msg, hint="remainder='keep' makes one batch of a smaller epoch")
         if self.global_batch < self.world_size:
             msg = f"a global batch of {self.global_batch} has no sample for each of {self.world_size} ranks"
             raise UsageError(msg, hint="a larger global batch, or fewer ranks")
@@ -243,7 +245,13 @@ class Partition:
         """Return the size of a last global batch of ``rest`` samples, repeats included."""
         if not self.batched or self.refills:
             return rest
-        return self.global_batch if self.remainder == "pad" else max(rest, self.world_size)
+        if self.remainder != "pad":
+            return max(rest, self.world_size)
+        if (repeats := self.global_batch - rest) > _MOST_REPEATS:
+            msg = f'remainder="pad" would fill the last global batch of {self.global_batch:,} with {repeats:,} repeats '
+            msg += f"for its {rest:,} samples; at most {_MOST_REPEATS:,} are made"
+            raise UsageError(msg, hint='a smaller batch, or remainder="keep"')
+        return self.global_batch
 
     def _cut(self, rank: int, size: int) -> tuple[int, int]:
         each, more = divmod(size, self.world_size)
@@ -272,8 +280,20 @@ def dealing_order(
     return order_by((batch, batch_bits), nodes, (lanes_of(order, chunks), LANE_BITS))
 
 
+def check_world_size(world_size: int) -> None:
+    """Raise `UsageError` unless a run can have so many ranks."""
+    if world_size < 1:
+        msg = f"world_size must be at least 1; got {world_size}"
+        raise UsageError(msg)
+    if world_size > MOST_RANKS:
+        given = f"{world_size:,}" if world_size.bit_length() <= 64 else f"a number of {world_size.bit_length()} bits"
+        msg = f"world_size must be from 1 to {MOST_RANKS:,}; got {given}"
+        raise UsageError(msg)
+
+
 def check_rank(rank: int, world_size: int) -> None:
-    """Raise `UsageError` unless ``0 <= rank < world_size``."""
+    """Raise `UsageError` unless ``0 <= rank < world_size``, and a run can have so many ranks."""
+    check_world_size(world_size)
     if not 0 <= rank < world_size:
         msg = f"rank must be from 0 to world_size - 1 = {world_size - 1}; got rank={rank}"
         raise UsageError(msg, hint="ranks count from 0")

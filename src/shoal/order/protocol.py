@@ -21,7 +21,9 @@ from shoal.order.seeds import draws, key
 
 LANE_BITS = 16
 AXIS_BITS = 24
-_MOST_STREAMS = 1 << 20  # of other libraries: less than 2^AXIS_BITS, and each is an object
+MOST_RANKS = 1 << 20
+"""Ranks of a run, and canonical nodes of an order: less than 2^AXIS_BITS, and each takes some memory."""
+_MOST_STREAMS = MOST_RANKS  # of other libraries
 
 Moved = Literal["chunks", "shards", "samples", "nothing"]
 """What an order moves as one: it decides what its chunks are, and how they are read."""
@@ -290,6 +292,19 @@ def as_whole(name: str, value: object) -> int:
     if not -(2**63) <= number < 2**63:
         msg = f"{name} must be an integer below 2**63; got one of {number.bit_length()} bits"
         raise UsageError(msg)
+    return number
+
+
+def as_within(name: str, value: object, least: int, most: int, *, hint: str = "") -> int:
+    """Convert an integer of Python or numpy to an int from ``least`` to ``most``, or raise an error.
+
+    >>> as_within("alike", 8, 1, 100)
+    8
+    """
+    number = as_whole(name, value)
+    if not least <= number <= most:
+        msg = f"{name} must be from {least:,} to {most:,}; got {number:,}"
+        raise UsageError(msg, hint=hint)
     return number
 
 

@@ -203,6 +203,12 @@ class ResolvedOrder(ResolvedEpochs):
         return self.index.num_samples if self.stored is None else len(self.stored)
 
     @property
+    def has_one_id(self) -> bool:
+        """True if every epoch has one sample, the same."""
+        has_own_length = isinstance(self.order, OwnLength)
+        return self.num_ordered == 1 and self.num_samples == 1 and self.sampling is None and not has_own_length
+
+    @property
     def seed(self) -> int:
         """Seed of the order."""
         return self.request.seed
@@ -309,6 +315,8 @@ class ResolvedOrder(ResolvedEpochs):
     @property
     def by_singles(self) -> bool:
         """True if every read serves only one sample, so that nothing is kept for another."""
+        if self.has_one_id:  # as a source of a mixture it comes often, in every round the same
+            return False
         return isinstance(self.units, RecordUnits) or int(self.chunks.num_samples.max(initial=0)) <= 1
 
     def moves(self, units: Units) -> bool:

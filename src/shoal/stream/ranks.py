@@ -176,9 +176,6 @@ def _in_environment(rank: str, size: str, environment: Mapping[str, str], launch
 
 
 def _checked(said: _Said) -> tuple[int, int]:
-    if said.world_size < 1:
-        msg = f"world_size must be at least 1; got {said.world_size}"
-        raise UsageError(msg)
     check_rank(said.rank, said.world_size)
     return said.rank, said.world_size
 

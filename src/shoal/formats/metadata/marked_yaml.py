@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.figures import exact_number, shown
 from shoal.hints import did_you_mean, pip_install
 
 _MOST_DEPTH = 64
@@ -91,22 +92,27 @@ class Marked:
 
     def number(self, what: str) -> Fraction:
         """Return an exact number: a decimal as it is written, or a fraction such as 1/3."""
-        found = None
         if isinstance(self.value, str) and not self.is_quoted:
             whole, _, part = self.value.partition("/")
             if all(_NUMBER.fullmatch(text) for text in ([whole, part] if part else [self.value])):
-                bottom = Fraction(part) if part else Fraction(1)
-                found = Fraction(whole) / bottom if bottom else None
-        if found is None:
-            msg = f"{what} is a number; here is {self._kind}"
-            raise self.error(msg, "a number such as 0.3, 1/3 or 1e6, without quotes")
-        return found
+                bottom = self._exact(what, part) if part else Fraction(1)
+                if bottom:
+                    return self._exact(what, whole) / bottom
+        msg = f"{what} is a number; here is {self._kind}"
+        raise self.error(msg, "a number such as 0.3, 1/3 or 1e6, without quotes")
+
+    def _exact(self, what: str, text: str) -> Fraction:
+        try:
+            return exact_number(text)
+        except OverflowError as error:
+            msg = f"{what} is too long: {error}; here is {shown(text)}"
+            raise self.error(msg) from None
 
     def whole(self, what: str) -> int:
         """Return an integer of at least 0, which may be written with an exponent."""
         number = self.number(what)
         if number.denominator != 1 or number < 0:
-            msg = f"{what} is a whole number of at least 0; here is {self.value}"
+            msg = f"{what} is a whole number of at least 0; here is {shown(self.value)}"
             raise self.error(msg)
         return int(number)
 
@@ -121,7 +127,8 @@ class Marked:
         if self.is_null or self.value.lower() in ("true", "false"):
             return None if self.is_null else self.value.lower() == "true"
         if _NUMBER.fullmatch(self.value):
-            return float(self.value) if set(self.value) & set(".eE") else int(self.value)
+            exact = self._exact("a number", self.value)
+            return float(self.value) if set(self.value) & set(".eE") else int(exact)
         return self.value
 
     @property

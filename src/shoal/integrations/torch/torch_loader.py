@@ -14,6 +14,7 @@ import torch
 from shoal.errors import UsageError
 from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinned_for
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
+from shoal.order.protocol import as_within
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.collate import collate
 from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
@@ -32,6 +33,7 @@ from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2
+_MOST_WORKERS, _MOST_AHEAD = 4096, 1 << 16
 _log = logging.getLogger("shoal")
 
 # Arguments of torch's loader that this one refuses, with their defaults, and what to use here.
@@ -123,9 +125,14 @@ class DataLoader:
             msg = f"shoal.torch.DataLoader takes a shoal dataset; got {type(given).__name__}"
             raise UsageError(msg, hint="shoal.open(...).batch(...); for other datasets use torch's own loader")
         least = 1 if num_workers else 0
-        if num_workers < 0 or timeout < 0 or (prefetch_factor is not None and prefetch_factor < least):
-            msg = f"num_workers={num_workers}, timeout={timeout}, prefetch_factor={prefetch_factor}: out of range"
-            raise UsageError(msg, hint="none may be negative; workers need prefetch_factor=1 or more")
+        num_workers = as_within("num_workers", num_workers, 0, _MOST_WORKERS)
+        if prefetch_factor is not None:
+            prefetch_factor = as_within("prefetch_factor", prefetch_factor, least, _MOST_AHEAD)
+        if num_threads is not None:
+            num_threads = as_within("num_threads", num_threads, 1, _MOST_WORKERS)
+        if timeout < 0:
+            msg = f"timeout={timeout} must not be negative"
+            raise UsageError(msg, hint="0 waits without a limit")
         self.dataset = dataset
         self.num_workers = num_workers
         self.collate_fn = collate_fn
@@ -133,7 +140,7 @@ class DataLoader:
         self.timeout = timeout
         self.prefetch_factor = _BATCHES_AHEAD if prefetch_factor is None else prefetch_factor
         self.persistent_workers = persistent_workers
-        if num_threads is not None and (num_threads < 1 or num_workers):
+        if num_threads is not None and num_workers:
             msg = f"num_threads={num_threads} with num_workers={num_workers}: threads decode only without workers"
             raise UsageError(msg, hint="num_workers=0 and num_threads=1 or more; or leave num_threads out")
         self.num_threads = num_threads

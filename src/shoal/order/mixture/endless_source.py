@@ -70,6 +70,8 @@ class RepeatedDataset:
         The bound order of a round; it should keep the last two.
     span
         Positions of a round that are worth making at once, as few are used at a time; None for those of the order.
+    has_one_id
+        True if every round has the same single sample: its order is then made once, not for each position.
     """
 
     def __init__(
@@ -81,9 +83,11 @@ class RepeatedDataset:
         num_chunks: int,
         reach: int = 0,
         span: int | None = None,
+        has_one_id: bool = False,
     ) -> None:
         self.num_samples, self.num_ids, self.num_chunks, self.reach = num_samples, num_ids, num_chunks, reach
         self._order_of, self._span = order_of, span
+        self._has_one_id = has_one_id
         self._narrowed: BoundOrder | None = None  # the last one: to ask what it is takes longer than to locate samples
 
     @property
@@ -103,6 +107,9 @@ class RepeatedDataset:
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of samples ``[start, stop)`` and the chunk of each."""
+        if self._has_one_id:
+            only_id, only_chunk = self.round(0).locate(0, 1)
+            return np.repeat(only_id, stop - start), np.repeat(only_chunk, stop - start)
         ids, chunks = np.empty(stop - start, dtype=np.int64), np.empty(stop - start, dtype=np.int64)
         at = start
         while at < stop:
@@ -117,6 +124,8 @@ class RepeatedDataset:
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the canonical node of each sample and the lane of its chunk as one fraction of 2^32."""
         rounds, offsets = np.divmod(numbers, self.num_samples)
+        if self._has_one_id and self.num_chunks == 1:  # of several chunks, the lane of one differs by round
+            rounds = np.zeros_like(rounds)
         found = np.empty(len(numbers), dtype=np.uint64)
         for number in distinct(rounds).tolist():
             mine, order = rounds == number, self.round(number)
@@ -125,6 +134,9 @@ class RepeatedDataset:
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
         """Yield those of the samples ``[start, stop)`` with this id, ascending."""
+        if self._has_one_id:
+            yield from range(start, stop) if int(self.round(0).ids(0, 1)[0]) == sample_id else ()
+            return
         for number in range(start // self.num_samples, -(-stop // self.num_samples)):
             begin = number * self.num_samples
             first, end = max(start - begin, 0), min(stop - begin, self.num_samples)

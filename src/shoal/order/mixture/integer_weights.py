@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.figures import exact_number, shown
 
 TOTAL = 1 << 40
 """Largest sum of the integer weights of a mixture."""
@@ -30,7 +31,7 @@ def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
     exact = {name: exact_weight(name, weight) for name, weight in weights.items()}
     total = sum(exact.values())
     if not total:
-        msg = f"a mixture needs a weight above zero; got {dict(weights)!r:.200}"
+        msg = f"a mixture needs a weight above zero; got {shown(dict(weights))}"
         raise UsageError(msg, hint='weights={"web": 0.7, "code": 0.3}')
     scale = math.lcm(*(weight.denominator for weight in exact.values()))
     whole = {name: int(weight * scale) for name, weight in exact.items()}
@@ -55,13 +56,14 @@ def _rounded(ideal: Mapping[str, Fraction]) -> dict[str, int]:
 def exact_weight(name: str, weight: Any) -> Fraction:
     """Return a weight as the decimal that it is written as; raise `UsageError` for what is no number from 0 on."""
     try:
-        if isinstance(weight, bool):
-            raise TypeError  # noqa: TRY301  # reported once, below
-        exact = weight if isinstance(weight, Fraction) else Fraction(str(weight))
-    except (TypeError, ValueError, ZeroDivisionError):
-        msg = f"the weight of {name!r} must be a number; got {weight!r:.80}"
+        exact = exact_number(weight)
+    except OverflowError as error:
+        msg = f"the weight of {name!r} is too long to be exact: {error}; got {shown(weight)}"
+        raise UsageError(msg, hint="weights are ratios: 0.7 and 0.3, or 7 and 3") from None
+    except ValueError:
+        msg = f"the weight of {name!r} must be a number; got {shown(weight)}"
         raise UsageError(msg) from None
     if exact < 0:
-        msg = f"the weight of {name!r} must not be negative; got {weight!r}"
+        msg = f"the weight of {name!r} must not be negative; got {shown(weight)}"
         raise UsageError(msg, hint="0 leaves a source out")
     return exact

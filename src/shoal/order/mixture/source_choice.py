@@ -167,9 +167,14 @@ class ConstantStage:
         blocks = range(first, self._block_of((end - 1 - self.start) // self._run) + 1, self._most_together)
         parts = [self._blocks(block, min(self._most_together, blocks.stop - block)) for block in blocks]
         units = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        skipped = self._border(first) * self._run
-        of_positions = units if self._run == 1 else np.repeat(units, self._run)
-        return of_positions[begin - self.start - skipped : end - self.start - skipped]
+        low, high = (begin - self.start) // self._run, (end - 1 - self.start) // self._run + 1
+        units = units[low - self._border(first) : high - self._border(first)]
+        if self._run == 1:
+            return units
+        times = np.full(len(units), self._run)  # of the first and the last run only the part that is wanted
+        times[0] -= begin - self.start - low * self._run
+        times[-1] -= high * self._run - (end - self.start)
+        return np.repeat(units, times)
 
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source, which is one of this stage; O(num_sources + block).

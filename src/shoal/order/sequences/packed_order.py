@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.permutation import permute
-from shoal.order.protocol import BoundOrder, Changing, as_ids, as_span, as_whole
+from shoal.order.protocol import BoundOrder, Changing, as_ids, as_span, as_within
 from shoal.order.seeds import key
 from shoal.order.sequences.best_fit import best_fit
 from shoal.order.sequences.concatenation import concatenated
@@ -39,6 +39,7 @@ TOO_LONG = ("cut", "drop", "refuse")
 """What becomes of a document of more tokens than a sequence has."""
 
 _KEPT_BLOCKS = 4
+_MOST_LENGTH, _MOST_BLOCK = 1 << 24, 1 << 62
 _TIME_BITS = 40
 MAX_SEQUENCES = 1 << 62
 """More than an epoch has."""
@@ -107,11 +108,8 @@ class Packing:
     separated: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("length", "block"):
-            value = as_whole(name, getattr(self, name))
-            if value < 1:
-                msg = f"pack_sequences({name}={value}) must be at least 1"
-                raise UsageError(msg)
+        for name, most in (("length", _MOST_LENGTH), ("block", _MOST_BLOCK)):
+            value = as_within(f"pack_sequences({name})", getattr(self, name), 1, most)
             object.__setattr__(self, name, value)
         if self.strategy not in STRATEGIES:
             msg = f"there is no strategy {self.strategy!r} of packing; there are {', '.join(map(repr, STRATEGIES))}"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute, unpermute
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
+from shoal.order.protocol import MOST_RANKS, Moved, as_ids, as_span, as_whole, check_chunk_samples, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed, key
 from shoal.order.window.canonical_nodes import CanonicalNodes
 from shoal.order.window.timeline_slabs import Timeline
@@ -70,6 +70,9 @@ class Window:
         object.__setattr__(self, "chunks", as_whole("chunks", self.chunks))
         if self.num_canonical_nodes is not None:
             nodes = as_whole("num_canonical_nodes", self.num_canonical_nodes)
+            if nodes > MOST_RANKS:
+                msg = f"an order has at most {MOST_RANKS:,} canonical nodes; got {nodes:,}"
+                raise UsageError(msg, hint="one for each rank is more than enough")
             object.__setattr__(self, "num_canonical_nodes", nodes)
         if self.chunks < 2:
             msg = f"a window needs at least 2 chunks; got chunks={self.chunks}"

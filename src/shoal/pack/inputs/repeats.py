@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.figures import exact_number, shown
 from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import check_seed, key
 
@@ -152,11 +153,11 @@ def parse_factor(text: str) -> tuple[str, Fraction]:
     """
     name, sign, times = text.rpartition("=")
     try:
-        factor = Fraction(times.strip())
-    except (ValueError, ZeroDivisionError):
+        factor = exact_number(times)
+    except (ValueError, OverflowError):
         factor = Fraction(0)
     if not sign or factor < 1:
-        msg = f"oversampling takes class=times, with times at least 1; got {text!r}"
+        msg = f"oversampling takes class=times, with times at least 1; got {shown(text)}"
         raise UsageError(msg, hint="for example zebra=3 or zebra=2.5")
     return name, factor
 

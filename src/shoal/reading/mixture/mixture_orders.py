@@ -28,12 +28,13 @@ class _Rounds(NamedTuple):
     num_chunks: int
     reach: int = 0
     span: int | None = None
+    has_one_id: bool = False
 
     def repeated(self, num_samples: int, epoch: int | None = None) -> RepeatedDataset:
         """Return the source, each round in the order of its own epoch or all in that of the same one."""
         order_of = self.order_of if epoch is None else (lambda _: self.order_of(epoch))
         sizes = {"num_ids": self.num_ids, "num_chunks": self.num_chunks, "reach": self.reach}
-        return RepeatedDataset(num_samples, order_of, span=self.span, **sizes)
+        return RepeatedDataset(num_samples, order_of, span=self.span, has_one_id=self.has_one_id, **sizes)
 
 
 def epoch_orders(request: MixRequest, parts: Iterator[ResolvedOrder]) -> Callable[[int], BoundOrder]:
@@ -88,4 +89,5 @@ def _rounds(request: MixRequest, source: SourceRequest, parts: Iterator[Resolved
     largest = request.largest_share(source.name)
     reach = part.order.parameters.get("chunks", 0)
     span = min(max(int(_SPANS * largest * _MOST_SPAN), _LEAST_SPAN), _MOST_SPAN)
-    return _Rounds(part.untouched, part.index.num_samples, part.num_order_chunks, reach, span)
+    has_one_id = part.has_one_id
+    return _Rounds(part.untouched, part.index.num_samples, part.num_order_chunks, reach, span, has_one_id)

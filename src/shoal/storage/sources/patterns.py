@@ -15,6 +15,7 @@ from shoal.errors import SourceError
 from shoal.storage.urls import without_secrets
 
 MAX_NAMES = 10_000_000
+_MOST_BRACES, _MOST_DIGITS, _MOST_SHOWN, _MANY = 100, 100, 200, 10**18
 
 _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
 
@@ -35,18 +36,56 @@ def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
     >>> list(expand_braces("{train-{08..10},val-0}.tar"))
     ['train-08.tar', 'train-09.tar', 'train-10.tar', 'val-0.tar']
     """
-    names = _expand(pattern)
-    yield from islice(names, MAX_NAMES if limit is None else limit)
-    if limit is None and next(names, None) is not None:
-        msg = f"{without_secrets(pattern)}: stands for more than {MAX_NAMES} names"
+    if pattern.count("{") > _MOST_BRACES:
+        msg = f"{_shown(pattern)}: has {pattern.count('{'):,} braces; at most {_MOST_BRACES} are expanded"
+        raise SourceError(msg, hint="name the directory, or give a list of shards")
+    if limit is None and (num_names := _num_names(pattern)) > MAX_NAMES:
+        told = f"{num_names:,}" if num_names < _MANY else f"more than {_MANY:,}"
+        msg = f"{_shown(pattern)}: stands for {told} names; at most {MAX_NAMES:,} are expanded"
         raise SourceError(msg, hint="a slip in a range? Name the directory, or fewer and larger shards")
+    yield from islice(_expand(pattern), limit)
+
+
+def _shown(pattern: str) -> str:
+    """Return a pattern for an error, without secrets, shortened."""
+    text = without_secrets(pattern)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"
+
+
+def _num_names(pattern: str) -> int:
+    """Count the names of `_expand` without making them."""
+    if (first := _first_brace(pattern)) is None:
+        return 1
+    parts, end = first
+    if len(parts) > 1:
+        members = sum(map(_num_names, parts))
+    else:
+        numbers = _range_of(parts[0])
+        members = _num_names(parts[0]) if numbers is None else _length(numbers)
+    return members * _num_names(pattern[end + 1 :])
+
+
+def _length(numbers: range) -> int:
+    """Return the length of a range of any size; ``len`` refuses those of more than 2**63."""
+    return max(0, (numbers.stop - numbers.start + numbers.step - (1 if numbers.step > 0 else -1)) // numbers.step)
 
 
 def _expand(pattern: str) -> Iterator[str]:
-    start = pattern.find("{")
-    if start < 0:
+    if (first := _first_brace(pattern)) is None:
         yield pattern
         return
+    parts, end = first
+    start = pattern.find("{")
+    for member in _members(parts):
+        for tail in _expand(pattern[end + 1 :]):
+            yield pattern[:start] + member + tail
+
+
+def _first_brace(pattern: str) -> tuple[list[str], int] | None:
+    """Return the parts of the first braces, and the place of the closing one; None if there are none."""
+    start = pattern.find("{")
+    if start < 0:
+        return None
     depth, commas = 0, [start]
     for end in range(start, len(pattern)):
         depth += {"{": 1, "}": -1}.get(pattern[end], 0)
@@ -55,25 +94,34 @@ def _expand(pattern: str) -> Iterator[str]:
         if depth == 0:
             break
     else:
-        msg = f"{without_secrets(pattern)}: the brace at character {start} is never closed"
+        msg = f"{_shown(pattern)}: the brace at character {start} is never closed"
         raise SourceError(msg, hint="write {000..123} or {a,b}, with both braces")
-    parts = [pattern[first + 1 : last] for first, last in zip(commas, [*commas[1:], end], strict=True)]
-    for member in _members(parts):
-        for tail in _expand(pattern[end + 1 :]):
-            yield pattern[:start] + member + tail
+    return [pattern[first + 1 : last] for first, last in zip(commas, [*commas[1:], end], strict=True)], end
+
+
+def _range_of(text: str) -> range | None:
+    """Return the numbers, or code points of letters, of a range such as ``0..9``; None if the text is none."""
+    match = _RANGE.fullmatch(text)
+    if not match or match[1].isalpha() != match[2].isalpha():
+        return None
+    first, last, step = match[1], match[2], match[3] or "1"
+    if max(map(len, (first, last, step))) > _MOST_DIGITS:
+        msg = f"{{{_shown(text)}}}: a number of a range has at most {_MOST_DIGITS} digits"
+        raise SourceError(msg, hint="a slip in a range?")
+    begin, end = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
+    each = abs(int(step)) or 1
+    return range(begin, end + 1, each) if begin <= end else range(begin, end - 1, -each)
 
 
 def _members(parts: Sequence[str]) -> Iterator[str]:
-    match = _RANGE.fullmatch(parts[0])
     if len(parts) > 1:
         for part in parts:
             yield from _expand(part)
-    elif match and match[1].isalpha() == match[2].isalpha():
-        first, last, step = match[1], match[2], abs(int(match[3] or 1)) or 1
+    elif (numbers := _range_of(parts[0])) is not None:
+        first, last = parts[0].split("..")[:2]
         is_padded = any(re.match(r"-?0\d", text) for text in (first, last))
         width = max(len(first), len(last)) if is_padded else 0
-        begin, end = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
-        for number in range(begin, end + 1, step) if begin <= end else range(begin, end - 1, -step):
+        for number in numbers:
             yield chr(number) if first.isalpha() else f"{number:0{width}d}"
     else:
         for member in _expand(parts[0]):

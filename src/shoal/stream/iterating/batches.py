@@ -219,7 +219,7 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
 def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of samples."""
     made, position, collated, deliver = source.made, source.position, source.pipeline.collator, source.deliverer
-    together = source.made_together
+    together, nearest = source.made_together, _NearestKept(source)
     for span in spans:
         stored = source.samples(span)
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
@@ -233,7 +233,7 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                 raise StoppedError(msg)
             if together is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
-                samples, repeated = _kept(samples, repeated, source)
+                samples, repeated = _kept(samples, repeated, nearest)
             batch = deliver(collated(samples), repeated)
             source.counters.num_filtered += num_filtered
             position.num_yielded = step + 1  # only now: a batch that failed was not yielded
@@ -278,16 +278,16 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
             yield delivered
 
 
-def _kept(samples: list[Any], repeated: list[bool], source: BatchContext) -> tuple[list[Any], list[bool]]:
+def _kept(samples: list[Any], repeated: list[bool], nearest: _NearestKept) -> tuple[list[Any], list[bool]]:
     """Return the samples of a batch that are kept, and marks of repeats: a sample from before it if none is."""
-    pairs = []
+    pairs, source = [], nearest.source
     for number, (sample, again) in enumerate(zip(samples, repeated, strict=True)):
         if sample is DROPPED or sample is SKIPPED:
             source.sums.dropped(source.position.num_yielded, number)
         else:
             pairs.append((sample, again))
     if not pairs:
-        pairs = [(_nearest_kept(source), True)]
+        pairs = [(nearest.before_batch(), True)]
     return [sample for sample, _ in pairs], [again for _, again in pairs]
 
 
@@ -322,41 +322,61 @@ def _delivered(
     return batch
 
 
-def _nearest_kept(source: BatchContext) -> Any:
-    """Return the nearest sample before a batch, cyclically, that is kept: a rank gets it instead of nothing.
+class _NearestKept:
+    """The nearest sample before a batch, cyclically, that is kept: a rank gets it instead of nothing.
 
-    Found from the order alone, so that a resumed run finds the same one.
+    It is found from the order alone, so that a resumed run finds the same one. Each position is looked at once, however
+    many batches need a repeat: behind the sample that an earlier batch found, all were dropped.
     """
-    position, num_looked_at = source.position, 0
-    for context, sample_id in _before(source):
-        sample = _alone(context, sample_id)
-        if sample is not DROPPED and sample is not SKIPPED:
-            return sample
-        num_looked_at += 1
-        source.check_dropped(num_looked_at, position.num_yielded)
-    if source.quarantine is None:
-        msg = f"filter() keeps none of the {num_looked_at} samples of the epoch"
-        raise UsageError(msg, hint="try the function on ds[0]")
-    msg = f"all {num_looked_at} samples of the epoch are damaged, or dropped by filter()"
-    raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
+
+    def __init__(self, source: BatchContext) -> None:
+        self.source = source
+        self._begin, self._found = 0, list[tuple[BatchContext, int]]()  # what was found before the position `_begin`
+
+    def before_batch(self) -> Any:
+        """Return the sample for the batch that is made now."""
+        source, num_looked_at = self.source, 0
+        begin = source.position.start + source.position.num_yielded * source.position.partition.global_batch
+        for context, sample_id in self._candidates(begin):
+            sample = _alone(context, sample_id)
+            if sample is not DROPPED and sample is not SKIPPED:
+                self._begin, self._found = begin, [(context, sample_id)]
+                return sample
+            num_looked_at += 1
+            source.check_dropped(num_looked_at, source.position.num_yielded)
+        if source.quarantine is None:
+            msg = f"filter() keeps none of the {num_looked_at} samples of the epoch"
+            raise UsageError(msg, hint="try the function on ds[0]")
+        msg = f"all {num_looked_at} samples of the epoch are damaged, or dropped by filter()"
+        raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
+
+    def _candidates(self, begin: int) -> Iterator[tuple[BatchContext, int]]:
+        """Yield the samples to look at: those since the last batch, then the one found for that, then all others."""
+        if self._found:
+            yield from _between(self.source, self._begin, begin)
+            yield from self._found
+            begin = self._begin  # the sample found is dropped now: the filter does not depend on the sample alone
+        yield from _before(self.source, begin)
 
 
-def _before(source: BatchContext) -> Iterator[tuple[BatchContext, int]]:
-    """Yield the ids of all samples, backwards from a batch and cyclically, and how each is read.
+def _between(source: BatchContext, first: int, stop: int) -> Iterator[tuple[BatchContext, int]]:
+    """Yield the ids at the positions ``[first, stop)``, backwards, and how each is read."""
+    order = source.resolved.epoch(source.position.epoch)
+    for position in range(stop - 1, first - 1, -1):
+        yield source, int(order.ids(position, position + 1)[0])
+
+
+def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, int]]:
+    """Yield the ids of all samples, backwards from a position and cyclically, and how each is read.
 
     Before the first sample of an epoch comes its last one: while it grows, that waits for all of it.
     """
-    position = source.position
-    order, num_samples = source.resolved.epoch(position.epoch), position.num_samples
-    begin = position.start + position.num_yielded * position.partition.global_batch
-    for before in range(begin - 1, -1, -1):
-        yield source, int(order.ids(before, before + 1)[0])
+    position, num_samples = source.position, source.position.num_samples
+    yield from _between(source, 0, begin)
     if position.grows and source.of_all is not None:
         source = source.of_all(source)
-        order = source.resolved.epoch(position.epoch)
         num_samples = source.resolved.num_samples_of(position.epoch)
-    for before in range(num_samples - 1, begin - 1, -1):
-        yield source, int(order.ids(before, before + 1)[0])
+    yield from _between(source, begin, num_samples)
 
 
 def _alone(source: BatchContext, sample_id: int) -> Any:
