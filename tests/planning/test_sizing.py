@@ -17,14 +17,14 @@ def test_the_textbook_question() -> None:
 
 
 def test_windows_have_a_quarter_more_chunks_than_a_batch_has_samples() -> None:
-    sizing = recommend(Cluster(num_nodes=2, global_batch=1024), dataset_bytes=1e12)
+    sizing = recommend(Cluster(num_nodes=2, global_batch=1024, memory_bytes=6.8 * 2**30), dataset_bytes=1e12)
     assert (sizing.chunks, sizing.num_canonical_nodes) == (1280, 64)
-    assert sizing.window_bytes <= 0.75 * 2 * 8 * 2**30
-    assert sizing.chunk_bytes * 2 * sizing.chunks > 0.75 * 2 * 8 * 2**30 or sizing.chunk_bytes == 8 << 20
+    assert sizing.window_bytes <= 0.75 * 2 * 6.8 * 2**30
+    assert sizing.chunk_bytes * 2 * sizing.chunks > 0.75 * 2 * 6.8 * 2**30 or sizing.chunk_bytes == 8 << 20
 
 
 def test_little_memory_means_small_chunks_and_then_few() -> None:
-    sizing = recommend(Cluster(global_batch=4096, memory_bytes=2 * 2**30), dataset_bytes=1e11)
+    sizing = recommend(Cluster(global_batch=4096, memory_bytes=1.72 * 2**30), dataset_bytes=1e11)
     assert (sizing.chunk_bytes, sizing.chunks) == (256 << 10, 5120)
     sizing = recommend(Cluster(global_batch=4096, memory_bytes=2**28), dataset_bytes=1e9)
     assert (sizing.chunk_bytes, sizing.chunks) == (256 << 10, 766)  # 768 chunks, and a table of 3815

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from shoal.planning.rank_memory import BYTES_OF_A_CHUNK
+from shoal.reading.schedule.memory_ledger import ahead_limit_bytes
 
 _CHUNK_BYTES = tuple(1 << power for power in (23, 22, 21, 20, 19, 18))  # 8 MiB to 256 KiB
 _WINDOW_SHARE = 0.75  # of the memory; the rest is for read-ahead
@@ -102,11 +103,14 @@ def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int 
     """Choose the largest chunks with which a window in memory mixes global batches as well as a perfect shuffle.
 
     A window of 1.25 times as many chunks as a global batch has samples does so for any data, and with at least 8 chunks
-    per rank few chunks are read by two. If memory is too small for that, the window has as many chunks as fit beside
-    the table of all chunks that each rank has.
+    per rank few chunks are read by two. Memory that is left makes the window larger: then several batches together are
+    as well mixed, too. If memory is too small, the window has as many chunks as fit beside the table of all chunks that
+    each rank has.
 
     >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, global_batch=2048), dataset_bytes=1e13)
     Sizing(chunk_bytes=8388608, chunks=2560, num_canonical_nodes=64)
+    >>> recommend(Cluster(num_nodes=4, ranks_per_node=8, memory_bytes=64 * 2**30), dataset_bytes=1e13).chunks
+    23700
     """
     wanted = max(math.ceil(_CHUNKS_OF_A_SAMPLE * cluster.global_batch), _LEAST_CHUNKS_OF_A_RANK * cluster.world_size)
     sizes = [size for size in _CHUNK_BYTES if size >= least_chunk_bytes] or [least_chunk_bytes]
@@ -116,9 +120,15 @@ def recommend(cluster: Cluster, *, dataset_bytes: float, least_chunk_bytes: int 
         tables = cluster.world_size * dataset_bytes / chunk_bytes * BYTES_OF_A_CHUNK
         return int((cluster.num_nodes * cluster.memory_bytes * _WINDOW_SHARE - tables) / chunk_bytes)
 
+    def roomy(chunk_bytes: int) -> int:
+        """Return the number of chunks that fit beside the read-ahead of each rank, too."""
+        window_bytes = chunk_bytes * possible(chunk_bytes)
+        ahead = ahead_limit_bytes(window_bytes, chunk_bytes, is_remote=cluster.is_remote)
+        return possible(chunk_bytes) - math.ceil(cluster.world_size * ahead / chunk_bytes)
+
     fitting = [size for size in sizes if possible(size) >= wanted]
     chunk_bytes = fitting[0] if fitting else max(sizes, key=possible)
-    chunks = max(2, wanted if fitting else possible(chunk_bytes))
+    chunks = max(2, wanted, roomy(chunk_bytes)) if fitting else max(2, possible(chunk_bytes))
     chunks = min(chunks, max(2, math.ceil(dataset_bytes / chunk_bytes)))
     return Sizing(chunk_bytes, chunks, _canonical_nodes(chunks, cluster.world_size))
 

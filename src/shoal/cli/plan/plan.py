@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import replace
 from typing import Any
 
 from shoal.cli import output
@@ -13,17 +11,15 @@ from shoal.cli.options.argument_types import count
 from shoal.cli.options.sequence_options import add_sequence_arguments
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments
-from shoal.cli.plan.planned import Planned, what_if
+from shoal.cli.plan.asked_plan import asked_plan
+from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import cache_advice, cache_facts, least_cache_bytes
-from shoal.cli.plan.planned_data import planned_data
 from shoal.cli.plan.planned_growing import add_growing_arguments, show_growing
-from shoal.cli.plan.planned_sequences import planned_sequences, show_sequences, told
-from shoal.errors import UsageError
+from shoal.cli.plan.planned_sequences import show_sequences, told
+from shoal.cli.plan.what_if import what_if
 from shoal.figures import counted
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.planning.sizing import Cluster
 from shoal.reports.plan_page import plan_page, plan_picture
-from shoal.storage.chunk_cache.chunk_cache import LEAST_BUDGET_BYTES
 from shoal.storage.sources.source import printed
 
 _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
@@ -71,22 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Show what is recommended, or what the given order means."""
     if arguments.picture is not None:
         check_picture(arguments.picture)
-    cluster = _cluster(arguments)
-    data = planned_data(arguments, cluster)
-    num_together, sequences = cluster.global_batch, planned_sequences(arguments, data.resolved)
-    if sequences:
-        documents = num_together * sequences["best_fit"]["documents_per_sequence"]
-        cluster = replace(cluster, global_batch=max(cluster.world_size, round(documents)))
-    if data.num_samples <= cluster.global_batch:
-        msg = f"{data.num_samples:,} samples are no more than a global batch of {cluster.global_batch:,}"
-        if sequences:
-            msg += f", the documents in {num_together:,} sequences"
-        raise UsageError(msg, hint="a smaller --global-batch")
-    plan = Planned.of(data, cluster, rho=arguments.rho)
-    if data.listed is not None:
-        order, chunk_bytes = data.order, data.mean_chunk_bytes
-        growing = data.listed.quality(order, chunk_bytes, cluster.global_batch, arguments)
-        plan = replace(plan, growing=growing)
+    asked = asked_plan(arguments)
+    plan, sequences = asked.plan, asked.sequences
+    cluster, data, num_together = plan.cluster, plan.data, arguments.global_batch
     record = plan.record()
     if sequences:
         record["sequences"] = sequences
@@ -111,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         if sequences:
             heading = f"Sequences of {arguments.pack_sequences:,} tokens"
             groups[heading] = {name: told(facts, num_together) for name, facts in sequences.items()}
-        page = plan_page(plan.figures(), groups, what_if(plan), call=call, notes=_notes(plan), made_by=made_by, **head)
+        table = what_if(arguments, plan)
+        page = plan_page(plan.figures(), groups, table, call=call, notes=_notes(plan), made_by=made_by, **head)
         write_page(arguments.html, page)
     if arguments.json:
         output.emit(record, as_json=True)
@@ -122,41 +106,6 @@ def run(arguments: argparse.Namespace) -> int:
         if plan.growing is not None:
             show_growing(plan.growing)
     return 0
-
-
-def _cluster(arguments: argparse.Namespace) -> Cluster:
-    for name in ("latency", "step_seconds", "get_price", "gigabyte_price"):
-        value = getattr(arguments, name)
-        if value is not None and not (math.isfinite(value) and value >= 0.0 and (value or name != "step_seconds")):
-            msg = f"--{name.replace('_', '-')} must not be negative, and a step takes some time; got {value}"
-            raise UsageError(msg)
-    if arguments.global_batch < arguments.nodes * arguments.ranks_per_node:
-        msg = f"a global batch of {arguments.global_batch} has no sample for each of "
-        msg += f"{arguments.nodes * arguments.ranks_per_node} ranks"
-        raise UsageError(msg, hint="--global-batch counts over all ranks")
-    return Cluster(
-        num_nodes=arguments.nodes,
-        ranks_per_node=arguments.ranks_per_node,
-        global_batch=arguments.global_batch,
-        memory_bytes=parse_bytes(arguments.memory, "--memory"),
-        cache_bytes=_cache_bytes(arguments.cache),
-        latency_seconds=arguments.latency,
-        connection_bytes_per_second=parse_bytes(arguments.connection_bandwidth, "--connection-bandwidth"),
-        node_bytes_per_second=parse_bytes(arguments.node_bandwidth, "--node-bandwidth"),
-        step_seconds=arguments.step_seconds,
-        request_price=arguments.get_price / 1000,
-        byte_price=arguments.gigabyte_price / 1e9,
-    )
-
-
-def _cache_bytes(text: str) -> int | None:
-    if text == "none":
-        return None
-    cache_bytes = parse_bytes(text, "--cache")
-    if cache_bytes < LEAST_BUDGET_BYTES:
-        msg = f"asked for a chunk cache of {cache_bytes} bytes; the least is {LEAST_BUDGET_BYTES}"
-        raise UsageError(msg, hint="--cache 200GiB, or --cache none")
-    return cache_bytes
 
 
 def _show(record: dict[str, Any], cluster: Cluster, warnings: list[str]) -> None:
@@ -284,8 +233,9 @@ def _notes(plan: Planned) -> list[str]:
     mixing = f"VR is predicted for a correlation of {plan.rho:g} inside chunks; 1 is data of which every chunk holds "
     mixing += "samples of one kind. shoal audit and ds.quality() measure yours."
     times = "Times follow from latency and bandwidth as given. Memory is what a rank takes beyond the interpreter, its "
-    times += "modules and the index; what becomes of samples after that is yours to add. The rows of the table are "
-    times += "simulated more coarsely, on even chunks."
+    times += "modules and the index; what becomes of samples after that is yours to add. Each row of the table is "
+    times += "what the plan says with the options in its last column. A chunk of more than 8 MiB is requested in parts "
+    times += "of 4 MiB, on several connections: then larger chunks make no fewer requests."
     cache = "Chunk caches are replayed by their own rules: what they leave over is exact where they hold all that a "
     cache += "node reads, else within 15 %. Ranks are taken to keep in step. On a disk they take no memory."
     return [first, mixing, times, *([] if plan.cached is None else [cache])]

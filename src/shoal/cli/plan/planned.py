@@ -1,17 +1,15 @@
-"""A plan: the simulated reads of a cluster, the requests, memory and traffic that follow, and a what-if table."""
+"""A plan: the simulated reads of a cluster, and the requests, memory and traffic that follow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cli.output import format_value
-from shoal.cli.plan.planned_cache import PlannedCache, least_cache_bytes
+from shoal.cli.plan.planned_cache import PlannedCache
 from shoal.cli.plan.planned_data import PlannedData
 from shoal.cli.plan.planned_growing import growing_facts
 from shoal.order.partition import Partition
@@ -33,7 +31,6 @@ from shoal.reading.schedule.read_requests import RequestSizes, request_sizes
 from shoal.reading.schedule.units import ChunkUnits
 from shoal.reports.plan_page import PlanFigures
 
-_FEW_POSITIONS = 1 << 19  # positions simulated for each row of a table
 _MOST_SIZES = 12
 
 
@@ -58,7 +55,7 @@ class Planned:
     growing: GrowingQuality | None = None
 
     @staticmethod
-    def of(data: PlannedData, cluster: Cluster, *, rho: float, most_positions: int | None = None) -> Planned:
+    def of(data: PlannedData, cluster: Cluster, *, rho: float) -> Planned:
         """Simulate the reads of an epoch, and compute their cost."""
         simulate = partial(
             simulate_reads,
@@ -67,7 +64,6 @@ class Planned:
             data.chunk_bytes,
             Partition(cluster.global_batch, cluster.world_size),
             ranks_per_node=cluster.ranks_per_node,
-            **({} if most_positions is None else {"most_positions": most_positions}),
         )
         reads = simulate()
         scale, per_read = data.num_chunks / len(data.chunk_samples), _requests_for_each_read(reads, data, cluster)
@@ -115,7 +111,7 @@ class Planned:
             "world_size": cluster.world_size,
             "chunk_bytes": data.mean_chunk_bytes,
             "window_chunks": data.order.chunks,
-            "window_bytes": data.order.chunks * data.mean_chunk_bytes,
+            "window_bytes": min(data.order.chunks * data.mean_chunk_bytes, float(data.stored_bytes)),
             "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
             "call": data.call,
             "refused": data.refusal or ("" if self.cached is None else self.cached.refusal),
@@ -280,63 +276,3 @@ def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
         received[part] = min(due, limit)
         left = due - received[part]
     return received
-
-
-def what_if(plan: Planned) -> list[list[str]]:
-    """Return the plan with one thing changed at a time, as a table with its heads."""
-    rows = [("this plan", plan.record())]
-    for name, data, cluster in _changes(plan.data, plan.cluster):
-        if data is not None and cluster.world_size <= cluster.global_batch < data.num_samples // 2:
-            changed = Planned.of(data, cluster, rho=plan.rho, most_positions=_FEW_POSITIONS)
-            rows.append((name, changed.record()))
-    columns: Mapping[str, tuple[str, Any]] = {
-        "Window": ("window_bytes", None),
-        "Chunk": ("chunk_bytes", None),
-        "VR": ("vr", lambda found: f"{next(iter(found.values())):.2f}"),
-        "Memory of a node": ("node_memory_bytes", None),
-        "Requests of a node": ("node_requests_per_second", None),
-        "Traffic of a node": ("node_traffic_bytes_per_second", None),
-        "Reads of a chunk": ("amplification", lambda found: f"{found:.2f}"),
-        "First batch": ("first_batch_seconds", None),
-        "Epoch": ("epoch_seconds", None),
-        "Waiting": ("waiting_share", lambda found: f"{found:.1%}"),
-    }
-    if plan.cached is not None:
-        columns = {**columns, "Read in a second epoch": ("node_epochs", _second_epoch)}
-    if plan.costs.epoch_price:
-        columns = {**columns, "Price": ("epoch_price", lambda found: f"{found:,.4g}")}
-    texts = [
-        [name, *(said(record.get(key)) if said else format_value(key, record[key]) for key, said in columns.values())]
-        for name, record in rows
-    ]
-    return [["Change", *columns], *texts]
-
-
-def _changes(data: PlannedData, cluster: Cluster) -> list[tuple[str, PlannedData | None, Cluster]]:
-    changed = [
-        ("half the window", data.with_chunks(window=0.5), cluster),
-        ("twice the window", data.with_chunks(window=2.0), cluster),
-        ("half the chunk", data.with_chunks(chunk=0.5), cluster),
-        ("twice the chunk", data.with_chunks(chunk=2.0), cluster),
-        ("half the global batch", data, replace(cluster, global_batch=cluster.global_batch // 2)),
-        ("twice the global batch", data, replace(cluster, global_batch=2 * cluster.global_batch)),
-        ("twice the nodes", data, replace(cluster, num_nodes=2 * cluster.num_nodes)),
-    ]
-    if cluster.num_nodes > 1:
-        changed.append(("half the nodes", data, replace(cluster, num_nodes=cluster.num_nodes // 2)))
-    if cluster.cache_bytes is not None:
-        changed.append(("half the cache", data, replace(cluster, cache_bytes=cluster.cache_bytes // 2)))
-        changed.append(("twice the cache", data, replace(cluster, cache_bytes=2 * cluster.cache_bytes)))
-        changed.append(("no cache", data, replace(cluster, cache_bytes=None)))
-    elif cluster.ranks_per_node > 1:
-        cache_bytes = 2 * least_cache_bytes(data, cluster)
-        changed.append(("a cache in each node", data, replace(cluster, cache_bytes=cache_bytes)))
-    return changed
-
-
-def _second_epoch(node_epochs: Sequence[Mapping[str, float]] | None) -> str:
-    """Return the bytes of a second epoch against those of the first."""
-    if node_epochs is None:
-        return "100%"
-    first, second = node_epochs
-    return f"{second['read_bytes'] / first['read_bytes']:.0%}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import SpillingFormat
 from shoal.index.cutting import ChunkTable
 from shoal.index.table import own_bytes
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
@@ -34,8 +36,9 @@ class PlannedData:
     shard, where shards are known. ``uneven_bytes`` is the excess of the largest chunk over the mean in memory, where
     chunks can only be held whole; ``largest_held_bytes`` is the memory of the largest chunk. ``table`` locates the
     chunks, where that is known; ``refusal`` says why a stream in this order would not start, if so. ``num_spilled``
-    chunks are too large for the window, and decoded into the chunk cache. ``resolved`` is the order of an index, and
-    ``listed`` are shards that have none, if so.
+    chunks are too large for the window, and decoded into the chunk cache. ``resolved`` is the order of an index
+    that was ``opened``, and ``listed`` are shards that have none, if so. ``asked_chunk_bytes`` and
+    ``asked_window_bytes`` ask for these chunks in this window.
     """
 
     num_samples: int
@@ -55,6 +58,9 @@ class PlannedData:
     num_spilled: int = 0
     resolved: ResolvedOrder | None = None
     listed: ListedShards | None = None
+    opened: Opened | None = None
+    asked_chunk_bytes: int = 0
+    asked_window_bytes: int = 0
 
     @property
     def mean_chunk_bytes(self) -> float:
@@ -66,55 +72,31 @@ class PlannedData:
         """Mean bytes of a chunk in memory: more than are read if it is compressed."""
         return self.held_bytes / self.num_chunks
 
-    def with_chunks(self, *, window: float = 1.0, chunk: float = 1.0) -> Self | None:
-        """Return a copy with window and (even) chunks scaled by these factors; None if that is impossible."""
-        each = round(self.num_samples / self.num_chunks * chunk)
-        if each < 1:
-            return None
-        num_chunks = -(-self.num_samples // each)
-        alive = round(self.order.chunks * window / chunk)
-        if not 2 <= alive <= max(2, num_chunks):
-            return None
-        order: Window | Block = Block(alive)
-        if isinstance(self.order, Window):
-            order = Window(alive, max(1, min(self.order.resolved_nodes, alive // 2)))
-        laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
-        samples = np.full(laid_out, each)
-        sizes = np.full(laid_out, round(self.num_bytes / num_chunks))
-        return replace(
-            self,
-            num_chunks=num_chunks,
-            chunk_samples=samples,
-            chunk_bytes=sizes,
-            order=order,
-            call="",
-            uneven_bytes=0.0,
-            largest_held_bytes=self.held_bytes / num_chunks,
-            table=None,
-            refusal="",
-            num_spilled=0,
-        )
 
+def planned_data(arguments: argparse.Namespace, cluster: Cluster, known: PlannedData | None = None) -> PlannedData:
+    """Return the data that the arguments describe, in the order that they name or else the recommended one.
 
-def planned_data(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
-    """Return the data that the arguments describe, in the order that they name or else the recommended one."""
+    ``known`` are the same data in another order: they are not opened or listed again.
+    """
     if bool(arguments.source) == (arguments.num_samples is not None):
         msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
         raise UsageError(msg)
     if not arguments.source:
         return _of_numbers(arguments, cluster)
-    return _of_listing(arguments, cluster) if arguments.index == GROW else _of_source(arguments, cluster)
+    if arguments.index == GROW:
+        listed = known.listed if known is not None and known.listed is not None else listed_shards(arguments)
+        return _of_listing(arguments, cluster, listed)
+    opened = known.opened if known is not None and known.opened is not None else open_with_samples(arguments)
+    return _of_source(arguments, cluster, opened)
 
 
-def _of_listing(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
-    listed = listed_shards(arguments)
+def _of_listing(arguments: argparse.Namespace, cluster: Cluster, listed: ListedShards) -> PlannedData:
     sample_bytes = max(1, round(int(listed.num_bytes.sum()) / listed.num_samples))
     return replace(_of_size(arguments, cluster, listed.num_samples, sample_bytes), listed=listed)
 
 
-def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
+def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) -> PlannedData:
     request = requested_order(arguments)
-    opened = open_with_samples(arguments)
     index = opened.index
     num_bytes = int(own_bytes(index).sum())
     if not given_order_options(arguments):
@@ -133,6 +115,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         refuse_too_large(opened, resolved, None)
     except UsageError as error:
         refusal = str(error)
+    order, decoded_bytes = _windowed(resolved.order), int(index.extent_decoded_bytes.sum())
     return PlannedData(
         num_samples=index.num_samples,
         num_bytes=num_bytes,
@@ -141,7 +124,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         num_chunks=len(chunks),
         chunk_samples=chunks.num_samples,
         chunk_bytes=chunk_bytes,
-        order=_windowed(resolved.order),
+        order=order,
         call=str(resolved),
         shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
         uneven_bytes=float(held_bytes.max() - held_bytes.mean()) if index.sample_bytes is None else 0.0,
@@ -150,6 +133,9 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
         refusal=refusal,
         num_spilled=int(too_large(resolved, None).sum()) if spills else 0,
         resolved=resolved,
+        opened=opened,
+        asked_chunk_bytes=round(resolved.extents_per_chunk * decoded_bytes / index.num_extents),
+        asked_window_bytes=-(-order.chunks * decoded_bytes // len(chunks)),
     )
 
 
@@ -176,7 +162,11 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
     laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
     chunk = bytes_text(exact, is_enough=lambda number: number // sample_bytes == each)
     if isinstance(order, Window):
-        window = bytes_text(alive * exact, is_enough=lambda number: number // parse_bytes(chunk, "chunk") == alive)
+        chunk_asked = parse_bytes(chunk, "chunk")
+        holds = partial(_holds, alive, chunk_asked)
+        window = bytes_text(alive * exact, is_enough=holds)
+        if window.isdecimal():  # no short text near it: the chunk's own text was rounded up
+            window = bytes_text(alive * chunk_asked + chunk_asked // 2, is_enough=holds)
         call = f'shuffle(window="{window}", chunk="{chunk}", num_canonical_nodes={order.resolved_nodes}'
     else:
         call = f'shuffle(shoal.orders.Block(chunks={alive}), chunk="{chunk}"'
@@ -191,7 +181,14 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
         order=order,
         call=f"{call})",
         largest_held_bytes=float(exact),
+        asked_chunk_bytes=exact,
+        asked_window_bytes=alive * exact,
     )
+
+
+def _holds(alive: int, chunk_bytes: int, window_bytes: int) -> bool:
+    """Return whether a window of so many bytes holds just this number of chunks."""
+    return window_bytes // chunk_bytes == alive
 
 
 def _windowed(order: Any) -> Window | Block:
