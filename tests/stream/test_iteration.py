@@ -228,6 +228,17 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
         assert len(looked_at) < 3 * 197
 
 
+def test_an_epoch_without_a_batch_is_logged(lines: Dataset, caplog: pytest.LogCaptureFixture) -> None:
+    ds = lines.batch(1, remainder="drop")
+    assert list(ds.partition(rank=0, world_size=100)) == []
+    assert "remainder='drop' leaves no batch: an epoch has 83 samples, and a global batch of 100 ranks has 100" in (
+        caplog.text
+    )
+    caplog.clear()
+    assert len(list(ds.partition(rank=0, world_size=83))) == 1
+    assert not caplog.text
+
+
 def test_an_interrupt_is_not_the_end_of_the_epoch(tars: Dataset) -> None:
     def function(sample: dict[str, Any]) -> dict[str, Any]:
         if not interrupted and len(got) == 40:

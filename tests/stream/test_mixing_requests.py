@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -435,3 +436,15 @@ def test_batches_larger_than_the_data_are_not_predicted(tmp_path: Path) -> None:
     endless = shoal.mix({"a": shoal.open(tmp_path / "a.jsonl")}, ends="forever").shuffle(seed=0)
     assert list(endless.quality(batch=100).vr) == [100, 200, 400]
     assert list(endless.quality(batch=900).vr) == [900]
+
+
+def test_the_shares_of_weights_are_logged_and_a_slip_is_warned_of(two: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="shoal"):
+        two(weights={"lines": 60, "parquet": 30})
+    assert "the shares of a mixture are lines 0.6667, parquet 0.3333" in caplog.text
+    with pytest.warns(ShuffleWarning, match=r"'parquet' has a share of 0\.00166, 0\.0832 samples in an epoch of 50"):
+        two(weights={"lines": 60, "parquet": 0.1}, epoch_size=50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        two(weights={"lines": 60, "parquet": 0.1}, ends="forever")
+        two(weights={"lines": 60, "parquet": 0}, epoch_size=50)

@@ -119,6 +119,9 @@ class Stream:
                 refuse_other_fields(opened, spec.stages)
             if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
                 warnings.warn(message, ShuffleWarning, stacklevel=3)
+        if growing is None and not partition.num_batches(num_samples := resolved.num_samples_of(self.cursor.epoch)):
+            text = "remainder=%r leaves no batch: an epoch has %s samples, and a global batch of %s ranks has %s"
+            _log.warning(text, partition.remainder, num_samples, world_size, partition.global_batch)
         for part, order in zip(opened.parts, resolved.parts, strict=True):
             refuse_too_large(part, order, options.memory_limit_bytes)
             expect_windows(part, order, world_size, options.memory_limit_bytes)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from shoal.errors import UsageError
+from shoal.errors import ShuffleWarning, UsageError
 from shoal.hints import did_you_mean
 from shoal.order.mixture.integer_weights import TOTAL, exact_weight
 from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
@@ -30,6 +32,8 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
+
+_log = logging.getLogger("shoal")
 
 
 def mix(
@@ -138,8 +142,21 @@ def mix(
         length=column,
         max_repeats=_most(max_repeats, requests),
     )
-    request.epoch_samples  # noqa: B018  # an impossible mixture is refused here, not when iterating
+    _tell_shares(request, request.epoch_samples)  # an impossible mixture is refused here, not when iterating
     return MixedDataset(DatasetSpec(opened, request, stages=(stage,)))
+
+
+def _tell_shares(request: MixRequest, epoch_samples: int) -> None:
+    """Log the share of each source; warn of one that has a weight and no sample in an average epoch."""
+    weights = request.changes[0].weights
+    total = sum(weights.values())
+    shares = {name: weight / total for name, weight in weights.items()}
+    _log.info("the shares of a mixture are %s", ", ".join(f"{name} {share:.4g}" for name, share in shares.items()))
+    for name, share in shares.items():
+        if 0 < share * epoch_samples < 1:
+            msg = f"the source {name!r} has a share of {share:.3g}, {share * epoch_samples:.3g} samples in an epoch of "
+            msg += f"{epoch_samples:,}: a slip in its weight? Weights are ratios, and need not make 1 or 100"
+            warnings.warn(msg, ShuffleWarning, stacklevel=3)
 
 
 def _shares(
