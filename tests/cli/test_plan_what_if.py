@@ -13,6 +13,7 @@ import pytest
 from tests.cli.calls import Calls
 from tests.samples import write_jsonl
 
+from shoal.cli.main import main
 from shoal.cli.output import emit
 from shoal.cli.plan import plan
 from shoal.cli.plan.asked_plan import asked_plan
@@ -56,6 +57,22 @@ def test_memory_that_is_left_makes_the_window_larger(calls: Calls) -> None:
     assert large["vr"]["4096"] <= 1.01 < small["vr"]["4096"]
     for record, memory in ((small, 8 << 30), (large, 64 << 30)):
         assert 0.6 * memory < record["node_memory_bytes"] <= memory
+
+
+def test_the_index_is_in_the_memory_of_a_node(calls: Calls, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "docs.jsonl", num_docs=20_000)
+    record = calls.json("plan", source, "--global-batch", "16", "--ranks-per-node", "2")
+    assert main(["index", str(source), "--output", str(tmp_path / "made.index")]) == 0
+    assert record["index_bytes"] == pytest.approx((tmp_path / "made.index").stat().st_size, rel=0.05)
+    assert record["node_memory_bytes"] == 2 * record["rank_memory_bytes"] + record["index_bytes"]
+
+
+@pytest.mark.parametrize("samples", ["3e8", "3e9"])
+def test_the_index_of_a_large_dataset_takes_half_a_gigabyte(samples: str, calls: Calls) -> None:
+    words = ["--num-samples", samples, "--sample-bytes", "100KB", "--nodes", "8", "--ranks-per-node", "8"]
+    record = calls.json("plan", *words, "--global-batch", "1024", "--memory", "64GiB")
+    assert 0.2e9 < record["index_bytes"] <= 0.52e9
+    assert record["node_memory_bytes"] <= 64 << 30
 
 
 def test_a_window_is_no_larger_than_the_data(calls: Calls, tmp_path: Path) -> None:

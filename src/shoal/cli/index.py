@@ -28,7 +28,7 @@ from shoal.figures import counted
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Format
 from shoal.hints import pip_install
-from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.cutting import usual_extent_bytes
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck
@@ -68,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards_argument(parser)
     text = f"file or URL to write (default: {INDEX_NAME} in the directory of the shards)"
     parser.add_argument("--output", metavar="FILE", help=text)
-    text = "size of the smallest ranges that the index distinguishes (default: 64KiB)"
-    parser.add_argument("--extent-bytes", metavar="BYTES", default=str(EXTENT_BYTES), help=text)
+    text = "size of the smallest ranges that the index distinguishes (default: 64KiB; more for more than 655 GB)"
+    parser.add_argument("--extent-bytes", metavar="BYTES", help=text)
     text = "read all bytes, record a CRC-32 of each extent, and compare with the hashes of an index.json"
     parser.add_argument("--checksum", action="store_true", help=text)
     text = (
@@ -157,7 +157,7 @@ def _run_on_engine(
         shard_format,
         path=target.path,
         options=options,
-        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        extent_bytes=_extent_bytes(arguments),
         checksum=arguments.checksum,
     )
     num_missing = len(job.missing())
@@ -175,7 +175,7 @@ def _run_on_index(arguments: argparse.Namespace, path: str, columns: Sequence[Co
         msg = f"{printable(path)}: this is an index already"
         raise SourceError(msg, hint="--columns adds columns to it; `shoal info` shows what is in it")
     wrong = {
-        "--extent-bytes": arguments.extent_bytes != str(EXTENT_BYTES),
+        "--extent-bytes": arguments.extent_bytes is not None,
         "--split without --output": arguments.split is not None and arguments.output is None,
     }
     if given := [word for word, is_given in wrong.items() if is_given]:
@@ -199,7 +199,7 @@ def _extended(opened: Opened, arguments: argparse.Namespace, columns: Sequence[C
 def _described(before: Index, found: Source, arguments: argparse.Namespace, store: Store) -> Opened | None:
     """Return the dataset of an index that is there, if a new one would be the same; else None."""
     infos = stat_all(found.paths, store)
-    extent_bytes = parse_bytes(arguments.extent_bytes, "--extent-bytes")
+    extent_bytes = _extent_bytes(arguments) or usual_extent_bytes(sum(info.num_bytes for info in infos))
     is_same = len(before.shard_names) == len(found.names) and describes(before, found, infos)
     if not is_same or before.metadata.get("extent_bytes", extent_bytes) != extent_bytes:
         return None
@@ -290,6 +290,11 @@ def _note_losses(before: Index, index: Index) -> None:
         output.complain("note: the index that was there had checksums, and this one has none; --checksum makes them")
 
 
+def _extent_bytes(arguments: argparse.Namespace) -> int | None:
+    """Return the bytes of an extent that were asked for."""
+    return None if arguments.extent_bytes is None else parse_bytes(arguments.extent_bytes, "--extent-bytes")
+
+
 def _built(
     what: Described, shard_format: Format, arguments: argparse.Namespace, store: Store, traffic: ScanTraffic
 ) -> Index:
@@ -298,7 +303,7 @@ def _built(
             what.source,
             store=store,
             format=shard_format,
-            extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+            extent_bytes=_extent_bytes(arguments),
             workers=arguments.workers,
             progress=progress.show_bytes,
             traffic=traffic,

@@ -15,6 +15,22 @@ from shoal.index.table import Index, joined_ranges
 
 EXTENT_BYTES = 65536
 CUTTING_RULE = 1
+_MOST_EXTENTS = 10_000_000
+
+
+def usual_extent_bytes(total_bytes: int) -> int:
+    """Return the bytes of an extent of a dataset of this size, unless others are asked for; part of cutting rule 1.
+
+    64 KiB, doubled until the dataset has at most ten million extents. So its index takes some 520 MB at most, however
+    large the dataset is, beside columns of its samples.
+
+    >>> [usual_extent_bytes(terabytes * 10**12) >> 10 for terabytes in (0, 0.6, 1, 30, 1000)]
+    [64, 64, 128, 4096, 131072]
+    """
+    extent_bytes = EXTENT_BYTES
+    while total_bytes > _MOST_EXTENTS * extent_bytes:
+        extent_bytes *= 2
+    return extent_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

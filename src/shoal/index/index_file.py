@@ -177,6 +177,16 @@ def columns_of(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
         yield USER_PREFIX + name, column
 
 
+def num_column_bytes(index: Index) -> int:
+    """Return the bytes of the columns of extents and samples: the size of the file but for a few bytes a shard.
+
+    O(1); nothing is read.
+    """
+    columns = [getattr(index, name) for name in (*EXTENT_COLUMNS, "extent_checksum", "sample_bytes")]
+    columns += [index.extent_first_sample, *index.columns.values()]
+    return sum(column.nbytes for column in columns if column is not None)
+
+
 def shard_columns(
     num_bytes: NDArray[np.int64],
     names: Sequence[str],

@@ -26,6 +26,9 @@ EXTENT_COLUMNS = {
 }
 """The columns that each extent has, and their types in an index file."""
 
+BYTES_OF_AN_EXTENT, BYTES_OF_A_SAMPLE = 52, 4
+"""Bytes of an index file for each extent, with its first sample and its checksum, and for the size of each sample."""
+
 
 class SampleIndex(Protocol):
     """An index as seen by those who ask for single samples: of one dataset, or of several that are mixed."""

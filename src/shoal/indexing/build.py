@@ -32,7 +32,7 @@ from shoal.formats.metadata.scanning import STALE_INDEXES, without_pointer
 from shoal.formats.shard_format import Format, VersionedFormat
 from shoal.hints import MOST_POINTER_BYTES
 from shoal.index.assembly import ScannedShard, assemble, joined
-from shoal.index.cutting import EXTENT_BYTES
+from shoal.index.cutting import usual_extent_bytes
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.manifests_beside import third_party_indexes
@@ -81,7 +81,7 @@ def build_index(
     *,
     store: IndexStore,
     format: Format,  # noqa: A002 - the word of the public interface
-    extent_bytes: int = EXTENT_BYTES,
+    extent_bytes: int | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -90,6 +90,8 @@ def build_index(
     rows: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Index:
     """Build the index of the shards of ``source``; samples are numbered in the order of its shards.
+
+    ``extent_bytes`` is by default `usual_extent_bytes`.
 
     ``workers`` is the number of scanning processes; with 0 this process scans. The default is one per processor that
     this process may use ($SHOAL_INDEX_WORKERS overrides it), or 0 if there is less than 256 MiB to scan. ``progress``
@@ -153,7 +155,7 @@ def index_of_tasks(
     store: IndexStore,
     format: Format,  # noqa: A002
     asked: str,
-    extent_bytes: int = EXTENT_BYTES,
+    extent_bytes: int | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -171,6 +173,7 @@ def index_of_tasks(
             without_pointer(partial(store.read_range, task.path), task.num_bytes, shard=task.name)
         return index_of_files(format.name, names, num_bytes, versions, rows=rows or {}, metadata=metadata)
     total_bytes = sum(task.num_bytes for task in tasks)
+    extent_bytes = usual_extent_bytes(total_bytes) if extent_bytes is None else extent_bytes
     workers = _num_workers(workers, total_bytes)
     traffic, began_seconds = ScanTraffic() if traffic is None else traffic, time.perf_counter()
     scratch = None

@@ -16,7 +16,7 @@ from shoal.errors import ShoalError, StorageError
 from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
-from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES
+from shoal.index.cutting import CUTTING_RULE, usual_extent_bytes
 from shoal.index.table import Index
 from shoal.indexing.build import Progress, build_index, scan_rules, scan_tasks, small_bytes
 from shoal.indexing.index_covers_source import describes
@@ -76,12 +76,18 @@ class IndexMaking:
         """Bytes of all shards."""
         return sum(info.num_bytes for info in self.infos)
 
+    @property
+    def extent_bytes(self) -> int:
+        """Bytes of an extent of the index."""
+        return usual_extent_bytes(self.num_bytes)
+
     @cached_property
     def path(self) -> str:
         """The file of the index in the cache of this machine, named by all that the index depends on."""
         found, format = self.what.source, self.format  # noqa: A001
         shards = [(info.path, info.num_bytes, info.version) for info in self.infos]
-        words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), EXTENT_BYTES, found.names, shards]
+        words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), self.extent_bytes, found.names]
+        words += [shards]
         words += [self.what.rows] if self.what.rows else []
         words += versions_beside(found.paths, format, self.store)
         key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
@@ -155,7 +161,7 @@ class IndexMaking:
         self.tell_of_machines(me)
         for directory, parts_store in self.places():
             units = index_units(
-                self.what, self.store, self.format, extent_bytes=EXTENT_BYTES, checksum=False,
+                self.what, self.store, self.format, extent_bytes=self.extent_bytes, checksum=False,
                 parts_in=partial(UnitParts, directory, store=parts_store),
             )  # fmt: skip
             made = index_together(units, me, keep=self.kept, there=self.there, progress=self.progress)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shoal.index.cutting import usual_extent_bytes
 from shoal.order.growing.shard_segments import cut_segments, permuted_shards
 from shoal.order.protocol import Order
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
@@ -59,13 +60,15 @@ def listed_sizes(
     window: Any = None,
     chunk: Any = None,
     num_canonical_nodes: int | None = None,
-    extent_bytes: int = 65536,
+    extent_bytes: int | None = None,
 ) -> ListedSizes:
     """Estimate the samples of shards and of the chunks that an index will cut them into; see `growing_quality`."""
     sizes = np.asarray(shard_bytes, dtype=np.int64)
     sizes = sizes if seed is None else sizes[permuted_shards(len(sizes), seed=seed)]
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
     shard_samples = np.maximum(np.rint(sizes / sample_bytes).astype(np.int64), sizes > 0)
+    if extent_bytes is None:
+        extent_bytes = usual_extent_bytes(int(sizes.sum()))
     extents = -(-shard_samples // max(1, round(extent_bytes / sample_bytes)))
 
     def part(first: int, stop: int) -> SegmentSizes:

@@ -73,7 +73,7 @@ def repair_index(
             return old, list(found.damages)
         write_manifest(old, asked.found.root, store=asked.store)
         return old, []
-    extent_bytes = EXTENT_BYTES if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
+    extent_bytes = None if old is None else int(old.metadata.get("extent_bytes", EXTENT_BYTES))
     shards = asked.found
     repaired = build_index(shards, store=asked.store, format=asked.format, extent_bytes=extent_bytes)
     check = ShardCheck(repaired, shards.paths, store=asked.store, format=asked.format)

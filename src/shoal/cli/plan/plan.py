@@ -145,7 +145,8 @@ def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
     """Return warnings of too little memory, with its largest part, of a refused run, and of a badly mixed beginning."""
     warnings = []
     if record["node_memory_bytes"] > cluster.memory_bytes:
-        parts = record["rank_memory_parts"]
+        parts = {name: cluster.ranks_per_node * part for name, part in record["rank_memory_parts"].items()}
+        parts["index_bytes"] = record["index_bytes"]
         part, remedy = _MEMORY_PARTS[max(parts, key=parts.get)]
         given = output.format_value("memory_bytes", cluster.memory_bytes)
         said = f"This is more than the {given} of a node (--memory). Most of it: {part.lower()}."
@@ -187,6 +188,7 @@ _FACTS = {
     },
     "What it takes": {
         "rank_memory_bytes": "Memory of a rank",
+        "index_bytes": "Index, mapped by all ranks of a node",
         "node_memory_bytes": "Memory of a node",
         "concurrency": "Requests at a time, on a node",
         "num_requests": "Requests in an epoch",
@@ -205,6 +207,7 @@ _MEMORY_PARTS = {  # with what makes each smaller
     "batches_bytes": ("Two batches", "a smaller --global-batch, or more nodes"),
     "order_bytes": ("Order, and table of chunks", "a larger --chunk"),
     "coming_bytes": ("Which samples come next", "a smaller --window"),
+    "index_bytes": ("Index", "larger extents (shoal index --extent-bytes)"),
     "spare_bytes": ("Code, and room to spare", "a smaller --chunk"),
 }
 

@@ -15,8 +15,10 @@ from shoal.cli.options.stream_options import given_order_options, requested_orde
 from shoal.cli.plan.planned_growing import GROW, ListedShards, listed_shards
 from shoal.errors import UsageError
 from shoal.formats.shard_format import SpillingFormat
-from shoal.index.cutting import ChunkTable
-from shoal.index.table import own_bytes
+from shoal.index.cutting import ChunkTable, usual_extent_bytes
+from shoal.index.index_file import num_column_bytes
+from shoal.index.table import BYTES_OF_A_SAMPLE, BYTES_OF_AN_EXTENT, own_bytes
+from shoal.indexing.build import MANY_SAMPLES
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
@@ -37,7 +39,8 @@ class PlannedData:
     chunks can only be held whole; ``largest_held_bytes`` is the memory of the largest chunk. ``table`` locates the
     chunks, where that is known; ``refusal`` says why a stream in this order would not start, if so. ``num_spilled``
     chunks are too large for the window, and decoded into the chunk cache. ``resolved`` is the order of an index
-    that was ``opened``, and ``listed`` are shards that have none, if so. ``asked_chunk_bytes`` and
+    that was ``opened``, and ``listed`` are shards that have none, if so. ``index_bytes`` is the
+    size of the index, which all processes of a node map. ``asked_chunk_bytes`` and
     ``asked_window_bytes`` ask for these chunks in this window.
     """
 
@@ -59,6 +62,7 @@ class PlannedData:
     resolved: ResolvedOrder | None = None
     listed: ListedShards | None = None
     opened: Opened | None = None
+    index_bytes: float = 0.0
     asked_chunk_bytes: int = 0
     asked_window_bytes: int = 0
 
@@ -98,10 +102,10 @@ def _of_listing(arguments: argparse.Namespace, cluster: Cluster, listed: ListedS
 def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) -> PlannedData:
     request = requested_order(arguments)
     index = opened.index
-    num_bytes = int(own_bytes(index).sum())
+    num_bytes, index_bytes = int(own_bytes(index).sum()), float(num_column_bytes(index))
     if not given_order_options(arguments):
         extent_bytes = -(-num_bytes // index.num_extents)
-        sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
+        sizing = recommend(_beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
         nodes = sizing.num_canonical_nodes
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
     may_spill = index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
@@ -134,6 +138,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
         num_spilled=int(too_large(resolved, None).sum()) if spills else 0,
         resolved=resolved,
         opened=opened,
+        index_bytes=index_bytes,
         asked_chunk_bytes=round(resolved.extents_per_chunk * decoded_bytes / index.num_extents),
         asked_window_bytes=-(-order.chunks * decoded_bytes // len(chunks)),
     )
@@ -148,7 +153,11 @@ def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
 
 def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, sample_bytes: int) -> PlannedData:
     num_bytes = float(num_samples * sample_bytes)
-    sizing = recommend(cluster, dataset_bytes=num_bytes, least_chunk_bytes=max(1 << 18, sample_bytes))
+    extent_bytes = max(sample_bytes, usual_extent_bytes(num_samples * sample_bytes))
+    index_bytes = num_bytes / extent_bytes * BYTES_OF_AN_EXTENT
+    index_bytes += num_samples * BYTES_OF_A_SAMPLE if num_samples < MANY_SAMPLES else 0
+    least_bytes = max(1 << 18, extent_bytes)
+    sizing = recommend(_beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=least_bytes)
     chunk_bytes = sizing.chunk_bytes if arguments.chunk is None else parse_bytes(arguments.chunk, "--chunk")
     each = max(1, chunk_bytes // sample_bytes)
     num_chunks = -(-num_samples // each)
@@ -181,9 +190,15 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
         order=order,
         call=f"{call})",
         largest_held_bytes=float(exact),
+        index_bytes=index_bytes,
         asked_chunk_bytes=exact,
         asked_window_bytes=alive * exact,
     )
+
+
+def _beside(cluster: Cluster, index_bytes: float) -> Cluster:
+    """Return the cluster with the memory that is left beside the index."""
+    return replace(cluster, memory_bytes=max(1.0, cluster.memory_bytes - index_bytes))
 
 
 def _holds(alive: int, chunk_bytes: int, window_bytes: int) -> bool:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from shoal.errors import StorageError
 from shoal.figures import format_bytes
 from shoal.index.assembly import joined, subset
-from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.index_making import IndexMaking
 from shoal.indexing.jobs.index_units import IndexUnits, index_units
@@ -289,7 +288,7 @@ class SegmentJob:
         making, passing = self._making, self._passing
         store = making.store if passing is None else passing.noting(making.store)
         return index_units(
-            making.what, store, making.format, extent_bytes=EXTENT_BYTES, checksum=False,
+            making.what, store, making.format, extent_bytes=making.extent_bytes, checksum=False,
             parts_in=partial(UnitParts, directory, store=parts_store), shards=self._permuted, cuts=self._cuts[0],
         )  # fmt: skip
 

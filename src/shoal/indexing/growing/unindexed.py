@@ -79,7 +79,8 @@ class Unindexed:
             some = tasks[first : 2 * first + 1]
             part = index_of_tasks(
                 some, store=making.store, format=making.format, progress=making.progress,
-                asked=making.what.source.asked, keeps_scans=False, rows=making.what.rows,
+                asked=making.what.source.asked, extent_bytes=making.extent_bytes, keeps_scans=False,
+                rows=making.what.rows,
             )  # fmt: skip
             parts.append(part)
             first, num_found = first + len(some), num_found + part.num_samples

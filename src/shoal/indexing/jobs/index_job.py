@@ -13,7 +13,6 @@ from typing import Any
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.figures import counted
 from shoal.formats.shard_format import Format
-from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.index_file import encode
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index
@@ -201,7 +200,7 @@ def plan_index(
     to: str | os.PathLike[str] | None = None,
     split: SplitLike = None,
     format: str | Format | None = None,  # noqa: A002  # the word of the public interface
-    extent_bytes: int | str = EXTENT_BYTES,
+    extent_bytes: int | str | None = None,
     checksum: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> IndexJob:
@@ -219,7 +218,7 @@ def plan_index(
     split, format, storage_options
         As for `shoal.open`.
     extent_bytes
-        Size of the smallest ranges that the index distinguishes.
+        Size of the smallest ranges that the index distinguishes; by default 64 KiB, and more for more than 655 GB.
     checksum
         If true, all bytes are read, and the index gets a CRC-32 of each extent.
 
@@ -261,7 +260,7 @@ def plan_index(
     path = _path_of(what.source, to)
     same = schemes_of([path]) == schemes_of(what.source.paths)
     options = storage_options if same else None
-    number_of_bytes = parse_bytes(extent_bytes, "extent_bytes")
+    number_of_bytes = None if extent_bytes is None else parse_bytes(extent_bytes, "extent_bytes")
     return index_job(what, store, chosen, path=path, options=options, extent_bytes=number_of_bytes, checksum=checksum)
 
 
@@ -272,7 +271,7 @@ def index_job(
     *,
     path: str,
     options: Mapping[str, Any] | None,
-    extent_bytes: int,
+    extent_bytes: int | None,
     checksum: bool,
 ) -> IndexJob:
     """Plan the index of shards that were found already, to be written to ``path`` in a store with these options."""

@@ -15,7 +15,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
 from shoal.index.assembly import joined
-from shoal.index.cutting import CUTTING_RULE
+from shoal.index.cutting import CUTTING_RULE, usual_extent_bytes
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.table import Index
 from shoal.indexing.build import (
@@ -236,7 +236,7 @@ def index_units(
     store: Store,
     format: Format,  # noqa: A002
     *,
-    extent_bytes: int,
+    extent_bytes: int | None,
     checksum: bool,
     parts_in: Callable[[str], UnitParts],
     shards: Sequence[ScanTask] | None = None,
@@ -249,6 +249,8 @@ def index_units(
     cut into units.
     """
     tasks = scan_tasks(what.source, store=store, format=format, expected=what.expected) if shards is None else shards
+    if extent_bytes is None:
+        extent_bytes = usual_extent_bytes(sum(task.num_bytes for task in tasks))
     cuts = cut_units([task.num_bytes for task in tasks]) if cuts is None else list(cuts)
     listing = [(task.name, task.num_bytes, task.version, task.index) for task in tasks]
     words = [*scan_rules(format), CUTTING_RULE, format.name, options_of(format), extent_bytes, checksum, cuts, listing]
