@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from numpy.typing import NDArray
 from tests.stream.made import check_batch, flat, open_finely, write_tars
 
 from shoal.errors import IndexFileError
 from shoal.stats.counters import Counters
+from shoal.storage.http.http_store import HttpStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.open_dataset import open_dataset
 from shoal.stream.workers import pickling
 from shoal.stream.workers.worker_batches import add_counts, counts_since
+from shoal.testing import RangeServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -45,6 +49,37 @@ def test_part_of_an_index_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     part = open_dataset(str(tmp_path / "data" / "s-001.tar"), index=tmp_path / "fine.index")
     arrived = pickling.unpack(pickling.pack(work_of(part.batch(4))))
     assert ids_of(arrived) == list(range(30, 70))
+
+
+@pytest.mark.parametrize("has_version", [True, False])
+def test_an_index_read_over_http_is_mapped_from_one_copy_in_every_process(
+    has_version: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pickling, "_SMALL_ROWS", 0)
+    open_finely(write_tars(tmp_path / "data", [30, 40]))
+    (tmp_path / "fine.index").rename(tmp_path / "data" / "shoal.index")
+    if not has_version:
+        stat = HttpStore.stat
+        monkeypatch.setattr(HttpStore, "stat", lambda self, path: replace(stat(self, path), version=""))
+    with RangeServer(tmp_path / "data") as server:
+        work = work_of(open_dataset(f"{server.url}/shoal.index").batch(7))
+        packed = pickling.pack(work)
+        assert len(packed) < 6000
+        arrived = pickling.unpack(packed)
+        assert ids_of(arrived) == ids_of(work)
+    (copy,) = (tmp_path / "cache" / "indexes").glob("*.copy")
+    for index in (work.opened.index, arrived.opened.index):
+        assert mapped_file(index.extent_first_byte) == str(copy)
+
+
+def mapped_file(column: NDArray[Any]) -> str:
+    """The file that holds the memory of a column."""
+    address = column.ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(text, 16) for text in line.split()[0].split("-"))
+        if first <= address < last:
+            return line.split(maxsplit=5)[-1]
+    return ""
 
 
 def test_an_index_that_changed_on_the_way_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ _PLAIN_STORES = (*OBJECT_SCHEMES, "memory")
 
 _log = logging.getLogger("shoal")
 
+_copies: dict[str, str] = {}  # the local copy of each remote index that this process has mapped
 _confirmed: dict[str, ObjectInfo] = {}  # local files by path: their state when their checksum was verified
 
 
@@ -98,29 +99,41 @@ def _confirm_file(path: str, data: memoryview, *, required: bool = False) -> Non
 
 
 def _mapped_copy(path: str, store: _MapFile, cache_dir: str) -> memoryview:
-    """Map a local copy of the index, made if needed; read the index into memory where no copy can be made."""
-    info = store.stat(path) if scheme_of(path) else None
-    if info is None or not info.version:
+    """Map a local copy of the index, made if needed; read the index into memory where no copy can be made.
+
+    A copy is known by the version of the index; if the store knows none, by its bytes, which each process reads then.
+    """
+    if not scheme_of(path):
         return store.map(path)
-    key = hashlib.blake2b(json.dumps([path, info.num_bytes, info.version]).encode(), digest_size=16).hexdigest()
+    info = store.stat(path)
+    data = None if info.version else store.map(path)
+    words = [path, info.num_bytes, info.version or hashlib.blake2b(data or b"").hexdigest()]
+    key = hashlib.blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
     copy, local = str(Path(cache_dir, "indexes", f"{key}.copy")), LocalStore()
     with machine_lock(f"{copy}.lock", what=f"copies {path}"):
         mark_used(copy)
         try:
             if local.find(copy) is not None:
                 _confirm_file(copy, local.map(copy))
+                _copies[path] = copy
                 return local.map(copy)
         except (IndexFileError, StorageError) as error:
             _log.warning("this machine's copy of an index cannot be used and is made again: %s", error)
             local.close()
-        data = store.map(path)
+        data = store.map(path) if data is None else data
         try:
             local.put(copy, data)
         except StorageError as error:
-            _log.info("the index is not kept on this machine: %s", error.message)
+            _log.warning("the index is not kept on this machine, and each process holds its own: %s", error.message)
             return data
         bound_cache(cache_dir)
+        _copies[path] = copy
         return local.map(copy)
+
+
+def local_file_of(path: str) -> str:
+    """Return the local file that this process mapped for an index: the copy of a remote one; "" if there is none."""
+    return _copies.get(path, "") if scheme_of(path) else path
 
 
 def bound_cache(cache_dir: str) -> None:

@@ -12,10 +12,9 @@ from functools import cache
 
 from shoal.errors import IndexFileError, ShoalError
 from shoal.index.table import Index
-from shoal.indexing.index_files import load_index
+from shoal.indexing.index_files import load_index, local_file_of
 from shoal.indexing.opened_dataset import Opened
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.urls import scheme_of
 from shoal.stream.iterating.iterator_specs import WorkerSpec
 
 _SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent faster than a file is opened
@@ -56,8 +55,8 @@ def _load(named: tuple[str, str]) -> Index:
 
 def _path_of(opened: Opened) -> str:
     """Return the local file that holds exactly this index; "" if it is small, or there is no such file."""
-    index, path = opened.index, opened.index_path
-    if path is None or scheme_of(path) or index.num_extents + index.num_samples < _SMALL_ROWS:
+    index, path = opened.index, local_file_of(opened.index_path or "")
+    if not path or index.num_extents + index.num_samples < _SMALL_ROWS:
         return ""
     try:
         same = load_index(path, store=LocalStore(), trusted=True)
