@@ -68,8 +68,8 @@ def test_an_index_read_over_http_is_mapped_from_one_copy_in_every_process(
         arrived = pickling.unpack(packed)
         assert ids_of(arrived) == ids_of(work)
     (copy,) = (tmp_path / "cache" / "indexes").glob("*.copy")
-    for index in (work.opened.index, arrived.opened.index):
-        assert mapped_file(index.extent_first_byte) == str(copy)
+    for opened in (*work.opened.parts, *arrived.opened.parts):
+        assert mapped_file(opened.index.extent_first_byte) == str(copy)
 
 
 def mapped_file(column: NDArray[Any]) -> str:

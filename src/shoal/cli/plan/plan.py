@@ -147,7 +147,7 @@ def _warnings(record: dict[str, Any], cluster: Cluster) -> list[str]:
     if record["node_memory_bytes"] > cluster.memory_bytes:
         parts = {name: cluster.ranks_per_node * part for name, part in record["rank_memory_parts"].items()}
         parts["index_bytes"] = record["index_bytes"]
-        part, remedy = _MEMORY_PARTS[max(parts, key=parts.get)]
+        part, remedy = _MEMORY_PARTS[max(parts, key=lambda name: parts[name])]
         given = output.format_value("memory_bytes", cluster.memory_bytes)
         said = f"This is more than the {given} of a node (--memory). Most of it: {part.lower()}."
         warnings.append(f"{said} It is less with {remedy}.")
