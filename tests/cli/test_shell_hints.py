@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls
 
+import shoal
 from shoal.cli.display.shell_hints import in_shell
+
+SOURCE = Path(shoal.__file__).parent
+OPTION = re.compile(r"(?<![\w`-])--[a-z][a-z-]+")
+COMMAND = re.compile(r"`[^`]*(`|$)")
+OF_OTHERS = re.compile(r"--upgrade|docker run|tar's|aws |curl|color-scheme")
 
 
 @pytest.mark.parametrize(
@@ -32,12 +41,41 @@ def test_arguments_become_options_of_the_verb(hint: str, shown: str) -> None:
     assert in_shell(hint, options) == shown
 
 
+def test_no_text_of_the_library_names_an_option() -> None:
+    """Only whole commands in backquotes do: the command line translates arguments."""
+    named: list[str] = []
+    for path in SOURCE.rglob("*.py"):
+        if "cli" in path.relative_to(SOURCE).parts:
+            continue
+        named += [
+            f"{path.name}: {text}"
+            for text in texts_in(path)
+            if OPTION.search(COMMAND.sub("", text)) and not OF_OTHERS.search(text)
+        ]
+    assert named == []
+
+
+def texts_in(path: Path) -> Iterator[str]:
+    """Yield the texts of a module in one line, those with values in them as they are written."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value if " " in node.value and "\n" not in node.value else ""  # a word alone is no sentence
+
+
 def test_a_damaged_shard_is_skipped_where_the_hint_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
     call = Calls(capsys)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": \n{"a": 3}\n')
+    for verb in ("bench", "head"):
+        call.text(verb, tmp_path / "a.jsonl", code=1)
+        assert "--on-error skip leaves out" in call.complaints
+        assert "reading(" not in call.complaints
     lines = call.json_lines("head", tmp_path / "a.jsonl", "--on-error", "skip")
     assert [line["fields"] for line in lines] == [{"a": 1}, {"a": 3}]
     assert "note: sample 1 is skipped" in call.complaints

@@ -46,9 +46,8 @@ def documents_format(
         raise UsageError(msg, hint="name one kind by a glob: 'DIR/**/*.txt'")
     if not texts:
         if documents is not None:
-            msg = (
-                f"{printed(source)}: shards, whose samples are the documents, and --documents {documents} was asked for"
-            )
+            what = "shards, whose samples are the documents"
+            msg = f"{printed(source)}: {what}, and documents={documents!r} was asked for"
             raise UsageError(msg, hint="leave it out; it is for plain text (.txt)")
         return None
     if documents == "line":
@@ -56,7 +55,7 @@ def documents_format(
         return FORMATS["text" if codec is None else f"text.{codec}"]
     if packed := [path for path in texts if path.lower().endswith(tuple(CODEC_OF_SUFFIX))]:
         msg = f"{packed[0]}: a compressed file of text is read line by line, and each file is to be a document"
-        raise UsageError(msg, hint="--documents line, or decompress the files")
+        raise UsageError(msg, hint='documents="line", or decompress the files')
     return Folder(field=field, labels=False, suffixes=Text().suffixes)
 
 

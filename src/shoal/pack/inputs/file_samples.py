@@ -173,7 +173,7 @@ def refuse_collisions(names: Sequence[str], keys: Sequence[str], fields: Sequenc
             msg = f"{both} would both be the sample {key!r}" + ("" if fields is None else f", field {fields[number]!r}")
             hint = "rename one of them"
             if fields is None:
-                hint += ", or join files that differ in their suffixes alone to one sample with --group"
+                hint += "; grouped=True joins files that differ in their suffixes alone to one sample"
             raise UsageError(msg, hint=hint)
 
 
@@ -202,7 +202,7 @@ def refuse_taken(names: Sequence[str], fields: Sequence[str], beside: Mapping[st
         return
     name, field = next(pair for pair in zip(names, fields, strict=True) if pair[1] in beside)
     msg = f"the file {shown(name)!r} would be the field {field!r} of its sample, which {beside[field]} is already"
-    hint = "--no-label packs files without their class (labelled=False in Python)"
+    hint = "labelled=False packs files without their class"
     raise UsageError(msg, hint=hint if "class" in beside[field] else "rename it, or pack into another format")
 
 

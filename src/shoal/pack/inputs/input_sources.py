@@ -80,13 +80,13 @@ def _inputs_of(
         hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards without it"
         raise SourceError(msg, hint=hint)
     path = Path(expand_home(text)).absolute()
-    of_files = {"--group": grouped, "--label": labelled, "--require": require}
-    of_manifests = {"--path-column": path_column is not None}
+    of_files = {"grouped=": grouped, "labelled=": labelled, "require=": require}
+    of_manifests = {"path_column=": path_column is not None}
     if path.is_dir() and is_dataset_on_disk(str(path)):
         _refuse_for(f"{path} is a dataset", {**of_files, **of_manifests})
         if distinct:
             msg = f"{path} is a dataset, whose rows have no keys but their numbers"
-            raise UsageError(msg, hint='duplicates are found by content: --dedup content, or dedup="content"')
+            raise UsageError(msg, hint='dedup="content" finds duplicates')
         return dataset_inputs(str(path), format=format)
     if path.is_file() and path.name.lower().endswith(MANIFEST_SUFFIXES):
         _refuse_for(f"{path} is a manifest", of_files)
@@ -111,7 +111,7 @@ def _inputs_of(
         files = files.take(numbers)
     files, classes, outside = inside_classes(files, labelled=labelled, is_whole=path.is_dir(), skips=on_error == "skip")
     if classes is None and CLASS_FIELD in require:
-        msg = f"--require {CLASS_FIELD} asks for classes, and there are no classes: no file lies in a directory"
+        msg = f"require={CLASS_FIELD!r} asks for classes, and there are no classes: no file lies in a directory"
         raise UsageError(msg, hint="leave it out, or name the directory that holds those of the classes")
     left_out += outside
     if not grouped:
@@ -132,5 +132,5 @@ def _refuse_for(what: str, options: Mapping[str, object]) -> None:
     """Refuse options that would have no effect."""
     if asked := [name for name, is_asked in options.items() if is_asked]:
         msg = f"{what}, to which {', '.join(asked)} does not apply"
-        hint = "--group, --label and --require are for files of a directory or a glob, --path-column for manifests"
+        hint = "grouped=, labelled= and require= are for files of a directory or a glob, path_column= for manifests"
         raise UsageError(msg, hint=hint)

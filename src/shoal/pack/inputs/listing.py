@@ -126,7 +126,7 @@ class _Lister:
         data = self.answers.read(1 << 20)
         if not data:
             msg = f"{root}: the process that lists it ended with exit status {self._process.wait()}"
-            raise WorkerError(msg, hint="out of memory? --workers 1 lists in one process")
+            raise WorkerError(msg, hint="out of memory? num_workers=1 lists in one process")
         self._buffer += data
         for answers in scandir.parsed_frames(self._buffer):
             asked = self.asked.popleft()

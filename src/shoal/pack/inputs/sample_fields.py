@@ -153,12 +153,12 @@ def chosen_files(
     if lacking and not (skips and len(lacking) < len(fields)):
         some = ", ".join(f"{first_names[key]!r} ({', '.join(lacking[key])})" for key in list(lacking)[:_MOST_NAMED])
         more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
-        msg = f"{len(lacking)} of {len(fields)} inputs lack what --require asks for: {some}{more}"
-        hint = "--on-error skip leaves them out, counts and lists them (on_error='skip' in Python)"
+        msg = f"{len(lacking)} of {len(fields)} inputs lack what require= asks for: {some}{more}"
+        hint = "on_error='skip' leaves them out, counts and lists them"
         if len(lacking) == len(fields):
             known = {field for there in fields.values() for field in there}
             unknown = next((name for missing in lacking.values() for name in missing if name not in known), "")
-            joins = "" if grouped else "; --group joins files of one name to a sample"
+            joins = "" if grouped else "; grouped=True joins files of one name to a sample"
             hint = f"{did_you_mean(unknown, known)}the fields are the suffixes of files{joins}"
         raise UsageError(msg, hint=hint)
     kept = np.array([number for number, key in enumerate(keys) if key not in lacking], dtype=np.int64)
