@@ -187,8 +187,8 @@ def test_keys_of_files_and_of_what_is_packed_from_them(calls: Calls, tmp_path: P
         keys = [sample["key"] for sample in shoal.open(where)]
     order = np.random.default_rng(0).permutation(30)
     (tmp_path / "came.txt").write_text("".join(f"{keys[number]}\n" for number in order))
-    record = calls.json("audit", tmp_path / "came.txt", "--keys", where, *option, "--by", "label", "--batch-size", 4)
-    labels = shoal.open(where, format="folder" if option else None).index_column("label")
+    record = calls.json("audit", tmp_path / "came.txt", "--keys", where, *option, "--by", "cls", "--batch-size", 4)
+    labels = shoal.open(where, format="folder" if option else None).index_column("cls")
     assert (record["missing"], record["repeated"], record["unknown"]) == (0, 0, 0)
     assert record["vr"]["4"] == audit(order, labels=labels, batch=4).vr[4]
 

@@ -129,7 +129,16 @@ def test_a_packing_on_an_engine_is_that_of_processes(
     assert [said[key] for key in told] == [name, "x://host", num_units, 0, 0]
     assert engine.events == [("started", "x://host"), list(range(num_units)), "stopped"]
     assert engine.shown[-1] == (num_units, num_units)
-    same = {"digest", "fingerprint", "num_samples", "num_bytes", "num_inputs", "shard_bytes", "num_skipped", "fields"}
+    same = {
+        "digest",
+        "fingerprint",
+        "num_samples",
+        "num_bytes",
+        "num_inputs",
+        "shard_limit_bytes",
+        "num_skipped",
+        "fields",
+    }
     assert {key: said[key] for key in same} == {key: here[key] for key in same}
 
 
@@ -180,7 +189,7 @@ def test_a_repacking_on_an_engine_is_that_of_processes(
     said = calls.json("repack", data, tmp_path / "there", *words, "--engine", "ray")
     assert contents_of(tmp_path / "there") == contents_of(tmp_path / "here")
     assert said["num_units_run"] == here["num_shards"] > 3
-    same = ("digest", "fingerprint", "order", "num_samples", "shard_bytes")
+    same = ("digest", "fingerprint", "order", "num_samples", "shard_limit_bytes")
     assert {key: said[key] for key in same} == {key: here[key] for key in same}
 
 

@@ -44,7 +44,9 @@ def test_reads_of_a_plan_are_those_of_the_stream(calls: Calls, tmp_path: Path, w
     assert record["is_simulated_exactly"]
     assert record["num_requests"] == pytest.approx(reads, rel=0.05)
     assert record["read_bytes"] == pytest.approx(read_bytes, rel=0.05)
-    assert record["rank_held_bytes"] == pytest.approx(held, rel=0.05)
+    # Local chunks are read on the way: beside those in use, only the next ones lie in memory.
+    in_use_bytes = record["rank_memory_parts"]["in_use_bytes"]
+    assert 0.95 * in_use_bytes <= held <= in_use_bytes + 3 * record["chunk_bytes"]
 
 
 def test_ten_thousand_ranks_and_a_hundred_terabytes(calls: Calls) -> None:
@@ -239,7 +241,8 @@ def test_requests_of_a_plan_are_in_the_log_of_the_server(
     assert num_looks <= record["num_looks"] <= 6 * world_size  # ranks of one process look once
     assert len(log) - num_looks == pytest.approx(record["num_requests"] - record["num_looks"], rel=0.05)
     assert sum(exchange.num_bytes for exchange in log) == pytest.approx(record["read_bytes"], rel=0.05)
-    assert max(held) == pytest.approx(record["rank_held_bytes"], rel=0.05)
+    # A chunk that is read ahead counts when it arrives; the plan counts it from when it is asked for.
+    assert 0.95 * record["rank_memory_parts"]["in_use_bytes"] <= max(held) <= 1.05 * record["rank_held_bytes"]
 
 
 def test_a_large_row_group_among_small_ones_is_in_the_memory(calls: Calls, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_of_many_that_are_skipped_some_are_shown_and_the_rest_counted(calls: Cal
     lines = [f'{{"x": {number}}}' if number % 2 else "no JSON" for number in range(60)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     text = calls.text("repack", tmp_path / "a.jsonl", tmp_path / "out", "--on-error", "skip")
-    assert text.count("a.jsonl: ") == 20
+    assert text.count("a.jsonl, byte ") == 20
     assert "note: 10 more were skipped; --json lists them all" in calls.complaints
     said = calls.json("repack", tmp_path / "a.jsonl", tmp_path / "again", "--on-error", "skip")
     assert len(said["skipped"]) == said["num_skipped"] == 30

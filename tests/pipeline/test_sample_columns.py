@@ -229,7 +229,7 @@ def test_missing_values_are_counted_and_refused_or_replaced(tmp_path: Path) -> N
     for source in (tmp_path / "x.jsonl", write_json_tar(tmp_path / "x.tar", objects)):
         with pytest.raises(UsageError, match="3 of 10 samples have none, first sample 2") as caught:
             added(source, "n")
-        assert "--missing n=VALUE" in caught.value.hint
+        assert 'index_columns={"n": VALUE}' in caught.value.hint
         missing = {"n": "-1", "w": "?", "f": "nan", "t": "false"}
         _, index = added(source, "n", "w", "f", "t", missing=missing)
         assert values_of(index, "n") == [each["n"] if "w" in each else -1 for each in objects]

@@ -86,7 +86,9 @@ class Streams:
             .shuffle(seed=0, buffer=7),
         }  # fmt: skip
         made = makers[kind]()
-        return made if kind == "by length" else made.batch(SIZE)
+        if kind == "by length":
+            return made
+        return made.batch(SIZE, steps="apart") if kind.endswith("rank 0 of 2") else made.batch(SIZE)
 
     def saved(self, kind: str) -> list[dict[str, Any]]:
         """States after a few batches, as JSON gives them back."""

@@ -360,7 +360,7 @@ def test_keys_of_a_folder_are_paths(tmp_path: Path) -> None:
     keys = [sample["__key__"] for sample in ds]
     found = splits_of(ds, both, by="__key__", group=lambda key: key.split("/")[0])
     assert found == splits_of(ds, both, by=[key.split("/")[0] for key in keys])
-    assert found == splits_of(ds, both, by="label"), "classes are compared by name"
+    assert found == splits_of(ds, both, by="cls"), "classes are compared by name"
     assert len(found) == 59
 
 

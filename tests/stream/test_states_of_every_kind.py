@@ -80,7 +80,7 @@ def test_a_state_of_another_kind_is_refused(
 
 def test_a_state_of_ranks_that_fill_batches_is_no_state_of_ranks_that_pack(streams: Streams) -> None:
     filter_all = streams.lines.shuffle(seed=3, window="40KiB").filter(lambda _: True, refill=True)
-    two = filter_all.batch(4).partition(rank=0, world_size=2)
+    two = filter_all.batch(4, steps="apart").partition(rank=0, world_size=2)
     iterator = iter(two)
     next(iterator)
     packed = streams.make("packed as they come, rank 0 of 2")

@@ -36,7 +36,7 @@ def tokenized(texts: Path, tokenizer: Any) -> shoal.Dataset:
 
 
 def packed(texts: Path, tokenizer: Any) -> shoal.Dataset:
-    return tokenized(texts, tokenizer).pack_sequences(64, lengths=None, block=8).batch(2)
+    return tokenized(texts, tokenizer).pack_sequences(64, lengths=None, block=8).batch(2, steps="apart")
 
 
 @pytest.mark.parametrize("make", [tokenized, packed])

@@ -31,7 +31,14 @@ class DatasetRun:
         With ``batch(steps=)`` each iterator goes on where the one before it ended.
         """
         refuse_in_worker()
-        return self.stream.in_passes(lambda: Iteration(self.stream.iterator_spec(grows=True, in_passes=True)))
+        iteration = Iteration(self.stream.iterator_spec(grows=True, in_passes=True))
+        num_steps = self.stream.num_steps_of_pass
+        return (
+            iteration if num_steps is None else StepsOfPass(iteration, self._rest_of_epoch, self.stream.stay, num_steps)
+        )
+
+    def _rest_of_epoch(self) -> Iteration:
+        return Iteration(self.stream.iterator_spec(grows=True, in_passes=True))
 
     @property
     def epoch(self) -> int:

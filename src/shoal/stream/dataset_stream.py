@@ -38,10 +38,8 @@ from shoal.stream.certificates.certificate import Certificate, covered, differen
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
 from shoal.stream.iterating.refilled_states import resumed
-from shoal.stream.iterating.steps_of_pass import StepsOfPass
 from shoal.stream.iterator_position import Cursor, place_in
 from shoal.stream.map_view import MapView
 from shoal.stream.mixing.mixture_quality import mixture_quality, warning_about_any
@@ -93,7 +91,7 @@ class Stream:
         """Describe the next iterator, which begins at the cursor; warn if it will mix badly. No samples are read.
 
         Whoever allows that the epoch ``grows`` does not rely on its number of steps. ``in_passes`` says that the caller
-        cuts the batches of a rank into passes (`in_passes`).
+        cuts the batches of a rank into passes (`StepsOfPass`).
 
         Raises
         ------
@@ -139,10 +137,10 @@ class Stream:
         begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
         return IteratorSpec(work, *begin, grows=grows and not spec.refills and work.grows(cursor.epoch))
 
-    def in_passes(self, begin: Callable[[], Iteration]) -> Iteration | StepsOfPass:
-        """Return the iteration that ``begin`` makes, or the pass of ``batch(steps=)`` over one after the other."""
-        num_steps = None if self.spec.batching is None else self.spec.batching.num_steps
-        return StepsOfPass(begin, self.stay, num_steps) if num_steps else begin()
+    @property
+    def num_steps_of_pass(self) -> int | None:
+        """Batches of a pass of ``batch(steps=)``; None if a pass ends with the epoch."""
+        return None if self.spec.batching is None else self.spec.batching.num_steps or None
 
     def stay(self) -> None:
         """Let the next iterator begin where the newest one is."""

@@ -181,7 +181,8 @@ class DataLoader:
 
     def __iter__(self) -> Iteration | StepsOfPass:
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
-        return self.dataset.stream.in_passes(self._begun)
+        num_steps, stay = self.dataset.stream.num_steps_of_pass, self.dataset.stream.stay
+        return self._begun() if num_steps is None else StepsOfPass(self._begun(), self._begun, stay, num_steps)
 
     def _begun(self) -> Iteration:
         if self.num_workers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -322,6 +322,7 @@ def _delivered(
     return batch
 
 
+@dataclass(slots=True)
 class _NearestKept:
     """The nearest sample before a batch, cyclically, that is kept: a rank gets it instead of nothing.
 
@@ -329,9 +330,9 @@ class _NearestKept:
     many batches need a repeat: behind the sample that an earlier batch found, all were dropped.
     """
 
-    def __init__(self, source: BatchContext) -> None:
-        self.source = source
-        self._begin, self._found = 0, list[tuple[BatchContext, int]]()  # what was found before the position `_begin`
+    source: BatchContext
+    _begin: int = 0
+    _found: list[tuple[BatchContext, int]] = field(default_factory=list)  # before the position `_begin`
 
     def before_batch(self) -> Any:
         """Return the sample for the batch that is made now."""

@@ -12,13 +12,14 @@ from shoal.stream.iterating.iterator import Iteration
 class StepsOfPass:
     """``num_steps`` batches of a rank, through as many of its epochs as that takes.
 
-    ``begin`` makes the iteration over the rest of the current epoch. ``stay`` lets the next pass begin where this one
+    ``first`` is the iteration over the rest of the current epoch, and ``begin`` makes the next one. ``stay`` lets the next pass begin where this one
     ends: what a rank has left of an epoch is carried into the next pass.
     """
 
-    def __init__(self, begin: Callable[[], Iteration], stay: Callable[[], None], num_steps: int) -> None:
-        self._begin, self._stay, self._num_left = begin, stay, num_steps
-        self._iteration = begin()
+    def __init__(
+        self, first: Iteration, begin: Callable[[], Iteration], stay: Callable[[], None], num_steps: int
+    ) -> None:
+        self._iteration, self._begin, self._stay, self._num_left = first, begin, stay, num_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after everything this pass has yielded; see `Dataset.state_dict`."""
