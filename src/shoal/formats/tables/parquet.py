@@ -318,7 +318,7 @@ def _metadata(footer: bytes) -> Any:
 
 
 def _opened(file: _RangesOfFile, metadata: Any, **options: int) -> Any:
-    """Open a file of which the footer is known; types that Parquet itself names (UUID) give their storage, too."""
+    """Open a file by its footer; types that Parquet itself names (UUID) give their storage, too."""
     file_class = _library().ParquetFile
     if "arrow_extensions_enabled" in signature(file_class).parameters:  # pyarrow 21 and newer; before, always so
         options |= {"arrow_extensions_enabled": False}
@@ -326,7 +326,7 @@ def _opened(file: _RangesOfFile, metadata: Any, **options: int) -> Any:
 
 
 def _no_bytes(begin: int, end: int, /) -> bytes:
-    msg = f"bytes [{begin}, {end}) of a file are wanted of which only the footer is known"
+    msg = f"bytes [{begin}, {end}) of a file were requested, and only the footer is known"
     raise OSError(msg)
 
 

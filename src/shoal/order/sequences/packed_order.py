@@ -156,7 +156,7 @@ class Pieces(NamedTuple):
 
 
 class Rests(NamedTuple):
-    """Documents of which a part is left: tokens ``[starts[i], stops[i])`` of document ``ids[i]``; all of one shape.
+    """The rest of some documents: tokens ``[starts[i], stops[i])`` of document ``ids[i]``; all of one shape.
 
     ``positions`` and ``chunks`` are those of the documents in their order.
     """
@@ -172,9 +172,9 @@ _NO_RESTS = Rests(*[np.zeros(0, dtype=np.int64)] * 5)
 
 
 class OpenBlock(NamedTuple):
-    """A block of which only the first sequences are wanted: its documents ``[start, start + len(is_used))``.
+    """A block that ends after its first sequences: its documents ``[start, start + len(is_used))``.
 
-    ``is_used`` marks the documents of which these sequences have something, or that have no tokens.
+    ``is_used`` marks the documents that have tokens in these sequences, and documents without tokens.
     """
 
     start: int
@@ -201,7 +201,7 @@ class _Stretch(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The sequences of a block, in their order: of which node each is, its weight, its pieces, and their documents.
+    """The sequences of a block, in their order: the node, weight and pieces of each, and the documents.
 
     ``rows`` number the documents of the block, and rests behind them.
     """

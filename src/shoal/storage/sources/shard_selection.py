@@ -64,7 +64,7 @@ def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
 def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> NamedFiles:
     """Return those of the files below ``directory`` that are shards, sorted, and counts of the others.
 
-    Shards of which the name, or the name of a directory, begins with "." or "_" are left out, and a warning counts
+    Shards whose name, or a directory in it, begins with "." or "_" are left out, and a warning counts
     them: so do the tools that write such names. ``_year=2024`` is a partition. Where each file is a sample, only "."
     hides one.
 
