@@ -12,8 +12,8 @@ from shoal.stream.iterating.iterator import Iteration
 class StepsOfPass:
     """``num_steps`` batches of a rank, through as many of its epochs as that takes.
 
-    ``first`` is the iteration over the rest of the current epoch, and ``begin`` makes the next one. ``stay`` lets the next pass begin where this one
-    ends: what a rank has left of an epoch is carried into the next pass.
+    ``first`` is the iteration over the rest of the current epoch, and ``begin`` makes the next one. ``stay`` lets the
+    next pass begin where this one ends: what a rank has left of an epoch is carried into the next pass.
     """
 
     def __init__(
