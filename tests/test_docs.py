@@ -102,6 +102,7 @@ def run_blocks(blocks: list[Block], path: Path) -> None:
         run_blocks_in(namespace, blocks, path)
     finally:
         del sys.modules["__page__"]
+        namespace.clear()  # as when a script ends: an iterator of the page leaves no thread to the next test
 
 
 def run_blocks_in(namespace: dict[str, Any], blocks: list[Block], path: Path) -> None:
