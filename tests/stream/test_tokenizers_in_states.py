@@ -92,9 +92,20 @@ def test_sources_of_a_mixture_have_their_own_tokenizers(texts: Path, tokenizers:
     both = mixed(*tokenizers).state_dict()
     assert len(both["tokenizers"]) == 2
     mixed(*tokenizers).load_state_dict(both)
-    mixed(*tokenizers).load_state_dict(mixed(tokenizers[0], tokenizers[0]).state_dict())  # a source may be added
+    alike = mixed(tokenizers[0], tokenizers[0])
+    for resumed, state in [(alike, both), (mixed(*tokenizers), alike.state_dict())]:
+        with pytest.raises(StateError, match="the tokenizer changed"):
+            resumed.load_state_dict(state)
+
+
+def test_a_source_with_another_tokenizer_may_be_added(texts: Path, tokenizers: tuple[Path, Path]) -> None:
+    first, other = (shoal.open(texts).tokenize(each) for each in tokenizers)
+    run = shoal.mix({"a": first}).shuffle(seed=0)
+    state = run.state_at(10)
+    run.reweight(at=10, weights={"a": 1, "b": 1}, add={"b": other}).load_state_dict(state)
+    changed = shoal.mix({"a": other}).shuffle(seed=0)
     with pytest.raises(StateError, match="the tokenizer changed"):
-        mixed(tokenizers[0], tokenizers[0]).load_state_dict(both)
+        changed.reweight(at=10, weights={"a": 1, "b": 1}, add={"b": other}).load_state_dict(state)
 
 
 def test_shards_of_tokens_say_that_the_tokenizer_changed(

@@ -72,10 +72,15 @@ class State:
         segments, tokenizers = made.get("segments", ""), tuple(made.get("tokenizers", ()))
         return State(**terms, gaps=gaps_in(STATE, made), deals=_deals(made), segments=segments, tokenizers=tokenizers)
 
-    def check_tokenizers(self, tokenizers: Collection[str]) -> None:
-        """Raise `StateError` if a tokenizer of the state is none of these; one without them, or no tokenizers, fit."""
-        other = [name for name in self.tokenizers if name not in tokenizers]
-        if other and tokenizers:
+    def check_tokenizers(self, tokenizers: Collection[str], order: Mapping[str, Any]) -> None:
+        """Raise `StateError` if the tokens of a stream with this order have other tokenizers than those of the state.
+
+        A state without tokenizers, and a stream without them, fit any; a source that was added may bring its own.
+        """
+        gone = set(self.tokenizers).difference(tokenizers)
+        new = set(tokenizers).difference(self.tokenizers)
+        has_added = set(order.get("sources", ())) > set(self.order.get("sources", ()))
+        if self.tokenizers and tokenizers and (gone or (new and not has_added)):
             theirs, ours = (", ".join(side) for side in (self.tokenizers, tokenizers))
             msg = f"the tokenizer changed: the state was saved with the tokenizer {theirs}; this stream has {ours}"
             hint = "resume with the tokenizer.json of then, or with the shards that were made with it"

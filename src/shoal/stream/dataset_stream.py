@@ -341,7 +341,7 @@ class Stream:
         if hasattr(state, "keys") and "check" not in state and isinstance(self.resolved, ResolvedOrder):
             state = self._adopted(self.resolved, state)
         saved = State.from_dict(state)
-        saved.check_tokenizers(self.spec.tokenizers)
+        saved.check_tokenizers(self.spec.tokenizers, self.resolved.state_order)
         self._meet(saved)
         resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch
         starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
