@@ -59,6 +59,18 @@ def test_what_cannot_be_looked_at_is_told_when_it_is_read(tmp_path: Path) -> Non
         shutil.rmtree(out)
 
 
+def test_a_link_in_the_place_of_a_directory_that_a_glob_names_is_told(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "in", classes={"a": 3})
+    (files / "b").symlink_to("nowhere")
+    for source in (f"{files}/*/*.txt", f"{files}/**/*.txt"):
+        with pytest.raises(StorageError, match=r"in/b: it is a link to nowhere, and nothing is there"):
+            packed(source, tmp_path / "none")
+        shutil.rmtree(tmp_path / "none")
+        summary = packed(source, tmp_path / "out", on_error="skip")
+        assert ([name for name, _ in summary.skipped], summary.num_samples) == (["b"], 3)
+        shutil.rmtree(tmp_path / "out")
+
+
 def _with_little_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 

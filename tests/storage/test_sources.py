@@ -250,9 +250,9 @@ def test_a_link_that_leads_nowhere_is_an_error_that_names_link_and_target(data: 
 
 def test_a_link_to_a_directory_that_is_gone_is_an_error(data: Path) -> None:
     (data / "test").symlink_to("elsewhere/test")
-    for source in ("data", "{data,data/train}"):
+    for source in ("data", "{data,data/train}", "data/*/*.tar", "data/**/*.tar", "data/{train,t*}/*.tar"):
         with pytest.raises(SourceError, match=r"data/test is a link to elsewhere/test, and nothing is there"):
             named(source)
     (data / "test").unlink()
     (data / "NOTES.md").symlink_to("elsewhere/NOTES.md")  # no shard, whatever it leads to
-    assert len(named("data").names) == 4
+    assert len(named("data").names) == len(named("data/**/*.tar").names) == 4

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError, StorageError
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.storage.files.local_store import read_fully
+from shoal.storage.files.lost_links import lost_directories
 from shoal.storage.files.scandir import wrap_int64
 from shoal.storage.storage_errors import os_failure
 
@@ -136,7 +137,8 @@ def stat_files(root: str, names: Sequence[str]) -> FileList:
 def glob_files(pattern: str, *, root: str) -> FileTree:
     """Return the files, at least one, that a glob matches (``**``: any directories), with names below ``root``."""
     # Keep matches that are neither file nor directory: they are an error, or left out and listed.
-    found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
+    matches = (path for path in glob.iglob(pattern, recursive=True) if not os.path.isdir(path))
+    found = sorted({*matches, *lost_directories(pattern)})
     if not found:
         msg = f"{pattern}: matches no files"
         raise SourceError(msg, hint="** matches any directories, as in 'photos/**/*.jpg'")

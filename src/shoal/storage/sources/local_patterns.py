@@ -13,6 +13,7 @@ from itertools import islice
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import SourceError
+from shoal.storage.files.lost_links import is_lost_directory, lost_directories
 from shoal.storage.sources.patterns import expand_braces, has_braces
 from shoal.storage.sources.shard_selection import (
     INDEX_SUFFIX,
@@ -65,7 +66,8 @@ def _below(directory: str, suffixes: Sequence[str]) -> NamedFiles:
             refuse_table(os.path.join(folder, name, ""), directory)
         directories[:] = [name for name in directories if not name.startswith(".") and not _is_circle(folder, name)]
         for name in files:
-            _refuse_lost_directory(folder, name)
+            if is_lost_directory(path := os.path.join(folder, name)):
+                raise _lost(path)
         found += [os.path.join(folder, name) for name in files]
     return select_shards(directory, found, suffixes)
 
@@ -76,15 +78,10 @@ def _is_circle(folder: str, name: str) -> bool:
     return os.path.islink(path) and (os.path.realpath(folder) + os.sep).startswith(os.path.realpath(path) + os.sep)
 
 
-def _refuse_lost_directory(folder: str, name: str) -> None:
-    """Raise if a link without a suffix leads nowhere: its target may have been a directory of shards.
-
-    A link named as a shard is an error when it is opened.
-    """
-    path = os.path.join(folder, name)
-    if "." not in name and os.path.islink(path) and not os.path.exists(path):
-        msg = f"{path} is a link to {link_target(path)}, and nothing is there"
-        raise SourceError(msg, hint="restore its target, or remove the link; or name the shards by a glob")
+def _lost(path: str) -> SourceError:
+    """Return the error of a link that may have led to a directory; one named as a shard fails when it is opened."""
+    msg = f"{path} is a link to {link_target(path)}, and nothing is there"
+    return SourceError(msg, hint="restore its target, or remove the link; or name the shards by a glob without it")
 
 
 def _cannot_list(error: OSError) -> None:
@@ -116,6 +113,8 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
+    for path in lost_directories(as_glob(pattern)):
+        raise _lost(os.path.abspath(path))
     found = [os.path.abspath(path) for path in glob.glob(as_glob(pattern), recursive=True)]
     # A link that leads nowhere stays: opening it is an error, and leaving it out would lose data silently.
     files = sorted({path for path in found if not os.path.isdir(path) and not path.endswith(INDEX_SUFFIX)})
