@@ -34,10 +34,13 @@ OF_OTHERS = re.compile(r"--upgrade|docker run|tar's|aws |curl|color-scheme")
         ("shoal.open(..., index=...)", "--index ..."),
         ('shoal.open(..., split="train")', "--split train"),
         ('.rename(image="jpg;png")', '.rename(image="jpg;png")'),
+        ("pack_sequences(lengths=None) fills batches", "pack_sequences(lengths=None) fills batches"),
+        ("text_field= of repack(), field= of tokenize()", "--text-field"),
     ],
 )
 def test_arguments_become_options_of_the_verb(hint: str, shown: str) -> None:
     options = ["--on-error", "--split", "--no-label", "--label", "--group", "--workers", "--index", "--columns"]
+    options += ["--lengths", "--text-field"]
     assert in_shell(hint, options) == shown
 
 

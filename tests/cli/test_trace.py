@@ -171,6 +171,12 @@ def test_states_that_do_not_fit(data: Path, calls: Calls, tmp_path: Path) -> Non
     assert "No such file" in calls.refused("trace", data, *step, "--state", tmp_path / "none.json")
     taken = saved(tmp_path / "taken.json", dataset.take(100))
     assert "digest" in calls.refused("trace", data, *step, "--state", taken)
+    mixed = shoal.mix({"a": shoal.open(data / "train-000000.tar"), "b": shoal.open(data / "train-000001.tar")})
+    refused = calls.refused("trace", data, *step, "--state", saved(tmp_path / "mixed.json", mixed))
+    assert "of a mixture, and one dataset" in refused
+    assert "mixture file" in refused
+    with pytest.raises(shoal.errors.StateError, match="saved with a mixture, and this stream is none"):
+        dataset.load_state_dict(mixed.state_dict())
     taken.write_text("[" * 100_000)
     assert "not a state" in calls.refused("trace", data, *step, "--state", taken)
     taken.write_text("{}")

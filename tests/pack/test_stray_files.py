@@ -64,6 +64,18 @@ def test_what_is_required_is_asked_before_anything_is_written(photos: Path, tmp_
     assert not (tmp_path / "packed").exists()
 
 
+def test_pictures_under_another_suffix_are_named_where_one_is_required(tmp_path: Path, calls: Calls) -> None:
+    for name in ("cat/0.jpg", "cat/1.png", "dog/0.png", "dog/notes.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(name.encode())
+    complaint = calls.refused("pack", tmp_path / "in", tmp_path / "packed", "--require", "jpg")
+    assert "3 of 4 inputs" in complaint
+    assert "'jpg;png' takes either; --on-error skip leaves them out" in complaint
+    assert "in Python" not in complaint
+    complaint = calls.refused("pack", tmp_path / "in", tmp_path / "packed", "--require", "jpg;png")
+    assert "takes either" not in complaint
+
+
 def test_what_lacks_a_required_field_is_left_out_where_errors_are_skipped(
     photos: Path, tmp_path: Path, calls: Calls
 ) -> None:

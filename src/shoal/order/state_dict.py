@@ -88,6 +88,9 @@ class State:
 
     def check(self, *, seed: int, order: Mapping[str, Any], index: str, num_samples: int) -> None:
         """Raise `StateError`, naming the field and both values, unless the state belongs to a stream like this."""
+        if self.order.get("name") == "mix" != order.get("name"):
+            msg = "the state was saved with a mixture, and this stream is none"
+            raise StateError(msg, hint="load it into the dataset that it was saved with")
         if self.index != index:
             msg = f"the state belongs to dataset {self.index}; this dataset is {index}"
             hint = (

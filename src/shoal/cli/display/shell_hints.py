@@ -27,6 +27,7 @@ _ARGUMENT = re.compile(rf"\b(?P<name>[a-z_]+)=(?![\[{{(])(?P<value>{_VALUE})?")
 _CALL = re.compile(rf"\.?(?:\w+\.)*\w+\((?:\.\.\., *)?(?P<argument>[a-z_]+=(?:{_VALUE})?)(?:\.\.\.)?\)")
 _OTHERS = (
     (re.compile(r'index_columns=\{"([^"=]+)[^"]*": VALUE\}'), "--missing", r"--missing \1=VALUE"),
+    (re.compile(r"text_field= of repack\(\), field= of tokenize\(\)"), "--text-field", "--text-field"),
     (re.compile(r"deadline_seconds in storage_options"), "--deadline", "--deadline"),
 )
 _COMMANDS = re.compile(r"(`[^`]*`)")  # are in the words of the shell already
@@ -62,6 +63,8 @@ def _option(argument: re.Match[str], options: Collection[str]) -> str | None:
     known = _OPTIONS_OF_ARGUMENTS.get(name, (f"--{name.replace('_', '-')}",))
     if name in ("labelled", "grouped") and value in ("True", "False"):
         known, value = ((f"--no-{known[0][2:]}",) if value == "False" else known), ""
+    if value in ("None", "False"):  # a shell has no word for it
+        return None
     option = next((option for option in known if option in options), None)
     if option is None:
         return None

@@ -127,6 +127,15 @@ def lacking_in(fields: Iterable[str], required: Sequence[str]) -> list[str]:
     return [names for names in required if there.isdisjoint(names.split(";"))]
 
 
+def _either_of(sets: Iterable[Sequence[str]], lacking: Mapping[str, Sequence[str]]) -> str:
+    """Return the beginning of a hint that joins pictures, audio or video under several suffixes."""
+    there = list(dict.fromkeys(map(tuple, sets)))
+    wanted = {names for missing in lacking.values() for names in missing}
+    joined = _with_alternatives(dict.fromkeys(field for fields in there for field in fields), there)
+    wider = [field for field in joined if any(set(names.split(";")) < set(field.split(";")) for names in wanted)]
+    return "".join(f"{field!r} takes either; " for field in wider)
+
+
 def chosen_files(
     names: Sequence[str],
     required: Sequence[str],
@@ -154,7 +163,7 @@ def chosen_files(
         some = ", ".join(f"{first_names[key]!r} ({', '.join(lacking[key])})" for key in list(lacking)[:_MOST_NAMED])
         more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
         msg = f"{len(lacking)} of {len(fields)} inputs lack what require= asks for: {some}{more}"
-        hint = "on_error='skip' leaves them out, counts and lists them"
+        hint = f'{_either_of(fields.values(), lacking)}on_error="skip" leaves them out, counts and lists them'
         if len(lacking) == len(fields):
             known = {field for there in fields.values() for field in there}
             unknown = next((name for missing in lacking.values() for name in missing if name not in known), "")
