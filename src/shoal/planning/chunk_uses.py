@@ -27,7 +27,8 @@ class ChunkUses:
     """Chunks that ranks use in the first full global batches, of which only some canonical nodes may be dealt.
 
     ``ranks`` and ``chunks`` are the pairs of a rank and a chunk that it uses, ascending by rank, then chunk; ``first``
-    and ``last`` the positions of the first and last sample that it takes. ``samples_of_rank`` has the samples that each
+    and ``last`` the positions of the first and last sample that it takes. A chunk that a rank reads again is another
+    pair, behind the one before. ``samples_of_rank`` has the samples that each
     rank gets, shape (world_size,), ``heat`` the samples by time and by their chunk, in equal parts, shape (50, 64).
     """
 
@@ -63,16 +64,20 @@ class ChunkUses:
         )
 
 
-def chunk_uses(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: int) -> ChunkUses:
+def chunk_uses(
+    bound: BoundOrder, nodes: int, partition: Partition, num_chunks: int, *, span_steps: int | None = None
+) -> ChunkUses:
     """Deal an order that stands for some of ``nodes`` canonical nodes; about 0.2 us per sample.
 
-    Takes the memory of one part, plus 24 bytes for each pair of a rank and a chunk that it uses.
+    With ``span_steps``, a rank plans its reads in spans of so many steps, as a stream does: it releases a chunk that
+    the next span does not use, and the next use of the chunk is a pair of its own. Takes the memory of one part, plus
+    32 bytes for each pair of a rank and a chunk that it uses.
     """
     dealing = _Dealing(bound, nodes, partition)
     samples_of_rank = np.zeros(partition.world_size, dtype=np.int64)
     heat = np.zeros(TIMES * SOURCES, dtype=np.int64)
     found = []
-    for begin, chunks, ranks in dealing.parts():
+    for part, (begin, chunks, ranks) in enumerate(dealing.parts(span_steps)):
         samples_of_rank += np.bincount(ranks, minlength=partition.world_size)
         times = np.arange(begin, begin + len(chunks)) * TIMES // dealing.num_positions
         heat += np.bincount(times * SOURCES + chunks * SOURCES // num_chunks, minlength=TIMES * SOURCES)
@@ -80,12 +85,13 @@ def chunk_uses(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: 
         by_key = order_by((keys, max(1, (partition.world_size * num_chunks).bit_length())))
         ordered = keys[by_key]
         starts, ends = _groups(ordered)
-        found.append((ordered[starts], begin + by_key[starts], begin + by_key[ends]))
-    keys, first, last = (
-        (np.concatenate(column) for column in zip(*found, strict=True)) if found else [np.zeros(0, dtype=np.int64)] * 3
+        spans = np.full(len(starts), 0 if span_steps is None else part)
+        found.append((ordered[starts], begin + by_key[starts], begin + by_key[ends], spans))
+    keys, first, last, spans = (
+        (np.concatenate(column) for column in zip(*found, strict=True)) if found else [np.zeros(0, dtype=np.int64)] * 4
     )
     by_key = np.argsort(keys, kind="stable")  # stable: equal keys stay sorted by part, which keeps first and last valid
-    starts, ends = _groups(keys[by_key])
+    starts, ends = _groups(keys[by_key], spans[by_key])
     pairs = keys[by_key[starts]]
     return ChunkUses(
         pairs // num_chunks,
@@ -98,9 +104,14 @@ def chunk_uses(bound: BoundOrder, nodes: int, partition: Partition, num_chunks: 
     )
 
 
-def _groups(ordered: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first and the last index of each of some ascending keys."""
-    changes = np.flatnonzero(ordered[1:] != ordered[:-1])
+def _groups(
+    ordered: NDArray[np.int64], spans: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first and the last index of each of some ascending keys, whose spans follow one another if given."""
+    is_other = ordered[1:] != ordered[:-1]
+    if spans is not None:
+        is_other |= np.diff(spans) > 1
+    changes = np.flatnonzero(is_other)
     ends = np.append(changes, len(ordered) - 1) if len(ordered) else changes
     return np.append(0, changes + 1)[: len(ends)], ends
 
@@ -120,10 +131,13 @@ class _Dealing:
             self._num_steps = (number * nodes + self._first_node + node) // partition.global_batch
         self.num_positions = self._samples_before(self._num_steps)
 
-    def parts(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the position of the first sample, and the chunk and the rank of each sample, part by part."""
+    def parts(self, num_steps: int | None = None) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the position of the first sample, and the chunk and the rank of each sample, part by part.
+
+        A part has ``num_steps`` steps, or as many as are dealt quickly at once.
+        """
         batch = max(1.0, self._partition.global_batch * self._some / self._nodes)
-        together = max(1, int(_AT_ONCE / batch))
+        together = num_steps or max(1, int(_AT_ONCE / batch))
         for step in range(0, self._num_steps, together):
             stop = min(step + together, self._num_steps)
             begin, end = self._samples_before(step), self._samples_before(stop)

@@ -7,10 +7,10 @@ themselves, which dominate with small windows or large batches. Each part is cou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
-from shoal.order.block_and_buffer import Block
-from shoal.order.window.order import Window
 from shoal.reading.schedule.lifetimes import span_positions
 
 BYTES_OF_A_CHUNK = 80
@@ -34,6 +34,23 @@ _SPANS_AHEAD = 2
 _BATCHES = 2
 # Modules loaded when a stream first runs, and their data.
 _CODE_BYTES = 1 << 19
+
+
+class SpannedOrder(Protocol):
+    """An order whose ids are made span by span."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Parameters that decide how far ahead reads are planned."""
+        ...
+
+    def kept_bytes(self, num_samples: int) -> int:
+        """Return the bytes a bound order keeps beside its chunk tables."""
+        ...
+
+    def span_bytes(self, num_samples: int) -> int:
+        """Return the peak bytes while a span after the first is made; 0 if one span holds all samples."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +82,18 @@ class RankMemory:
 
 
 def planned_ahead_bytes(
-    order: Window | Block, limit: float, *, num_samples: int, dataset_bytes: float, world_size: int
+    order: SpannedOrder, limit: float, *, num_samples: int, sample_bytes: float, world_size: int
 ) -> float:
     """Return the part of the read-ahead limit that is used: reads are planned one span ahead of the current one."""
     span = min(num_samples, span_positions(order.parameters, world_size))
-    return min(limit, _SPANS_AHEAD * span / world_size * dataset_bytes / num_samples)
+    return min(limit, _SPANS_AHEAD * span / world_size * sample_bytes)
 
 
 def rank_memory(
-    order: Window | Block,
+    order: SpannedOrder,
     *,
     num_samples: int,
+    sample_bytes: float,
     num_chunks: int,
     chunk_bytes: float,
     in_use: float,
@@ -88,16 +106,17 @@ def rank_memory(
     """Return the memory of a rank with ``in_use`` bytes of chunks in use and ``ahead`` more bytes read ahead.
 
     With ``computes_ids`` while ids of the order are computed, else while they are dealt: the two do not coincide, and
-    the window is not always fullest in the former. ``chunk_bytes`` is the mean over all chunks of the dataset.
+    the window is not always fullest in the former. ``chunk_bytes`` is the mean over all chunks of the dataset, and
+    ``sample_bytes`` that over the samples of a batch.
 
+    >>> from shoal.order.window.order import Window
     >>> found = rank_memory(
-    ...     Window(256), num_samples=10**6, num_chunks=1000, chunk_bytes=2**20, in_use=2**28, ahead=2**25,
-    ...     global_batch=64, world_size=1, computes_ids=True, is_remote=True,
+    ...     Window(256), num_samples=10**6, sample_bytes=1049, num_chunks=1000, chunk_bytes=2**20, in_use=2**28,
+    ...     ahead=2**25, global_batch=64, world_size=1, computes_ids=True, is_remote=True,
     ... )
     >>> round(found.total / 2**20)
     313
     """
-    sample_bytes = chunk_bytes * num_chunks / num_samples
     span = min(num_samples, max(global_batch, span_positions(order.parameters, world_size)))
     coming = span * _BYTES_OF_A_COMING_SAMPLE / world_size
     if not computes_ids:

@@ -146,11 +146,11 @@ def _simulated(
     uses = chunk_uses(bound, model.nodes, partition, len(model.chunk_samples))
     rest = np.zeros(0, dtype=np.int64)
     if model.is_exact and uses.num_positions < bound.num_samples and partition.remainder != "drop":
-        rest = _uses_of_rest(bound, partition, uses.num_positions // partition.global_batch, len(model.chunk_samples))
+        rest = uses_of_rest(bound, partition, uses.num_positions // partition.global_batch, len(model.chunk_samples))
     of_nodes = uses if ranks_per_node == 1 else uses.of_nodes(ranks_per_node)
     count = partial(_counted, model=model, samples=samples, sizes=sizes, rest=rest)
     num_reads, num_bytes, amplification, error = count(uses, ranks=1)
-    held = _held(uses, partition, model.share_of_nodes)
+    held = most_held(uses, partition, model.share_of_nodes)
     in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
 
     def first_chunks(uses: ChunkUses) -> float:
@@ -279,8 +279,10 @@ def _mean_readers(readers: NDArray[np.int64], uses: ChunkUses, num_chunks: float
     return mean, max(float(middle.std()) / math.sqrt(len(middle)), apart) * share / mean
 
 
-def _held(uses: ChunkUses, partition: Partition, share_of_nodes: float) -> NDArray[np.int64]:
-    """Return the most chunks in use at a time on one rank, in each part of the time.
+def most_held(
+    uses: ChunkUses, partition: Partition, share_of_nodes: float, weights: NDArray[np.float64] | None = None
+) -> NDArray[np.int64]:
+    """Return the most chunks in use at a time on one rank, in each part of the time; ``weights`` says how much each is.
 
     If only some nodes are simulated, a rank may have others too: the ranks with the most simulated samples are used,
     and what they hold is scaled up.
@@ -289,16 +291,17 @@ def _held(uses: ChunkUses, partition: Partition, share_of_nodes: float) -> NDArr
     known = there[uses.ranks] >= _NEARLY * there.max()
     owners, first, last = uses.ranks[known], uses.first[known], uses.last[known]
     times = np.concatenate([last + 1, first])  # one is released before another is taken
-    change = np.concatenate([-np.ones_like(last), np.ones_like(first)])
+    each = np.ones(len(first)) if weights is None else weights[uses.chunks[known]]
+    change = np.concatenate([-each, each])
     by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # each rank begins and ends with nothing in use
-    most = np.zeros(TIMES + 1, dtype=np.int64)
+    most = np.zeros(TIMES + 1)
     np.maximum.at(most, times[by_rank] * TIMES // uses.num_positions, np.cumsum(change[by_rank]))
     whole = uses.num_positions / share_of_nodes / partition.world_size  # samples of a rank
     found: NDArray[np.int64] = np.rint(most[:TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
     return found
 
 
-def _uses_of_rest(bound: BoundOrder, partition: Partition, num_steps: int, num_chunks: int) -> NDArray[np.int64]:
+def uses_of_rest(bound: BoundOrder, partition: Partition, num_steps: int, num_chunks: int) -> NDArray[np.int64]:
     """Return the pairs of a rank and a chunk that it uses in the last, incomplete batch: rank * num_chunks + chunk."""
     shares = [partition.share(bound, rank, num_steps, num_steps + 1).chunks for rank in range(partition.world_size)]
     pairs: NDArray[np.int64] = np.unique(

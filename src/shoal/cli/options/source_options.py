@@ -105,7 +105,9 @@ def refuse_mixture(arguments: argparse.Namespace) -> None:
     """Raise `UsageError` if the source is a mixture file, and the verb is about the shards of one dataset."""
     if names_mixture(arguments):
         msg = f"{printed(source_of(arguments))} is a mixture file, and `shoal {arguments.verb}` works on one dataset"
-        raise UsageError(msg, hint="call it for each source; mix, head, trace, audit, bench and verify take the file")
+        raise UsageError(
+            msg, hint="call it for each source; mix, plan, head, trace, audit, bench and verify take the file"
+        )
 
 
 def open_requested(arguments: argparse.Namespace, *, num_first: int | None = None) -> tuple[Opened, bool]:

@@ -86,7 +86,11 @@ def open_mixture(arguments: argparse.Namespace) -> MixedDataset:
 
 def shuffled_mixture(arguments: argparse.Namespace) -> MixedDataset:
     """Open the mixture file that is the source, in its order, or in that of the options if it has none."""
-    dataset = open_mixture(arguments)
+    return in_order_of(open_mixture(arguments), arguments)
+
+
+def in_order_of(dataset: MixedDataset, arguments: argparse.Namespace) -> MixedDataset:
+    """Return the mixture in the order of its file, or in that of the options if it has none."""
     if not getattr(dataset.stream.spec.request, "is_shuffled", False):
         return MixedDataset(dataset.stream.spec.in_order(requested_order(arguments)))
     if options := given_order_options(arguments):

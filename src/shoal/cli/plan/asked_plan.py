@@ -7,8 +7,10 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from shoal.cli.options.source_options import names_mixture
 from shoal.cli.plan.planned import Planned
-from shoal.cli.plan.planned_data import PlannedData, planned_data
+from shoal.cli.plan.planned_data import PlannedData, planned_data, windowed
+from shoal.cli.plan.planned_mixture import planned_mixture
 from shoal.cli.plan.planned_sequences import planned_sequences
 from shoal.errors import UsageError
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -26,7 +28,11 @@ class AskedPlan(NamedTuple):
 def asked_plan(arguments: argparse.Namespace, known: PlannedData | None = None) -> AskedPlan:
     """Return the plan for these arguments; ``known`` are the same data in another order."""
     cluster = _cluster(arguments)
-    data = planned_data(arguments, cluster, known)
+    if bool(arguments.source) == (arguments.num_samples is not None):
+        msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
+        raise UsageError(msg)
+    is_mixture = bool(arguments.source) and names_mixture(arguments)
+    data = (planned_mixture if is_mixture else planned_data)(arguments, cluster, known)
     num_together, sequences = cluster.global_batch, planned_sequences(arguments, data.resolved)
     if sequences:
         documents = num_together * sequences["best_fit"]["documents_per_sequence"]
@@ -38,7 +44,7 @@ def asked_plan(arguments: argparse.Namespace, known: PlannedData | None = None) 
         raise UsageError(msg, hint="a smaller --global-batch")
     plan = Planned.of(data, cluster, rho=arguments.rho)
     if data.listed is not None:
-        growing = data.listed.quality(data.order, data.mean_chunk_bytes, cluster.global_batch, arguments)
+        growing = data.listed.quality(windowed(data.order), data.mean_chunk_bytes, cluster.global_batch, arguments)
         plan = replace(plan, growing=growing)
     return AskedPlan(plan, sequences)
 

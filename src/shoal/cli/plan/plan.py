@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     warnings = _warnings(record, cluster)
     if plan.cached is not None:
         warnings += plan.cached.warnings
-    elif advice := cache_advice(record, least_cache_bytes(data, cluster)):
+    elif data.reading.plans_cache and (advice := cache_advice(record, least_cache_bytes(data, cluster))):
         warnings.append(advice)
     dataset = output.format_value("dataset_bytes", record["dataset_bytes"])
     ranks, nodes = counted(cluster.world_size, "rank"), counted(cluster.num_nodes, "node")
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         output.emit(record, as_json=True)
     else:
-        _show(record, cluster, warnings)
+        _show(record, cluster, [*warnings, *data.reading.notes])
         if sequences:
             show_sequences(sequences, arguments.pack_sequences, num_together)
         if plan.growing is not None:
@@ -241,7 +241,7 @@ def _notes(plan: Planned) -> list[str]:
     times += "of 4 MiB, on several connections: then larger chunks make no fewer requests."
     cache = "Chunk caches are replayed by their own rules: what they leave over is exact where they hold all that a "
     cache += "node reads, else within 15 %. Ranks are taken to keep in step. On a disk they take no memory."
-    return [first, mixing, times, *([] if plan.cached is None else [cache])]
+    return [first, *plan.data.reading.notes, mixing, times, *([] if plan.cached is None else [cache])]
 
 
 def _give_or_take(error: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,23 +11,12 @@ from numpy.typing import NDArray
 from shoal.cli.plan.planned_cache import PlannedCache
 from shoal.cli.plan.planned_data import PlannedData
 from shoal.cli.plan.planned_growing import growing_facts
-from shoal.order.partition import Partition
-from shoal.order.window.order import Window
+from shoal.cli.plan.planned_reading import span_of
 from shoal.planning.node_cache import EpochReads
 from shoal.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
-from shoal.planning.request_model import (
-    likely_requests_for_each_read,
-    parts_of_each_read,
-    requests_for_each_read,
-)
-from shoal.planning.simulated_reads import ClusterReads, simulate_reads
+from shoal.planning.simulated_reads import ClusterReads
 from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.first_epoch import GrowingQuality
-from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
-from shoal.reading.schedule.lifetimes import span_positions
-from shoal.reading.schedule.memory_ledger import ahead_limit_bytes
-from shoal.reading.schedule.read_requests import RequestSizes, request_sizes
-from shoal.reading.schedule.units import ChunkUnits
 from shoal.reports.plan_page import PlanFigures
 
 _MOST_SIZES = 12
@@ -57,20 +45,12 @@ class Planned:
     @staticmethod
     def of(data: PlannedData, cluster: Cluster, *, rho: float) -> Planned:
         """Simulate the reads of an epoch, and compute their cost."""
-        simulate = partial(
-            simulate_reads,
-            data.order,
-            data.chunk_samples,
-            data.chunk_bytes,
-            Partition(cluster.global_batch, cluster.world_size),
-            ranks_per_node=cluster.ranks_per_node,
-        )
-        reads = simulate()
-        scale, per_read = data.num_chunks / len(data.chunk_samples), _requests_for_each_read(reads, data, cluster)
+        reads = data.reading.reads(cluster)
+        scale, per_read = data.num_chunks / len(data.chunk_samples), data.reading.requests_for_each_read(reads, cluster)
         num_reads, first_chunks, cached = reads.num_reads * scale, reads.first_chunks, None
         fetched = EpochReads(num_reads, reads.num_bytes * scale)
         if cluster.cache_bytes is not None:
-            cached = PlannedCache.of([reads, simulate(epoch=1)], data, cluster)
+            cached = PlannedCache.of([reads, data.reading.reads(cluster, epoch=1)], data, cluster)
             fetched, first_chunks = cached.epochs[0], reads.by_node.first_chunks
         costs = traffic(
             cluster,
@@ -89,11 +69,11 @@ class Planned:
     def record(self) -> dict[str, Any]:
         """Return names and values, for machines and people."""
         data, cluster, costs = self.data, self.cluster, self.costs
-        most = int(data.chunk_samples.sum())
+        most = data.reading.largest_batch
         sizes = [size for size in (cluster.global_batch, 4 * cluster.global_batch) if size < most]
         memory, num_stats = self._rank_memory(), self._num_stats()
-        sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.num_bytes / data.num_samples)
-        num_chunks = np.count_nonzero(data.chunk_samples) * data.num_chunks / len(data.chunk_samples)
+        sequential = textbook(cluster, num_samples=data.num_samples, sample_bytes=data.sample_bytes)
+        num_chunks = data.num_read_chunks
         cached: dict[str, Any] = {}
         if self.cached is not None:
             cached = self.cached.record(
@@ -111,8 +91,8 @@ class Planned:
             "world_size": cluster.world_size,
             "chunk_bytes": data.mean_chunk_bytes,
             "window_chunks": data.order.chunks,
-            "window_bytes": min(data.order.chunks * data.mean_chunk_bytes, float(data.stored_bytes)),
-            "num_canonical_nodes": data.order.resolved_nodes if isinstance(data.order, Window) else 1,
+            "window_bytes": min(data.reading.window_bytes, float(data.stored_bytes)),
+            "num_canonical_nodes": data.reading.num_canonical_nodes,
             "call": data.call,
             "refused": data.refusal or ("" if self.cached is None else self.cached.refusal),
             "vr": {size: self._ratio(size) for size in sizes},
@@ -146,7 +126,7 @@ class Planned:
         batch, over = self.cluster.global_batch, self.reads.reads_over_time
         if self.cached is not None:
             over = self.reads.by_node.reads_over_time
-        largest = min(self.data.num_samples, int(self.data.chunk_samples.sum())) // 2
+        largest = min(self.data.num_samples, self.data.reading.largest_batch) // 2
         below = [batch >> power for power in range(6, 0, -1) if batch >> power >= 2]
         above = [batch << power for power in range(_MOST_SIZES - len(below)) if batch << power <= largest]
         reads = over / max(1, int(over.sum()))
@@ -166,18 +146,13 @@ class Planned:
 
     def _ratio(self, batch: int) -> float:
         """Return the predicted VR of batches of this size."""
-        layout = ChunkLayout.of(self.data.chunk_samples)
-        return predicted_variance_ratio(self.data.order, layout, batch, rho=self.rho)
+        return self.data.reading.variance_ratio(batch, rho=self.rho)
 
     def _num_stats(self) -> float:
         """Count the requests by which ranks check that shards match the index: one per rank and shard that it reads."""
-        if not self.cluster.is_remote or not len(self.data.shard_chunks):
+        if not self.cluster.is_remote:
             return 0.0
-        # A rank draws chunks without replacement: each formula overestimates, and the smaller result is nearly exact.
-        num_chunks, drawn = self.data.num_chunks, self.num_reads / self.cluster.world_size
-        by_draws = (1.0 - self.data.shard_chunks / num_chunks) ** drawn
-        by_chunks = max(0.0, 1.0 - drawn / num_chunks) ** self.data.shard_chunks
-        return float((1.0 - np.minimum(by_draws, by_chunks)).sum()) * self.cluster.world_size
+        return self.data.reading.num_looks(self.num_reads, self.cluster.world_size)
 
     def _rank_memory(self) -> RankMemory:
         """Return the memory of the fullest rank's process at its fullest moment."""
@@ -202,7 +177,7 @@ class Planned:
 
     def _positions_of_computing(self) -> NDArray[np.int64]:
         """Return the positions reached when ids of the order are computed; reads are planned one span ahead."""
-        span = _span(self.data, self.cluster)
+        span = span_of(self.data.order, self.cluster)
         positions = np.array(self.data.order.span_starts(self.data.num_samples), dtype=np.int64)
         return np.maximum(0, positions // span - 1) * span
 
@@ -217,9 +192,9 @@ class Planned:
             in_use = data.largest_held_bytes if cluster.is_remote else 0.0
         ahead = planned_ahead_bytes(
             data.order,
-            _request_sizes(data, cluster).ahead_bytes,
+            data.reading.ahead_bytes(is_remote=cluster.is_remote),
             num_samples=data.num_samples,
-            dataset_bytes=data.held_bytes,
+            sample_bytes=data.held_sample_bytes,
             world_size=cluster.world_size,
         )
         ahead = max(ahead // data.mean_held_bytes * data.mean_held_bytes, 2.0 * data.largest_held_bytes)  # whole chunks
@@ -231,6 +206,7 @@ class Planned:
         return rank_memory(
             data.order,
             num_samples=data.num_samples,
+            sample_bytes=data.held_sample_bytes,
             num_chunks=data.num_chunks,
             chunk_bytes=data.mean_held_bytes,
             in_use=in_use,
@@ -240,29 +216,6 @@ class Planned:
             computes_ids=computes_ids,
             is_remote=cluster.is_remote,
         )
-
-
-def _requests_for_each_read(reads: ClusterReads, data: PlannedData, cluster: Cluster) -> float:
-    """Return the requests per chunk that is read: neighbours share one, and large chunks take several."""
-    if not cluster.is_remote:
-        return 1.0
-    if cluster.cache_bytes is not None:  # where each chunk is cached by itself, neighbours share none
-        return parts_of_each_read(data.chunk_bytes)
-    sizes = _request_sizes(data, cluster)
-    if reads.uses is None or data.table is None:
-        return likely_requests_for_each_read(data.chunk_bytes, data.num_chunks, sizes)
-    return requests_for_each_read(reads.uses, ChunkUnits(data.table), sizes, span_positions=_span(data, cluster))
-
-
-def _request_sizes(data: PlannedData, cluster: Cluster) -> RequestSizes:
-    window_bytes, largest_bytes = int(data.order.chunks * data.mean_held_bytes), int(data.largest_held_bytes)
-    return request_sizes(ahead_limit_bytes(window_bytes, largest_bytes, is_remote=cluster.is_remote))
-
-
-def _span(data: PlannedData, cluster: Cluster) -> int:
-    """Return the positions in a span of whole global batches."""
-    batches = span_positions(data.order.parameters, cluster.world_size) // cluster.global_batch
-    return max(1, batches) * cluster.global_batch
 
 
 def _within(wanted: NDArray[np.float64], limit: float) -> NDArray[np.float64]:

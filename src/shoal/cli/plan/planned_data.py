@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from shoal.cli.options.source_options import open_with_samples
 from shoal.cli.options.stream_options import given_order_options, requested_order
 from shoal.cli.plan.planned_growing import GROW, ListedShards, listed_shards
+from shoal.cli.plan.planned_reading import DatasetReading, PlannedOrder, PlannedReading
 from shoal.errors import UsageError
 from shoal.formats.shard_format import SpillingFormat
-from shoal.index.cutting import ChunkTable, usual_extent_bytes
+from shoal.index.cutting import usual_extent_bytes
 from shoal.index.index_file import num_column_bytes
 from shoal.index.table import BYTES_OF_A_SAMPLE, BYTES_OF_AN_EXTENT, own_bytes
 from shoal.indexing.build import MANY_SAMPLES
@@ -26,6 +27,7 @@ from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
 from shoal.planning.sizing import Cluster, recommend
 from shoal.reading.large_chunks import refuse_too_large, too_large
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.stream.mixing.mixed_dataset import MixedDataset
 
 _MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothing but the time
 
@@ -34,14 +36,14 @@ _MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothi
 class PlannedData:
     """The data to be read: its size, its chunks or a model with fewer of them, and its memory.
 
-    ``stored_bytes`` are those of the shards, with what is between chunks. ``shard_chunks`` are the chunks of each
-    shard, where shards are known. ``uneven_bytes`` is the excess of the largest chunk over the mean in memory, where
-    chunks can only be held whole; ``largest_held_bytes`` is the memory of the largest chunk. ``table`` locates the
-    chunks, where that is known; ``refusal`` says why a stream in this order would not start, if so. ``num_spilled``
-    chunks are too large for the window, and decoded into the chunk cache. ``resolved`` is the order of an index
-    that was ``opened``, and ``listed`` are shards that have none, if so. ``index_bytes`` is the
-    size of the index, which all processes of a node map. ``asked_chunk_bytes`` and
-    ``asked_window_bytes`` ask for these chunks in this window.
+    ``stored_bytes`` are those of the shards, with what is between chunks. ``uneven_bytes`` is the excess of the largest
+    chunk over the mean in memory, where chunks can only be held whole; ``largest_held_bytes`` is the memory of the
+    largest chunk. ``sample_bytes`` are those of a sample of a batch on average, as stored and as held in memory.
+    ``num_read_chunks`` are the reads of an epoch if no chunk is read by two ranks. ``refusal`` says why a stream in
+    this order would not start, if so. ``num_spilled`` chunks are too large for the window, and decoded into the chunk
+    cache. ``resolved`` is the order of an index that was ``opened``, ``listed`` are shards that have none, and
+    ``mixture`` the mixture before it was shuffled, if so. ``index_bytes`` is the size of the index, which all processes
+    of a node map.
     """
 
     num_samples: int
@@ -49,22 +51,23 @@ class PlannedData:
     stored_bytes: float
     held_bytes: float
     num_chunks: int
+    num_read_chunks: float
+    sample_bytes: float
+    held_sample_bytes: float
     chunk_samples: NDArray[np.int64]
     chunk_bytes: NDArray[np.int64]
-    order: Window | Block
+    order: PlannedOrder
+    reading: PlannedReading
     call: str
-    shard_chunks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     uneven_bytes: float = 0.0
     largest_held_bytes: float = 0.0
-    table: ChunkTable | None = None
     refusal: str = ""
     num_spilled: int = 0
     resolved: ResolvedOrder | None = None
     listed: ListedShards | None = None
     opened: Opened | None = None
+    mixture: MixedDataset | None = None
     index_bytes: float = 0.0
-    asked_chunk_bytes: int = 0
-    asked_window_bytes: int = 0
 
     @property
     def mean_chunk_bytes(self) -> float:
@@ -82,9 +85,6 @@ def planned_data(arguments: argparse.Namespace, cluster: Cluster, known: Planned
 
     ``known`` are the same data in another order: they are not opened or listed again.
     """
-    if bool(arguments.source) == (arguments.num_samples is not None):
-        msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
-        raise UsageError(msg)
     if not arguments.source:
         return _of_numbers(arguments, cluster)
     if arguments.index == GROW:
@@ -105,7 +105,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
     num_bytes, index_bytes = int(own_bytes(index).sum()), float(num_column_bytes(index))
     if not given_order_options(arguments):
         extent_bytes = -(-num_bytes // index.num_extents)
-        sizing = recommend(_beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
+        sizing = recommend(beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
         nodes = sizing.num_canonical_nodes
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
     may_spill = index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
@@ -119,28 +119,40 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
         refuse_too_large(opened, resolved, None)
     except UsageError as error:
         refusal = str(error)
-    order, decoded_bytes = _windowed(resolved.order), int(index.extent_decoded_bytes.sum())
+    order, decoded_bytes = windowed(resolved.order), int(index.extent_decoded_bytes.sum())
+    reading = DatasetReading(
+        order,
+        chunks.num_samples,
+        chunk_bytes,
+        len(chunks),
+        mean_held_bytes=float(held_bytes.mean()),
+        largest_held_bytes=float(held_bytes.max()),
+        asked_chunk_bytes=round(resolved.extents_per_chunk * decoded_bytes / index.num_extents),
+        asked_window_bytes=-(-order.chunks * decoded_bytes // len(chunks)),
+        shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
+        table=chunks,
+    )
     return PlannedData(
         num_samples=index.num_samples,
         num_bytes=num_bytes,
         stored_bytes=index.num_bytes,
         held_bytes=float(held_bytes.sum(dtype=np.float64)),
         num_chunks=len(chunks),
+        num_read_chunks=float(np.count_nonzero(chunks.num_samples)),
+        sample_bytes=num_bytes / index.num_samples,
+        held_sample_bytes=float(held_bytes.sum(dtype=np.float64)) / index.num_samples,
         chunk_samples=chunks.num_samples,
         chunk_bytes=chunk_bytes,
         order=order,
+        reading=reading,
         call=str(resolved),
-        shard_chunks=np.bincount(chunks.shard, minlength=index.num_shards),
         uneven_bytes=float(held_bytes.max() - held_bytes.mean()) if index.sample_bytes is None else 0.0,
         largest_held_bytes=float(held_bytes.max()),
-        table=chunks,
         refusal=refusal,
         num_spilled=int(too_large(resolved, None).sum()) if spills else 0,
         resolved=resolved,
         opened=opened,
         index_bytes=index_bytes,
-        asked_chunk_bytes=round(resolved.extents_per_chunk * decoded_bytes / index.num_extents),
-        asked_window_bytes=-(-order.chunks * decoded_bytes // len(chunks)),
     )
 
 
@@ -157,7 +169,7 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
     index_bytes = num_bytes / extent_bytes * BYTES_OF_AN_EXTENT
     index_bytes += num_samples * BYTES_OF_A_SAMPLE if num_samples < MANY_SAMPLES else 0
     least_bytes = max(1 << 18, extent_bytes)
-    sizing = recommend(_beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=least_bytes)
+    sizing = recommend(beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=least_bytes)
     chunk_bytes = sizing.chunk_bytes if arguments.chunk is None else parse_bytes(arguments.chunk, "--chunk")
     each = max(1, chunk_bytes // sample_bytes)
     num_chunks = -(-num_samples // each)
@@ -166,7 +178,7 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
         alive = min(max(2, parse_bytes(arguments.window, "--window") // chunk_bytes), max(2, num_chunks))
         order = Window(alive, arguments.num_canonical_nodes)
     elif arguments.order is not None or arguments.chunks is not None:
-        order = _windowed(requested_order(arguments).order)
+        order = windowed(requested_order(arguments).order)
     alive, exact = order.chunks, each * sample_bytes
     laid_out = min(num_chunks, max(_MOST_CHUNKS, 8 * alive))
     chunk = bytes_text(exact, is_enough=lambda number: number // sample_bytes == each)
@@ -179,24 +191,29 @@ def _of_size(arguments: argparse.Namespace, cluster: Cluster, num_samples: int, 
         call = f'shuffle(window="{window}", chunk="{chunk}", num_canonical_nodes={order.resolved_nodes}'
     else:
         call = f'shuffle(shoal.orders.Block(chunks={alive}), chunk="{chunk}"'
+    sizes = (np.full(laid_out, each), np.full(laid_out, exact))
+    held_bytes = num_bytes / num_chunks
+    reading = DatasetReading(order, *sizes, num_chunks, held_bytes, float(exact), exact, alive * exact)
     return PlannedData(
         num_samples=num_samples,
         num_bytes=num_bytes,
         stored_bytes=num_bytes,
         held_bytes=num_bytes,
         num_chunks=num_chunks,
-        chunk_samples=np.full(laid_out, each),
-        chunk_bytes=np.full(laid_out, exact),
+        num_read_chunks=num_chunks,
+        sample_bytes=sample_bytes,
+        held_sample_bytes=sample_bytes,
+        chunk_samples=sizes[0],
+        chunk_bytes=sizes[1],
         order=order,
+        reading=reading,
         call=f"{call})",
         largest_held_bytes=float(exact),
         index_bytes=index_bytes,
-        asked_chunk_bytes=exact,
-        asked_window_bytes=alive * exact,
     )
 
 
-def _beside(cluster: Cluster, index_bytes: float) -> Cluster:
+def beside(cluster: Cluster, index_bytes: float) -> Cluster:
     """Return the cluster with the memory that is left beside the index."""
     return replace(cluster, memory_bytes=max(1.0, cluster.memory_bytes - index_bytes))
 
@@ -206,7 +223,8 @@ def _holds(alive: int, chunk_bytes: int, window_bytes: int) -> bool:
     return window_bytes // chunk_bytes == alive
 
 
-def _windowed(order: Any) -> Window | Block:
+def windowed(order: Any) -> Window | Block:
+    """Return an order that keeps to some chunks at a time; refuse others."""
     if not isinstance(order, Window | Block):
         name = "this order" if order is None else f"the order {order.name!r}"
         msg = f"{name} does not keep to some chunks at a time, so its reads are not planned"

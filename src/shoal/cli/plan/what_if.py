@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ from shoal.cli.plan.asked_plan import asked_plan
 from shoal.cli.plan.planned import Planned
 from shoal.cli.plan.planned_cache import least_cache_bytes
 from shoal.errors import UsageError
-from shoal.order.window.order import Window
 
 
 class Row(NamedTuple):
@@ -74,14 +72,16 @@ def what_if(arguments: argparse.Namespace, plan: Planned) -> list[list[str]]:
 def _changes(arguments: argparse.Namespace, plan: Planned) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name of each change and its options, with those that keep the order of the plan."""
     batch, nodes = arguments.global_batch, arguments.nodes
-    same = _order_options(plan)
+    reading = plan.data.reading
+    same = reading.options() or {}
     for name, factors in (
         ("half the window", {"window": 0.5}),
         ("twice the window", {"window": 2.0}),
         ("half the chunk", {"chunk": 0.5}),
         ("twice the chunk", {"chunk": 2.0}),
     ):
-        yield name, _order_options(plan, **factors)
+        if (changed := reading.options(**factors)) is not None:
+            yield name, changed
     if batch > 1:
         yield "half the global batch", {**same, "global_batch": batch // 2}
     yield "twice the global batch", {**same, "global_batch": 2 * batch}
@@ -92,21 +92,8 @@ def _changes(arguments: argparse.Namespace, plan: Planned) -> Iterator[tuple[str
         yield "half the cache", {**same, "cache": str(plan.cluster.cache_bytes // 2)}
         yield "twice the cache", {**same, "cache": str(2 * plan.cluster.cache_bytes)}
         yield "no cache", {**same, "cache": "none"}
-    elif plan.cluster.ranks_per_node > 1:
+    elif plan.cluster.ranks_per_node > 1 and reading.plans_cache:
         yield "a cache in each node", {**same, "cache": str(2 * least_cache_bytes(plan.data, plan.cluster))}
-
-
-def _order_options(plan: Planned, *, window: float = 1.0, chunk: float = 1.0) -> dict[str, Any]:
-    """Return the options that ask for the order of a plan, with the window and the chunks larger by these factors."""
-    data = plan.data
-    chunk_bytes = max(1, round(data.asked_chunk_bytes * chunk))
-    options: dict[str, Any] = {"order": None, "window": None, "num_canonical_nodes": None, "chunks": None}
-    options["chunk"] = str(chunk_bytes)
-    if not isinstance(data.order, Window):
-        return options | {"order": "block", "chunks": max(1, round(data.order.chunks * window / chunk))}
-    window_bytes = math.ceil(data.asked_window_bytes * window)
-    most_nodes = max(1, round(data.order.chunks * window / chunk) // 2)
-    return options | {"window": str(window_bytes), "num_canonical_nodes": min(data.order.resolved_nodes, most_nodes)}
 
 
 def _second_epoch(node_epochs: Sequence[Mapping[str, float]] | None) -> str:

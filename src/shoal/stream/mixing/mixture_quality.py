@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from shoal.errors import UsageError
@@ -33,16 +34,12 @@ def mixture_quality(
     if not 1 <= batch <= num_samples // 2:
         msg = f"batches of {batch} cannot be compared: an epoch has {resolved.num_samples} samples"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
-    weights = _weights(resolved.request)
-    names = [name for name, _ in resolved.request.leaves()]
-    weighted = [each for each in zip(names, weights, resolved.parts, strict=True) if each[1]]
     vr = {}
     chunks, perfect_chunks, shards, perfect_shards, correlation, measured = 0.0, 0.0, 0.0, 0.0, 0.0, False
-    most = max(2 * batch, min(num_samples, sum(part.num_ordered for _, _, part in weighted)))
+    most = max(2 * batch, min(num_samples, sum(part.num_ordered for _, _, part, _ in parts_of_batch(resolved, batch))))
     for size in batch_sizes(batch, most)[:_MOST_SIZES]:
         vr[size] = 0.0
-        for name, weight, part in weighted:
-            own = max(1, min(round(size * weight), part.num_ordered // 2))
+        for name, weight, part, own in parts_of_batch(resolved, size):
             try:
                 found = quality_of(part, own, key=key, rho=rho)
             except UsageError as error:
@@ -80,6 +77,14 @@ def warning_about_any(resolved: Resolved, global_batch: int) -> str:
         if message := warning_about(part, own, source=name):
             return f"the source {name!r}: {message}"
     return ""
+
+
+def parts_of_batch(resolved: ResolvedMixture, size: int) -> Iterator[tuple[str, float, ResolvedOrder, int]]:
+    """Yield each dataset that has a share of the first weights: its name, share, order, and samples in a batch."""
+    names = [name for name, _ in resolved.request.leaves()]
+    for name, weight, part in zip(names, _weights(resolved.request), resolved.parts, strict=True):
+        if weight:
+            yield name, weight, part, max(1, min(round(size * weight), part.num_ordered // 2))
 
 
 def _weights(request: MixRequest) -> list[float]:
