@@ -82,7 +82,9 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
         given.pop("stored", None)
     if name == "mix":
         msg = "the state or certificate is of a mixture, and one dataset was given"
-        raise StateError(msg, hint="give its mixture file, or `shoal trace --run MODULE:NAME` the run that Python makes")
+        raise StateError(
+            msg, hint="give its mixture file, or `shoal trace --run MODULE:NAME` the run that Python makes"
+        )
     if PACKED in given:
         msg = "the state counts sequences, and documents alone do not tell how they were packed"
         raise StateError(msg, hint="the dataset of the run tells it: ds.batch_ids(step) and ds.check_certificate()")
