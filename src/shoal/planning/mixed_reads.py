@@ -24,7 +24,7 @@ from shoal.planning.simulated_reads import ClusterReads, NodeReads, most_held, u
 from shoal.reading.schedule.lifetimes import span_positions
 
 _MOST_POSITIONS = 1 << 21  # simulated of a longer epoch
-_MOST_OF_WINDOWS = 1 << 24  # where windows last longer: 5 s
+_MOST_OF_WINDOWS = 1 << 22  # where windows last longer: a quarter of a minute, or more with many sources
 _WINDOWS = 4
 _LITTLE = 0.01  # of all reads: a window of a source with fewer need not be simulated whole
 
@@ -105,8 +105,8 @@ def simulate_mixture(
     """Compute the reads of an epoch of a mixture: exactly if it is short, else from its beginning.
 
     In a long epoch, a source that comes round often is read on at the rate of its samples. Of another source, as many
-    chunks are read as its samples have, each by as many ranks as in the beginning on average. Takes about 0.3 us for
-    each position.
+    chunks are read as its samples have, each by as many ranks as in the beginning on average. Takes about 3 us for
+    each position, and more with many sources.
     """
     looked = chunks.num_looked_at(partition.global_batch)
     is_exact = looked == chunks.num_samples
