@@ -21,6 +21,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 READER = Path(__file__).with_name("read_tensors.py")
+READS_MISSING_LISTS = int(pa.__version__.split(".")[0]) >= 26  # older ones can do it for Arrow, not for Parquet
 TENSORS = np.arange(48, dtype=np.float32).reshape(8, 2, 3)
 LISTS = TENSORS.reshape(8, 6).tolist()
 
@@ -103,6 +104,9 @@ def run(*arguments: Any) -> Any:
 
 def test_a_tensor_has_one_shape_in_every_format_whatever_is_registered(tmp_path: Path) -> None:
     paths = written(tmp_path, table())
+    if not READS_MISSING_LISTS:
+        with pytest.raises(ShardError, match=r"install pyarrow 26"):
+            shoal.open(str(paths.pop(0)))[0]
     plain = run("plain", "here", *paths)
     for shard in plain.values():
         (dtype, shape, values), number = shard["sample"]["arrow"], TENSORS[1].tolist()
@@ -145,6 +149,8 @@ def test_workers_give_the_same_tensors(tmp_path: Path, start: str) -> None:
 
 @pytest.mark.parametrize("name", ["arrow", "gaps", "turned", "ray", "pickled", "hf", "bits"])
 def test_tensors_stay_tensors_when_they_are_packed_again(tmp_path: Path, name: str) -> None:
+    if name in ("gaps", "pickled") and not READS_MISSING_LISTS:
+        pytest.skip("this pyarrow cannot keep missing tensors in Parquet")
     path = written(tmp_path, table().select([name]))[0]
     ds = shoal.open(str(path))
     for target in ("parquet", "arrow"):

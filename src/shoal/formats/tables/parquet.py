@@ -48,6 +48,7 @@ _BUFFERS_BYTES = 32 << 20  # for read-ahead in all columns of a row group that i
 _UNCOUNTED_BYTES = 100
 _FIRST_TO_COUNT = (1, 2, 9)
 _NO_SHARD = "this is not a Parquet shard, or it is encrypted or damaged"
+_MISSING_LISTS = "install pyarrow 26: older ones cannot read missing lists of a fixed size from Parquet"
 _NOT_BY_PYARROW = "leave the column out: format=shoal.formats.Parquet(columns=[...]); or write smaller row groups"
 
 
@@ -295,8 +296,14 @@ def _decoding(groups: Sequence[_Group], span: Span, file: _RangesOfFile | None =
         if file is not None and file.failure is not None:
             raise file.failure from None
         msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
-        hint = _NOT_BY_PYARROW if isinstance(error, NotImplementedError) else OTHER_FILE
-        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=hint) from None
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_cure(error)) from None
+
+
+def _cure(error: Exception) -> str:
+    if isinstance(error, NotImplementedError):
+        return _NOT_BY_PYARROW
+    # So pyarrow before 26 reports a list that is missing.
+    return _MISSING_LISTS if re.search(r"lists to be of size=\d+ but index \d+ had size=0", str(error)) else OTHER_FILE
 
 
 def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
