@@ -62,6 +62,7 @@ LIBRARIES = {
     "torchvision": ("shoal.integrations.torch.jpegs_on_accelerator",),
     "jax": ("shoal.integrations",),
     "lightning": ("shoal.integrations",),
+    "accelerate": ("shoal.integrations",),
     "datasets": ("shoal.integrations",),
     "obstore": ("shoal.storage",),
     "pycurl": ("shoal.storage.http",),

@@ -209,16 +209,20 @@ def test_a_loop_whose_workers_start_can_be_ended(method: str, tars: Dataset, mon
     """A worker takes a minute to start: the main process waits for it, or for its first batch."""
     ds = tars.map(SlowToStart()).with_ids().batch(5)
     loader = DataLoader(ds, num_workers=2, multiprocessing_context=method)
-    is_starting = threading.Event()
+    is_starting, may_go_on = threading.Event(), threading.Event()
     begin = torch.utils.data.DataLoader.__iter__
 
     def slow_start(self: Any) -> Any:
         is_starting.set()
-        time.sleep(8)  # as a fork server that imports the script of the user
+        may_go_on.wait(8)  # as for a fork server that imports the script of the user
         return begin(self)
 
     monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", slow_start)
     received, seconds = stopped(loader, loader.stop, is_starting.is_set)
     assert (received, at(ds)) == ([], (0, 0))
     assert seconds < _GRACE_SECONDS
+    may_go_on.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("shoal-call"):
+            thread.join()
     loader.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from shoal.hints import no_attribute
@@ -31,14 +32,13 @@ class DatasetRun:
         With ``batch(steps=)`` each iterator goes on where the one before it ended.
         """
         refuse_in_worker()
-        iteration = Iteration(self.stream.iterator_spec(grows=True, in_passes=True))
-        num_steps = self.stream.num_steps_of_pass
+        start = partial(self.stream.iterator_spec, grows=True, in_passes=True)
+        iteration, num_steps = Iteration(start(), renew=lambda: (start(), None)), self.stream.num_steps_of_pass
         return (
-            iteration if num_steps is None else StepsOfPass(iteration, self._rest_of_epoch, self.stream.stay, num_steps)
+            iteration
+            if num_steps is None
+            else StepsOfPass(iteration, lambda: Iteration(start()), self.stream.stay, num_steps)
         )
-
-    def _rest_of_epoch(self) -> Iteration:
-        return Iteration(self.stream.iterator_spec(grows=True, in_passes=True))
 
     @property
     def epoch(self) -> int:

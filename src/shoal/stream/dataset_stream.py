@@ -138,6 +138,12 @@ class Stream:
         return IteratorSpec(work, *begin, grows=grows and not spec.refills and work.grows(cursor.epoch))
 
     @property
+    def batch_size(self) -> int | None:
+        """Samples in a whole batch of this rank; None without batches, and where lengths decide their sizes."""
+        partition = self.partition
+        return partition.size_of(self.spec.ranks.resolve()[0]) if partition.batched else None
+
+    @property
     def num_steps_of_pass(self) -> int | None:
         """Batches of a pass of ``batch(steps=)``; None if a pass ends with the epoch."""
         return None if self.spec.batching is None else self.spec.batching.num_steps or None
@@ -322,7 +328,11 @@ class Stream:
         if epoch < self.cursor.epoch and self.resolved.deals:
             self.resolved = replace(self.resolved, deals=())  # an epoch that is begun anew is whole
         if epoch != self.cursor.epoch:
+            if self.cursor.loaded_epoch is not None:
+                text = "set_epoch(%d) leaves position %d of epoch %d, which a state had loaded"
+                _log.warning(text, epoch, self.cursor.start.number, self.cursor.epoch)
             self.cursor.begin_epoch(epoch)
+        self.cursor.name_epoch()
 
     def state_at(self, position: int, epoch: int) -> dict[str, Any]:
         """Return the state at a position of an epoch; at the end of an epoch, that of the start of the next."""
@@ -349,7 +359,7 @@ class Stream:
             rank, world_size = self.spec.ranks.resolve()
             resolved, epoch, starts = resumed(saved, resolved, self.spec.partition(world_size), rank)
         self.resolved = resolved
-        self.cursor.begin(epoch, starts.get(epoch, Start()), starts)
+        self.cursor.begin_loaded(epoch, starts.get(epoch, Start()), starts)
         self.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         self.cursor.deliveries.forget()
 

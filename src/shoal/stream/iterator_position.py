@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,12 @@ from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition
 from shoal.order.states.forms import MAX_POSITION
 from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
+
+_REPEAT = (
+    "epoch %d begins again at position %d, as the pass that was left before its end did: the same samples come again. "
+    "For other samples call set_epoch() before each pass; to go on where a pass was left, load_state_dict(state_dict())"
+)
+_log = logging.getLogger("shoal")
 
 NONE_AT_HAND: Iterator[Any] = iter(())
 """The iterator over no samples, where none are at hand."""
@@ -85,6 +92,15 @@ class Position:
         """The global batches from the next one, or the one of which something is left, to the end of the epoch."""
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         return range(self.num_yielded // size, self.partition.num_batches(self.num_samples, self.start))
+
+    def is_repeated_by(self, later: Position) -> bool:
+        """Return True if this pass was left before its end, and another one begins where it began.
+
+        A look at the first batch is no pass, nor is one at single samples.
+        """
+        size = 1 if self.rank is None else self.partition.size_of(self.rank)
+        was_left = self.partition.batched and size < self.num_yielded < self.num_steps
+        return was_left and (self.epoch, self.start) == (later.epoch, later.start)
 
     @property
     def proof(self) -> Proof:
@@ -182,6 +198,9 @@ class Cursor:
     Where ranks fill their batches, ``start`` says what this rank has taken of its share, and ``later`` has the places
     in later epochs from which it goes on. ``loaded`` is the checksum of the state that was loaded, "" if it was
     that of one rank alone, or if there was none.
+
+    ``num_moves`` counts the calls of `begin`: an iterator that has yielded nothing follows such a move.
+    ``loaded_epoch`` is the epoch of a loaded state, until an iterator yields or the start moves elsewhere.
     """
 
     def __init__(self) -> None:
@@ -190,7 +209,10 @@ class Cursor:
         self.later: Mapping[int, Start] = {}
         self.loaded = ""
         self.deliveries = Deliveries()
+        self.num_moves = 0
+        self.loaded_epoch: int | None = None
         self._newest: Position | None = None
+        self._is_named = self._is_repeat = self._has_warned_of_repeat = False
         self._watchers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,8 +226,14 @@ class Cursor:
 
     def begin(self, epoch: int, start: Start, later: Mapping[int, Start] | None = None) -> None:
         """Start the next iterator here; forget the position of earlier ones."""
-        self._newest, self.later = None, later or {}
+        self._newest, self.later, self.loaded_epoch = None, later or {}, None
+        self.num_moves += 1
         self._move(epoch, start)
+
+    def begin_loaded(self, epoch: int, start: Start, later: Mapping[int, Start]) -> None:
+        """Start the next iterator where a state says."""
+        self.begin(epoch, start, later)
+        self.loaded_epoch = epoch
 
     def begin_epoch(self, epoch: int) -> None:
         """Start the next iterator at the start of an epoch: where a loaded state begins it, if it is a later one."""
@@ -214,8 +242,21 @@ class Cursor:
 
     def follow(self, position: Position) -> None:
         """Report the position of this iterator from now on."""
-        self._newest = position
+        earlier = self._newest
+        self._is_repeat = not self._is_named and earlier is not None and earlier.is_repeated_by(position)
+        self._newest, self._is_named = position, False
         self.deliveries.follow(position)
+
+    def name_epoch(self) -> None:
+        """Note that the current epoch is wanted, even if it comes again."""
+        self._is_repeat, self._is_named = False, True
+
+    def yields_first(self, position: Position) -> None:
+        """Note that an iterator is about to yield, and warn if the samples of one that was left come again."""
+        self.loaded_epoch = None
+        if self._is_repeat and not self._has_warned_of_repeat:
+            self._has_warned_of_repeat = True
+            _log.warning(_REPEAT, position.epoch, position.start)
 
     def ended(self, position: Position) -> None:
         """Handle the end of an iterator: if it began where the next one would, that one starts the next epoch."""

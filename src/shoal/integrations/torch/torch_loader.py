@@ -10,9 +10,12 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from shoal.errors import UsageError
+from shoal.integrations.torch.accelerated_pass import Accelerated, AcceleratedPass, PreparedMark
 from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinned_for
+from shoal.integrations.torch.framework_view import Shown, StepSampler
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.protocol import as_within
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -25,7 +28,7 @@ from shoal.processes.start_methods import begin_importing, start_context
 from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
-from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.iterator import Iteration, Source
 from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec
 from shoal.stream.iterating.piece_maker import PieceMaker
 from shoal.stream.iterating.steps_of_pass import StepsOfPass
@@ -34,6 +37,16 @@ from shoal.stream.workers.prefetch_thread import Prefetcher
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
 _BATCHES_AHEAD = 2
 _MOST_WORKERS, _MOST_AHEAD = 4096, 1 << 16
+_OPTIONS_OF_WORKERS = (
+    "generator",
+    "multiprocessing_context",
+    "persistent_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "timeout",
+    "worker_init_fn",
+)
+_FROM_FRAMEWORKS = (StepSampler, SequentialSampler)  # with which Lightning and Fabric make a loader anew
 _log = logging.getLogger("shoal")
 
 # Arguments of torch's loader that this one refuses, with their defaults, and what to use here.
@@ -47,12 +60,12 @@ _REFUSED = {
 }
 
 
-class DataLoader:
+class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
     """Batches of a dataset as tensors, in exactly the order of ``iter(dataset)``, whether made by threads or workers.
 
-    It takes the arguments of `torch.utils.data.DataLoader` that have a meaning here, and gives what that gives. It does
-    not subclass it: frameworks take those loaders apart and insert their own samplers, which would lose samples; they
-    leave this one alone, and it shards by rank itself.
+    It takes the arguments of `torch.utils.data.DataLoader` that have a meaning here, and gives what that gives. It is
+    an instance of that, so frameworks accept it; of its code it uses nothing. ``sampler`` says that samples are shared
+    out already, and lets frameworks name the epoch (`framework_view`).
 
     The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts received batches, not
     those made ahead.
@@ -102,6 +115,20 @@ class DataLoader:
         Arguments contradict each other, or are decided by the dataset.
     """
 
+    dataset = Shown[Dataset]()  # type: ignore[assignment]  # torch has another class of that name
+    num_workers = Shown[int]()
+    collate_fn = Shown[Any]()
+    pin_memory = Shown[bool]()
+    timeout = Shown[float]()
+    worker_init_fn = Shown[Any]()
+    multiprocessing_context = Shown[Any]()
+    generator = Shown[Any]()
+    prefetch_factor = Shown[int | None]()
+    persistent_workers = Shown[bool]()
+    pin_memory_device, in_order, batch_sampler = "", True, None
+    _is_accelerate_prepared = PreparedMark()
+    use_stateful_dataloader = True  # so accelerate saves and loads the state with its own
+
     def __init__(
         self,
         dataset: Dataset,
@@ -133,33 +160,34 @@ class DataLoader:
         if timeout < 0:
             msg = f"timeout={timeout} must not be negative"
             raise UsageError(msg, hint="0 waits without a limit")
+        if num_workers:
+            _refuse_threads(num_threads, num_workers)
+        else:
+            _refuse_without_workers(
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                generator=generator,
+                persistent_workers=persistent_workers or None,
+            )
         self.dataset = dataset
         self.num_workers = num_workers
         self.collate_fn = collate_fn
         self.pin_memory = pin_memory
         self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = (
+            start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else multiprocessing_context
+        )
+        self.generator = generator
         self.prefetch_factor = _BATCHES_AHEAD if prefetch_factor is None else prefetch_factor
         self.persistent_workers = persistent_workers
-        if num_threads is not None and num_workers:
-            msg = f"num_threads={num_threads} with num_workers={num_workers}: threads decode only without workers"
-            raise UsageError(msg, hint="num_workers=0 and num_threads=1 or more; or leave num_threads out")
         self.num_threads = num_threads
         self.prefetch_bytes = parse_bytes(prefetch_bytes, "prefetch_bytes")
-        worker_options: dict[str, Any] = {
-            "worker_init_fn": worker_init_fn,
-            "multiprocessing_context": multiprocessing_context,
-            "generator": generator,
-        }
-        if not num_workers:
-            worker_options["persistent_workers"] = persistent_workers or None
-            if given := [name for name, value in worker_options.items() if value is not None]:
-                msg = f"{given[0]}= is for worker processes, but num_workers is 0"
-                raise UsageError(msg, hint="num_workers=1 or more; with 0, threads of this process make the batches")
-        else:
-            worker_options["multiprocessing_context"] = start_context(multiprocessing_context, preload=_PRELOAD)
-        self._worker_options = worker_options
+        # A framework that wants the same batches in each epoch gives this sampler.
+        self._keeps_epoch = isinstance(other.get("sampler"), SequentialSampler)
+        self._first_epoch = 0
+        self.accelerated: Accelerated | None = None
         self._staying: Workers | None = None
-        self._serving: Iteration | None = None
         self._newest: weakref.ref[Iteration] | None = None
         self._is_stopped = self._has_logged_stop = False
 
@@ -179,43 +207,44 @@ class DataLoader:
         """Return the number of batches in a whole epoch on this rank."""
         return len(self.dataset)
 
-    def __iter__(self) -> Iteration | StepsOfPass:
+    def __iter__(self) -> Iteration | StepsOfPass | AcceleratedPass:  # type: ignore[override]
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
-        num_steps, stay = self.dataset.stream.num_steps_of_pass, self.dataset.stream.stay
-        return self._begun() if num_steps is None else StepsOfPass(self._begun(), self._begun, stay, num_steps)
+        stream = self.dataset.stream
+        num_steps, stay = stream.num_steps_of_pass, stream.stay
+        batches = self._begun() if num_steps is None else StepsOfPass(self._begun(), self._begun, stay, num_steps)
+        return batches if self.accelerated is None else self.accelerated.passed(batches, stream.partition)
 
     def _begun(self) -> Iteration:
-        if self.num_workers:
-            begin_importing(self._worker_options["multiprocessing_context"])
-        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, grows=True, in_passes=True)
-        if not spec.work.pipeline.partition.batched:
-            msg = "a loader yields batches, but this dataset yields single samples"
-            raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
-        iteration = self._iteration(spec, _tensor_marks if self.collate_fn is not None else tensors)
+        iteration = Iteration(*self._next_start(), renew=self._next_start)
         self._newest = weakref.ref(iteration)
         if self._is_stopped:  # perhaps by a signal handler, a moment ago
             self._log_stop()
             iteration.stop()
         return iteration
 
-    def _iteration(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> Iteration:
-        """Start making batches; a stopped loader makes none."""
-        if self._serving is not None:
-            self._serving.close()
+    def _next_start(self) -> tuple[IteratorSpec, Source | None]:
+        """Return where the next iterator begins, and the source of its batches; a stopped loader makes none."""
+        if self.num_workers:
+            begin_importing(self.multiprocessing_context)
+        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, grows=True, in_passes=True)
+        if not spec.work.pipeline.partition.batched:
+            msg = "a loader yields batches, but this dataset yields single samples"
+            raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
+        finish = _tensor_marks if self.collate_fn is not None else tensors
+        if self.persistent_workers and (newest := self._newest_iteration) is not None:
+            newest.close()
         if not self._is_stopped and not self.num_workers:
             with InterruptsHeld():
-                return Iteration(spec, self._source_here(spec.unobserved(), finish))
+                return spec, self._source_here(spec.unobserved(), finish)
         if not self._is_stopped:
             pinned = self._pinned_after(finish)
             try:
                 workers = self._workers_for(spec.unobserved(), finish)
                 options: dict[str, Any] = {"stay": self.persistent_workers, "is_stopped": lambda: self._is_stopped}
-                iteration = Iteration(spec, WorkerBatches(workers, spec, finish=pinned, **options))
-                self._serving = iteration if self.persistent_workers else None
-                return iteration  # noqa: TRY300  # the error is that of the start
+                return spec, WorkerBatches(workers, spec, finish=pinned, **options)
             except StoppedError:
                 workers.close()
-        return Iteration(spec)
+        return spec, None
 
     def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | PieceMaker | Prefetcher:
         """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
@@ -239,9 +268,39 @@ class DataLoader:
         pin = partial(pinned_for, torch.accelerator.current_device_index())
         return lambda batch: pin(finish(batch))
 
+    @property
+    def _newest_iteration(self) -> Iteration | None:
+        return None if self._newest is None else self._newest()
+
+    @property
+    def sampler(self) -> StepSampler:  # type: ignore[override]  # torch sets it
+        """The steps of the current epoch, for frameworks: ``sampler.set_epoch`` names the epoch."""
+        return StepSampler(self)
+
+    @property
+    def batch_size(self) -> int | None:  # type: ignore[override]
+        """Samples in a whole batch of this rank; None where batches differ in size."""
+        return self.dataset.stream.batch_size
+
+    @property
+    def drop_last(self) -> bool:  # type: ignore[override]
+        """True if the last batch is dropped when it is not whole: ``batch(..., remainder="drop")``."""
+        return self.dataset.stream.partition.remainder == "drop"
+
     def set_epoch(self, epoch: int) -> None:
-        """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`."""
-        self.dataset.set_epoch(epoch)
+        """Begin at the start of this epoch next, unless it is the current one; see `Dataset.set_epoch`.
+
+        An iterator that has yielded nothing yet follows.
+        """
+        if not self._keeps_epoch:
+            self.dataset.set_epoch(epoch)
+
+    def name_epoch(self, epoch: int) -> None:
+        """Begin at the start of an epoch as a framework counts it; see `StepSampler.set_epoch`."""
+        loaded = self.dataset.stream.cursor.loaded_epoch
+        if loaded is not None:
+            self._first_epoch = loaded - epoch
+        self.set_epoch(max(0, self._first_epoch + epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`."""
@@ -268,8 +327,7 @@ class DataLoader:
         before `start`, whatever state is loaded or epoch set. `is_stopped` tells whether that is so.
         """
         self._is_stopped, self._has_logged_stop = True, False
-        newest = None if self._newest is None else self._newest()
-        if newest is not None:
+        if (newest := self._newest_iteration) is not None:
             newest.stop()
 
     @property
@@ -288,20 +346,18 @@ class DataLoader:
 
     def close(self) -> None:
         """End persistent workers; iterating again starts new ones."""
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            serving.close()
+        if self.persistent_workers and (newest := self._newest_iteration) is not None:
+            newest.close()
         staying, self._staying = self._staying, None
         if staying is not None:
             staying.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for a copy, which has its own dataset at the same position, and no workers yet."""
-        return {**self.__dict__, "_staying": None, "_serving": None, "_newest": None}
+        return {**self.__dict__, "_staying": None, "_newest": None, "accelerated": None}
 
     def _workers_for(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> Workers:
-        names = ("pin_memory", "timeout", "prefetch_factor", "persistent_workers")
-        options = {**self._worker_options, **{name: getattr(self, name) for name in names}}
+        options = {name: getattr(self, name) for name in _OPTIONS_OF_WORKERS}
         given = (spec.work, self.num_workers, finish, options)
         staying, self._staying = self._staying, None
         if staying is not None:
@@ -324,9 +380,24 @@ def _refuse(given: dict[str, Any]) -> None:
             msg = f"DataLoader() got an unexpected keyword argument {name!r}"
             raise TypeError(msg)
         default, hint = _REFUSED[name]
+        if isinstance(given.get("sampler"), _FROM_FRAMEWORKS) and name in ("sampler", "shuffle"):
+            continue
         if value is not default:
             msg = f"{name}={value!r} is not an option of this loader"
             raise UsageError(msg, hint=hint.format(value=value))
+
+
+def _refuse_threads(num_threads: int | None, num_workers: int) -> None:
+    if num_threads is not None:
+        msg = f"num_threads={num_threads} with num_workers={num_workers}: threads decode only without workers"
+        raise UsageError(msg, hint="num_workers=0 and num_threads=1 or more; or leave num_threads out")
+
+
+def _refuse_without_workers(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            msg = f"{name}= is for worker processes, but num_workers is 0"
+            raise UsageError(msg, hint="num_workers=1 or more; with 0, threads of this process make the batches")
 
 
 def _check_travels(pipeline: PipelineSpec, *functions: Any) -> None:

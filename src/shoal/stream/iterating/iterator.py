@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from shoal.errors import ForkError, UsageError
 from shoal.processes import start_methods
@@ -43,15 +44,22 @@ class BatchSource(Protocol):
         """Stop making batches."""
 
 
+Source: TypeAlias = BatchSource | BatchMaker | PieceMaker
+Renew: TypeAlias = Callable[[], tuple[IteratorSpec, Source | None]]
+
+
 class Iteration:
     """The batches (or samples) of one rank from a position to the end of an epoch.
+
+    If the start of the next iterator moves before this one has yielded anything (`Dataset.set_epoch`,
+    `Dataset.load_state_dict`), it begins there: ``renew`` makes the arguments anew.
 
     `position` is the one after everything yielded so far. Close it, use it in a ``with``, or drop it: no thread is
     left in any case. After an error it raises the same error again: an epoch that failed must not look like one that
     ended.
     """
 
-    def __init__(self, spec: IteratorSpec, source: BatchSource | BatchMaker | PieceMaker | None = None) -> None:
+    def __init__(self, spec: IteratorSpec, source: Source | None = None, renew: Renew | None = None) -> None:
         with InterruptsHeld():
             if source is None:
                 source = BatchMaker(spec) if spec.growing is None else PieceMaker(spec, spec.growing)
@@ -76,8 +84,10 @@ class Iteration:
             self._takes_at_hand = (
                 isinstance(source, BatchMaker | PieceMaker) and not source.are_converted and self._line is None
             )
+            self._renew, self._num_moves = renew, 0
             if spec.cursor is not None:
                 spec.cursor.follow(position)
+                self._num_moves = spec.cursor.num_moves
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after everything this iterator has yielded; see `Dataset.state_dict`."""
@@ -102,6 +112,8 @@ class Iteration:
             for sample in at_hand:
                 return sample
         # What is not at hand is made, or waited for.
+        if not self.position.num_made and not self._closed:
+            self._begin_where_moved()
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
         taken: list[Any] = _NOTHING
         before = (position.num_yielded, position.num_sequences, position.received)
@@ -146,6 +158,25 @@ class Iteration:
             if self._is_stopped and isinstance(error, Exception):
                 raise StopIteration from None
             raise
+
+    def _begin_where_moved(self) -> None:
+        """Begin again if the cursor was moved since; what was made ahead is dropped."""
+        cursor = self._cursor
+        if cursor is None:
+            return
+        if cursor.num_moves != self._num_moves and (renew := self._renew) is not None:
+            self.close()
+            spec, source = renew()
+            was_stopped = self._is_stopped  # meanwhile, by a signal handler
+            Iteration.__init__(self, spec, source, renew)
+            if was_stopped:
+                self.stop()
+        cursor.yields_first(self.position)
+
+    @property
+    def is_at_end(self) -> bool:
+        """True after the last batch; where only reading shows which one is the last, after the request for another."""
+        return self._closed or self.position.num_yielded >= self.position.num_steps
 
     def _end_epoch(self) -> None:
         if self._line is not None:

@@ -25,6 +25,11 @@ class StepsOfPass:
         """Return the state after everything this pass has yielded; see `Dataset.state_dict`."""
         return self._iteration.state_dict()
 
+    @property
+    def is_at_end(self) -> bool:
+        """True after the last batch."""
+        return not self._num_left
+
     def __iter__(self) -> Self:
         return self
 
