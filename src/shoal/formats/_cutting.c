@@ -114,6 +114,14 @@ holds(const char *bytes, Py_ssize_t length, const char *word)
     return 0;
 }
 
+/* Whether a payload may be a pointer of Git LFS or git-annex: as `MOST_POINTER_BYTES` and `POINTER_BEGINNINGS` say. */
+static int
+may_be_pointer(const char *payload, Py_ssize_t size)
+{
+    return size >= 15 && size <= 1024 &&
+           (memcmp(payload, "version https:/", 15) == 0 || memcmp(payload, "/annex/objects/", 15) == 0);
+}
+
 /* A new reference to the field of a suffix, its lower case; NULL without an error if it is not short and ASCII. */
 static PyObject *
 field_of(State *state, const char *suffix, Py_ssize_t length)
@@ -254,6 +262,8 @@ add_members(
             how = has_key(state, sample, &name);
             if (how > 0) {
                 PyObject *value = NULL;
+                if (size <= held - payload && may_be_pointer(data + payload, (Py_ssize_t)size))
+                    return 0;
                 if (size <= held - payload)
                     value = PyBytes_FromStringAndSize(data + payload, (Py_ssize_t)size);
                 else

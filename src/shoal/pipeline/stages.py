@@ -17,7 +17,7 @@ from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
-from shoal.hints import SKIP_HINT, did_you_mean
+from shoal.hints import SKIP_HINT, did_you_mean, pointer_in
 from shoal.index.table import SampleIndex
 from shoal.pipeline.chosen_fields import fields_of
 from shoal.reading.checks.salvage import Damaged
@@ -412,6 +412,9 @@ class Decode:
                 size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
                 what = f"the field {name!r}{size}"
                 if not isinstance(error, _NO_DAMAGE) and self._is_own(name):
+                    stored = value.get("bytes") if isinstance(value, dict) else value
+                    if pointer := pointer_in(bytes(stored)) if isinstance(stored, bytes | memoryview) else None:
+                        raise FieldError(what, f"{pointer[1]}, and write the shard again") from ValueError(pointer[0])
                     raise FieldError(what, 'decode({"suffix": function}) decodes fields otherwise') from error
                 error.add_note(f"shoal: decoding {what}")
                 raise

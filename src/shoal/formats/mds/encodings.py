@@ -19,6 +19,7 @@ from shoal.formats.decoding.images import open_image, pillow
 from shoal.formats.decoding.json_text import json_parser, strict_parser
 from shoal.formats.decoding.pickles import unpickler
 from shoal.formats.lines.json_values import check_keys, plain_number
+from shoal.hints import pointer_in
 
 Decode = Callable[[bytes], Any]
 
@@ -43,9 +44,11 @@ ENCODINGS = (
 
 
 class NoFileError(ValueError):
-    """An image that no image file can represent exactly."""
+    """An image that no image file can represent exactly, or a pointer to one; ``hint`` is what to do."""
 
-    hint = "`shoal repack --to mds` keeps it as it is"
+    def __init__(self, what: str, *, hint: str = "`shoal repack --to mds` keeps it as it is") -> None:
+        super().__init__(what)
+        self.hint = hint
 
 
 class StoredValue(bytes):
@@ -154,6 +157,14 @@ def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ..
     return np.frombuffer(data, kind, offset=at).reshape(shape).copy()
 
 
+def _file(data: bytes) -> bytes:
+    """Return the file of an image as it is; raises `NoFileError` for a pointer to one."""
+    if pointer := pointer_in(data):
+        msg = f"has no image: {pointer[0]}"
+        raise NoFileError(msg, hint=f"{pointer[1]}, and write the shard again")
+    return data
+
+
 def _image(data: bytes) -> Any:
     pillow("a column of images")
     try:
@@ -164,6 +175,7 @@ def _image(data: bytes) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001  # Pillow raises anything for damaged images
+        _file(data)
         _refuse(f"{type(error).__name__}: {error}")
     return image
 
@@ -219,7 +231,7 @@ def _with_lists(decoders: Mapping[str, Decode]) -> dict[str, Decode]:
     return {**decoders, **lists, **arrays}
 
 
-_FILES = _with_lists({"jpeg": bytes, "png": bytes, "pil": _png_of})
+_FILES = _with_lists({"jpeg": _file, "png": _file, "pil": _png_of})
 _DECODERS: dict[str, Decode] = {
     "bytes": bytes,
     "str": bytes.decode,  # from UTF-8

@@ -16,6 +16,7 @@ from shoal.formats.shard_format import ReadBytes, Sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES, NAME_BYTES, is_of_interest, text
 from shoal.formats.tar.headers import REGULAR_KINDS
 from shoal.formats.tar.names import key_and_suffix
+from shoal.hints import MOST_POINTER_BYTES, POINTER_BEGINNINGS
 
 _OCTAL_DIGITS = b"01234567"
 _PAX_KIND, _V7_KIND = b"x\0"
@@ -129,7 +130,9 @@ def read_plain_sample(
                 _FIELDS[suffix] = field
         if field in sample or field == "__url__":
             return None
-        sample[field] = values[payload:payload_end]
+        sample[field] = value = values[payload:payload_end]
+        if size <= MOST_POINTER_BYTES and type(value) is not slice and value[:15] in POINTER_BEGINNINGS:
+            return None  # the parser says what a pointer stands for
     return sample or None
 
 

@@ -33,6 +33,7 @@ from shoal.formats.tar.headers import (
 from shoal.formats.tar.headers_fast_path import Sliced, SlicedShard, read_plain_sample
 from shoal.formats.tar.likely_headers import likely_header
 from shoal.formats.tar.names import Grouping, key_and_suffix
+from shoal.hints import MOST_POINTER_BYTES, SKIP_HINT, pointer_in
 from shoal.index.shard_scan import Buffer, ShardScan, has_foreign_borders, has_unverified_borders
 
 _FIRST_WINDOW_BYTES = 8192
@@ -152,10 +153,12 @@ class Tar:
         for name, value in ranges.items():
             if not isinstance(value, slice):
                 sample[name] = value
-            elif wanted(name):
-                sample[name] = slices[value]
-            else:
+            elif not wanted(name):
                 sample[name] = Unread(value.stop - value.start)
+            elif pointer_in(payload := slices[value]):
+                return self.read_sample(read, end_byte, span)
+            else:
+                sample[name] = payload
         return sample
 
     def parse(self, buffer: Buffer, span: Span) -> TarRecords:
@@ -182,7 +185,9 @@ def _read_front_by_front(read: ReadBytes, first_byte: int, end_byte: int) -> Sam
         return None
     for name, value in sample.items():
         if type(value) is slice:
-            sample[name] = bytes(read(value.start, value.stop))
+            sample[name] = payload = bytes(read(value.start, value.stop))
+            if pointer_in(payload):
+                return None
     return sample
 
 
@@ -348,6 +353,9 @@ class _WalkedRecords:
                 msg = f"{name!r} should belong to the sample {key!r}, and cannot"
                 raise ShardError(msg, shard=self._shard, byte=self._byte(member), hint=OTHER_FILE)
             payload = self._values[self._payloads[member] : self._ends[member]]
+            if len(payload) <= MOST_POINTER_BYTES and (pointer := pointer_in(bytes(payload))):
+                msg, hint = f"{name!r}: {pointer[0]}", f"{pointer[1]}, and write the shard again; {SKIP_HINT}"
+                raise ShardError(msg, shard=self._shard, byte=self._byte(member), hint=hint)
             sample[field] = bytes(payload) if self._copies else payload
         if key is None:
             msg = "the index has a sample here, and there is no member of one"
