@@ -50,8 +50,22 @@ def test_a_table_that_keeps_a_log_is_refused(log: str, remote: bool, tmp_path: P
     for below in ("", "deep/"):
         with pytest.raises(SourceError, match=TABLES[log]) as caught:
             named(tmp_path, [f"{below}{log}", f"{below}a.parquet"], remote=remote)
-        assert "by a glob" in caught.value.hint
-    assert named(tmp_path, [log, "a.parquet"], "/*.parquet", remote=remote).names == ("a.parquet",)
+        assert "by a glob" not in caught.value.hint
+
+
+@both
+@pytest.mark.parametrize("log", TABLES)
+@pytest.mark.parametrize("below", ["", "deep/", "deep/er/"])
+def test_a_glob_over_a_table_that_keeps_a_log_is_refused(log: str, below: str, remote: bool, tmp_path: Path) -> None:
+    names = [f"{below}{log}", f"{below}a.parquet", f"{below}k=v/b.parquet", "other/c.parquet"]
+    for pattern in ("/**/*.parquet", f"/{below}*.parquet", "/{deep,other}/**/*.parquet"):
+        if ("{" in pattern and not below) or ("**" not in pattern and "k=v" in log):
+            continue
+        with pytest.raises(SourceError, match=TABLES[log]):
+            named(tmp_path, names, pattern, remote=remote)
+    assert named(tmp_path, names, "/other/*.parquet", remote=remote).names == ("c.parquet",)
+    if below:
+        assert named(tmp_path, names, "/o*/*.parquet", remote=remote).names == ("other/c.parquet",)
 
 
 @both
@@ -69,6 +83,35 @@ def test_names_that_writers_hide_are_left_out(remote: bool, tmp_path: Path, capl
     assert named(tmp_path, names, remote=remote).names == ("a.parquet", "k=_v/b.parquet")
     (record,) = caplog.records
     assert "begin with _ or . as those of unfinished work: 4, the first is" in record.getMessage()
+
+
+@both
+def test_a_glob_leaves_out_hidden_names_but_those_it_names(
+    remote: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["a.parquet", "_tmp/b.parquet", "_c.parquet", "k=_v/d.parquet", "_year=2024/e.parquet", "x/_old/f.parquet"]
+    caplog.set_level("WARNING", "shoal")
+    expected = ("_year=2024/e.parquet", "a.parquet", "k=_v/d.parquet")
+    assert named(tmp_path, names, "/**/*.parquet", remote=remote).names == expected
+    (record,) = caplog.records
+    assert "begin with _ or . as those of unfinished work: 3, the first is" in record.getMessage()
+    for pattern, found in {
+        "/_*.parquet": ("_c.parquet",),
+        "/_tmp/*.parquet": ("b.parquet",),
+        "/*/_old/*.parquet": ("x/_old/f.parquet",),
+        "/**/_old/*.parquet": ("x/_old/f.parquet",),
+        "/_*/*.parquet": ("_tmp/b.parquet", "_year=2024/e.parquet"),
+    }.items():
+        assert named(tmp_path, names, pattern, remote=remote).names == found, pattern
+    with pytest.raises(SourceError, match=r"matches nothing but 1 .* begin with _ or \."):
+        named(tmp_path, names, "/*/*/*.parquet", remote=remote)
+
+
+@both
+def test_files_that_are_samples_may_begin_with_an_underscore_in_a_glob_too(remote: bool, tmp_path: Path) -> None:
+    root, store = directory(tmp_path, ["_background_noise_/a.jpg", "yes/_b.jpg"], remote=remote)
+    found = expand(root + "/*/*.jpg", suffixes=[".jpg", "metadata.csv"], store=store)
+    assert found.names == ("_background_noise_/a.jpg", "yes/_b.jpg")
 
 
 @both

@@ -20,9 +20,10 @@ from shoal.storage.sources.shard_selection import (
     NamedFiles,
     SourceKind,
     nearest_names,
-    refuse_table,
+    select_matches,
     select_shards,
 )
+from shoal.storage.sources.table_logs import logs_beside, refuse_table
 from shoal.storage.storage_errors import link_target
 from shoal.storage.urls import scheme_of
 
@@ -42,7 +43,7 @@ def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
     if has_braces(rest):
         return NamedFiles("braces", fixed_directory(pattern), _members(pattern, suffixes))
     if glob.has_magic(rest):
-        return NamedFiles("glob", fixed_directory(pattern), _matches(pattern))
+        return NamedFiles("glob", fixed_directory(pattern), _matches(pattern, suffixes))
     msg = f"{text}: there is no such file or directory"
     raise SourceError(msg, hint=_what_is_there(path))
 
@@ -103,7 +104,7 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
         elif os.path.lexists(path):  # opening it is an error if it is a link that leads nowhere
             paths.append(path)
         elif glob.has_magic(_after_literal(member)):
-            paths.extend(_matches(member))
+            paths.extend(_matches(member, suffixes))
         else:
             missing.append(path)
     if missing:
@@ -112,14 +113,14 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
     return paths
 
 
-def _matches(pattern: str) -> list[str]:
+def _matches(pattern: str, suffixes: Sequence[str]) -> list[str]:
     for path in lost_directories(as_glob(pattern)):
         raise _lost(os.path.abspath(path))
     found = [os.path.abspath(path) for path in glob.glob(as_glob(pattern), recursive=True)]
     # A link that leads nowhere stays: opening it is an error, and leaving it out would lose data silently.
-    files = sorted({path for path in found if not os.path.isdir(path) and not path.endswith(INDEX_SUFFIX)})
-    if files:
-        return files
+    files, directory = {path for path in found if not os.path.isdir(path)}, fixed_directory(pattern)
+    if shards := select_matches(directory, os.path.abspath(pattern), files, logs_beside(files, directory), suffixes):
+        return shards
     if found:
         msg = f"{pattern}: matches {len(found)} directories and no shards"
         raise SourceError(msg, hint=f"for the files below them, write {os.path.join(pattern, '**', '*')} with a suffix")

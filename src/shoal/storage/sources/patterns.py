@@ -133,29 +133,39 @@ def has_magic(pattern: str) -> bool:
     return re.search(r"[*?\[]", pattern) is not None
 
 
-def matcher(pattern: str) -> Callable[[str], bool]:
+def matcher(pattern: str, *, hides_underscores: bool = False) -> Callable[[str], bool]:
     """Return a function that is True for names that ``pattern`` matches; parts are separated by "/".
 
     ``**`` as a whole part stands for any number of directories, including none; at the end, for everything below. As in
-    a shell, only an explicit "." matches one at the beginning of a part.
+    a shell, only an explicit "." matches one at the beginning of a part; with ``hides_underscores``, only an explicit
+    "_" matches one, except in partitions (``_year=2024``).
 
     >>> is_match = matcher("**/train-*.tar")
     >>> [name for name in ("train-0.tar", "a/b/train-1.tar", "a/.b/train-2.tar") if is_match(name)]
     ['train-0.tar', 'a/b/train-1.tar']
     """
     parts = pattern.split("/")
-    return lambda name: _match(parts, name.split("/"))
+    return lambda name: _match(parts, name.split("/"), "._" if hides_underscores else ".")
 
 
-def _match(parts: Sequence[str], names: Sequence[str]) -> bool:
+def is_hidden(name: str, marks: str) -> bool:
+    """Return True if a name begins with one of these marks, and is no partition ``_column=value``.
+
+    >>> [is_hidden(name, "._") for name in ("_tmp", ".b", "_year=2024", "b_")]
+    [True, True, False, False]
+    """
+    return name.startswith(tuple(marks)) and (name[0] == "." or "=" not in name)
+
+
+def _match(parts: Sequence[str], names: Sequence[str], marks: str) -> bool:
     for i, part in enumerate(parts):
         if part == "**":
             rest = parts[i + 1 :] or ["*"]
-            hidden = next((j for j, name in enumerate(names[i:], i) if name.startswith(".")), len(names))
-            return any(_match(rest, names[start:]) for start in range(i, min(hidden + 1, len(names))))
+            hidden = next((j for j, name in enumerate(names[i:], i) if is_hidden(name, marks)), len(names))
+            return any(_match(rest, names[start:], marks) for start in range(i, min(hidden + 1, len(names))))
         if i >= len(names):
             return False
-        is_hidden = names[i].startswith(".") and not part.startswith(".")
-        if not (fnmatchcase(names[i], part) and not is_hidden if has_magic(part) else part == names[i]):
+        hides = is_hidden(names[i], marks) and not part.startswith(names[i][0])
+        if not (fnmatchcase(names[i], part) and not hides if has_magic(part) else part == names[i]):
             return False
     return len(parts) == len(names)

@@ -21,6 +21,7 @@ from shoal.storage.sources.shard_selection import (
     SourceKind,
     has_suffix,
     nearest_names,
+    select_matches,
     select_shards,
 )
 from shoal.storage.store_protocol import ObjectInfo, Store
@@ -51,7 +52,7 @@ def _named(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Sto
     if has_braces(text):
         return _members(text, paths, suffixes, store)
     if _is_glob(text):
-        return NamedFiles("glob", _fixed_directory(text), _matches(text, store))
+        return NamedFiles("glob", _fixed_directory(text), _matches(text, suffixes, store))
     path = paths[text]
     if _looks_like_file(text, suffixes):
         kind: SourceKind = "index" if object_path(text).endswith(INDEX_SUFFIX) else "file"
@@ -109,7 +110,7 @@ def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: S
     for member in members:
         path = paths[member]
         if _is_glob(member):
-            found += _matches(member, store)
+            found += _matches(member, suffixes, store)
         elif (listed is None and _looks_like_file(member, suffixes)) or (listed is not None and path in listed):
             found.append(path)
         elif listed is not None and _looks_like_file(member, suffixes):
@@ -137,17 +138,16 @@ def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
     return {info.path for info in found} if len(found) <= most else None
 
 
-def _matches(pattern: str, store: Store) -> list[str]:
+def _matches(pattern: str, suffixes: Sequence[str], store: Store) -> list[str]:
     directory = _fixed_directory(pattern)
     infos = list(store.list(directory))
     if any(info.path == object_path(pattern) for info in infos):  # an object of exactly that name wins, as with files
         return [object_path(pattern)]
     is_match = matcher(relative(object_path(pattern), directory))
-    found = sorted(
-        info.path for info in infos if is_match(relative(info.path, directory)) and not info.path.endswith(INDEX_SUFFIX)
-    )
-    if found:
-        return found
+    paths = [info.path for info in infos]
+    matched = [path for path in paths if is_match(relative(path, directory))]
+    if shards := select_matches(directory, object_path(pattern), matched, paths, suffixes):
+        return shards
     msg = f"{pattern}: matches nothing"
     raise SourceError(msg, hint=_among(directory, pattern, infos))
 

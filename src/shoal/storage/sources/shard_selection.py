@@ -13,6 +13,9 @@ from functools import lru_cache
 from typing import Literal
 
 from shoal.errors import SourceError
+from shoal.storage.sources.patterns import is_hidden, matcher
+from shoal.storage.sources.table_logs import refuse_table, refuse_tables_of
+from shoal.storage.urls import relative
 
 _log = logging.getLogger("shoal")
 
@@ -71,7 +74,7 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
     Raises `SourceError` if there are none, or they belong to a table whose log says which of them count.
     """
     wanted, hidden, others = [], [], Counter[str]()
-    marks = "." if "metadata.csv" in suffixes else "._"
+    marks = _marks(suffixes)
     for path in paths:
         name = path.rpartition("/")[2]
         refuse_table(path, directory)
@@ -98,6 +101,35 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
     return NamedFiles("directory", directory, shards, dict(others.most_common()))
 
 
+def select_matches(
+    directory: str, pattern: str, paths: Iterable[str], logs: Iterable[str], suffixes: Sequence[str]
+) -> list[str]:
+    """Return those of the files that a glob matches that a directory would not leave out, or that the glob names.
+
+    ``directory`` is the fixed part of ``pattern``, ``logs`` the paths below it that may belong to the log of a table.
+    As a shell does with ".", ``_*.parquet`` and ``_tmp/*`` name what begins with "_", and ``*`` does not.
+
+    Raises `SourceError` if nothing else matches, or if the log of a table says which of the files count.
+    """
+    marks, is_named = _marks(suffixes), matcher(relative(pattern, directory), hides_underscores=True)
+    shards, hidden = [], []
+    for path in sorted(path for path in paths if not path.endswith(INDEX_SUFFIX)):
+        is_left_out = _is_hidden(path[len(directory) :], marks) and not is_named(relative(path, directory))
+        (hidden if is_left_out else shards).append(path)
+    refuse_tables_of((*shards, *hidden), logs, directory)
+    if hidden and not shards:
+        msg = f"{pattern}: matches nothing but {len(hidden)} files whose names begin with _ or ."
+        raise SourceError(msg, hint=f"such names are those of unfinished work; name the directory itself: {hidden[0]}")
+    if hidden:
+        _warn_of_hidden(directory, len(hidden), hidden[0])
+    return shards
+
+
+def _marks(suffixes: Sequence[str]) -> str:
+    """Return the characters that hide what begins with one of them: where each file is a sample, only "."."""
+    return "." if "metadata.csv" in suffixes else "._"
+
+
 @lru_cache(maxsize=256)
 def _warn_of_hidden(directory: str, num_files: int, first: str) -> None:
     """Log what is left out, once: a directory is listed more than once, and one that is followed again and again."""
@@ -106,15 +138,10 @@ def _warn_of_hidden(directory: str, num_files: int, first: str) -> None:
 
 
 def _is_hidden(below: str, marks: str) -> bool:
-    """Return True if a part of a path begins with one of these marks, and is no partition ``_column=value``.
-
-    >>> [_is_hidden(below, "._") for below in ("/a/_tmp/b", "/a/.b", "/_year=2024/b", "/a/b_")]
-    [True, True, False, False]
-    """
+    """Return True if a part of a path is hidden by one of these marks."""
     if not any(f"/{mark}" in f"/{below}" for mark in marks):  # nearly always
         return False
-    parts = below.split("/")
-    return any(part.startswith(tuple(marks)) and (part[0] == "." or "=" not in part) for part in parts if part)
+    return any(is_hidden(part, marks) for part in below.split("/"))
 
 
 def _suffix_of(name: str) -> str:
@@ -126,29 +153,6 @@ def _suffix_of(name: str) -> str:
     stem, last = os.path.splitext(name)
     inner = os.path.splitext(stem)[1] if last.lower() in _COMPRESSED else ""
     return inner + last
-
-
-def refuse_table(path: str, directory: str) -> None:
-    """Refuse table directories: some of their files are no longer, or not yet, part of the data, and do not say so.
-
-    Raises `SourceError` if the path, of a file or a directory that ends with "/", belongs to the log of a table.
-    """
-    below = f"/{path[len(directory) :]}"
-    if "/_delta_log/" in below:
-        what, how = "a Delta Lake table", 'deltalake.DeltaTable("...").file_uris()'
-    elif below.endswith(".metadata.json") and "/metadata/" in below:
-        what, how = "an Iceberg table", "the plan of a scan with pyiceberg"
-    elif "/.hoodie" in below:  # a directory of the table, and a file in each partition
-        what, how = "a Hudi table", 'hudi.HudiTableBuilder.from_base_uri("...").build().get_file_slices()'
-    elif "/_spark_metadata/" in below:
-        what, how = "the output of a streaming query of Spark", 'spark.read.parquet("...").inputFiles()'
-    elif "/_temporary/" in below:
-        msg = f"{directory}: Spark has not finished writing it: {path}"
-        raise SourceError(msg, hint="wait for it, or write it again; or name the files by a glob")
-    else:
-        return
-    msg = f"{directory}: this is {what} ({path}), whose log says which of its files count"
-    raise SourceError(msg, hint=f"open the list of files that {how} gives, or name them by a glob")
 
 
 def _listed(suffixes: Sequence[str]) -> str:

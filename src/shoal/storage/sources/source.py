@@ -69,10 +69,10 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
 
     A file names itself. A directory names the files below it, at any depth, whose names end in one of ``suffixes``,
     sorted by path; hidden files, files in hidden directories and index files are left out. A glob (``*``, ``?``,
-    ``[...]``, ``**``) names the files it matches, sorted. Braces (``{000000..001023}``, ``{a,b}``) name every member,
-    in the order written, and each must be there; ``::`` between sources, or a list, names them one after another.
-    A file that ends in ``.index`` is an index. ``~`` and ``file://`` are understood, and so are the commands of other
-    tools that read one URL (``pipe:aws s3 cp URL -``).
+    ``[...]``, ``**``) names the files it matches, sorted, but hidden ones only if it writes their "." or "_". Braces
+    (``{000000..001023}``, ``{a,b}``) name every member, in the order written, and each must be there; ``::`` between
+    sources, or a list, names them one after another. A file that ends in ``.index`` is an index. ``~`` and ``file://``
+    are understood, and so are the commands of other tools that read one URL (``pipe:aws s3 cp URL -``).
 
     On this machine, a file or directory of exactly that name takes precedence over a pattern. Remotely, a name that
     ends in one of ``suffixes`` is taken for a file, and the first request for it shows if it does not exist.

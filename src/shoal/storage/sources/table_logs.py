@@ -1,0 +1,91 @@
+"""Directories of tables that keep a log: some of their files are no longer, or not yet, part of the data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from shoal.errors import SourceError
+
+_LOG_DIRECTORIES = ("_delta_log", ".hoodie", "_spark_metadata", "_temporary")
+_PARTITION_OF_HUDI = ".hoodie_partition_metadata"
+
+
+class _Table(NamedTuple):
+    """A table: the directory below which its files lie, its kind, and the call that lists the files that count."""
+
+    root: str
+    kind: str
+    how: str
+
+
+def refuse_table(path: str, directory: str) -> None:
+    """Refuse the path of a file, or of a directory that ends with "/", that belongs to the log of a table.
+
+    Raises `SourceError`: the files below ``directory`` do not say which of them count.
+    """
+    if (table := _table_of(path, directory)) is None:
+        return
+    if not table.kind:
+        msg = f"{directory}: Spark has not finished writing it: {path}"
+        raise SourceError(msg, hint="wait for it, or write it again; or give a list of the files")
+    msg = f"{directory}: this is {table.kind} ({path}), whose log says which of its files count"
+    raise SourceError(msg, hint=f"open the list of files that {table.how} gives")
+
+
+def refuse_tables_of(files: Iterable[str], below: Iterable[str], directory: str) -> None:
+    """Refuse files of which a table's log, among the paths ``below`` the directory, says whether they count.
+
+    Raises `SourceError` as `refuse_table` does.
+    """
+    tables = {table.root: path for path in below if (table := _table_of(path, directory)) is not None}
+    folders = {path.rpartition("/")[0] + "/" for path in files} if tables else set()
+    for root, path in tables.items():
+        if any(folder.startswith(root) for folder in folders):
+            refuse_table(path, directory)
+
+
+def logs_beside(files: Iterable[str], directory: str) -> Iterator[str]:
+    """Yield the paths of logs of tables in the directories that hold these files, up to ``directory``, on this machine.
+
+    A few system calls for each directory, and one for a partition (``column=value``), which holds no log.
+    """
+    folders: set[str] = {directory}
+    for path in files:
+        folder = os.path.dirname(path)
+        while folder not in folders and len(folder) > len(directory):
+            folders.add(folder)
+            folder = os.path.dirname(folder)
+    for folder in sorted(folders):
+        if os.path.lexists(partition := os.path.join(folder, _PARTITION_OF_HUDI)):
+            yield partition
+        if folder != directory and "=" in os.path.basename(folder):
+            continue
+        for name in _LOG_DIRECTORIES:
+            if os.path.isdir(log := os.path.join(folder, name)):
+                yield os.path.join(log, "")
+        if os.path.isdir(metadata := os.path.join(folder, "metadata")):
+            with suppress(OSError):  # a glob, too, passes over what cannot be listed
+                yield from (os.path.join(metadata, name) for name in os.listdir(metadata))
+
+
+def _table_of(path: str, directory: str) -> _Table | None:
+    """Return the table to whose log a path belongs; of an empty kind while Spark writes it."""
+    below = f"/{path[len(directory) :]}"
+    if "/_delta_log/" in below:
+        mark, kind, how = "/_delta_log/", "a Delta Lake table", 'deltalake.DeltaTable("...").file_uris()'
+    elif below.endswith(".metadata.json") and "/metadata/" in below:
+        mark, kind, how = "/metadata/", "an Iceberg table", "the plan of a scan with pyiceberg"
+    elif "/.hoodie" in below:  # a directory of the table, and a file in each partition
+        how = 'hudi.HudiTableBuilder.from_base_uri("...").build().get_file_slices()'
+        mark, kind = "/.hoodie", "a Hudi table"
+    elif "/_spark_metadata/" in below:
+        mark, kind = "/_spark_metadata/", "the output of a streaming query of Spark"
+        how = 'spark.read.parquet("...").inputFiles()'
+    elif "/_temporary/" in below:
+        mark, kind, how = "/_temporary/", "", ""
+    else:
+        return None
+    return _Table(path[: len(directory) + below.index(mark)].rstrip("/") + "/", kind, how)
