@@ -73,10 +73,14 @@ def test_elements_are_samples(values: list[Any], layout: str, window_bytes: int,
     rows=st.lists(st.lists(VALUES, max_size=2), min_size=2, max_size=3), window_bytes=st.sampled_from([1, 5, 1 << 20])
 )
 def test_arrays_on_several_lines_are_lines(rows: list[Any], window_bytes: int) -> None:
-    """Shards of one JSON value a line are often named .json."""
+    """In a shard whose name says that it has lines; in others they may as well be parts of one array."""
     data = "\n".join(map(json.dumps, rows)).encode()
-    for shard in ("a.json", "a.jsonl", "a.json.gz"):
-        assert samples_of(data, shard=shard, window_bytes=window_bytes) == [{"json": row} for row in rows]
+    assert samples_of(data, shard="a.jsonl", window_bytes=window_bytes) == [{"json": row} for row in rows]
+    for shard in ("a.json", "a.json.gz", "a"):
+        with pytest.raises(ShardError, match="something follows here behind a JSON array") as caught:
+            samples_of(data, shard=shard, window_bytes=window_bytes)
+        assert caught.value.byte == data.index(b"\n") + 1
+        assert ".jsonl" in caught.value.hint
 
 
 @pytest.mark.parametrize("shard", ["a.jsonl", "a.ndjson.gz", "b/a.JSONL", "a.jsonl-00000-of-00001"])
@@ -93,6 +97,9 @@ def test_the_only_line_of_a_shard_named_for_its_lines_is_a_sample(shard: str) ->
         (b'[{"a": 1}, {"a": 2}', 0, "never ends"),
         (b'[\n{"a": 1},\n{"a": "]', 0, "never ends"),
         (b'[\n{"a": 1}\n]\n[{"a": 2}]', 13, "something follows"),
+        (b'[{"a": 1}, {"a": 2}]\n[{"a": 3}]\n', 21, "something follows"),
+        (b'[{"a": 1}]\n{"a": 2}\n', 11, "something follows"),
+        (b'[{"a": 1}] [{"a": 2}]', 11, "something follows"),
         (b'{\n"a": 1\n}', 0, "one JSON object over several lines"),
     ],
 )

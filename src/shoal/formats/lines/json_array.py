@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.forward_scan import About, FoundSamples
-from shoal.formats.lines.line_borders import WHITE, LineScan
+from shoal.formats.lines.line_borders import WHITE
 from shoal.formats.records import borders_in
 from shoal.formats.shard_format import Span
 from shoal.index.shard_scan import Buffer
@@ -28,7 +28,7 @@ _STEPS = np.zeros(256, dtype=np.int64)  # by which a bracket changes the depth
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _IS_MARK = np.isin(np.arange(256), list(b'"\\,[]{}'))
 _IS_SPACE = np.isin(np.arange(256), list(WHITE.encode()))
-_ONE_VALUE = "write it with a value on each line: jq -c '.[]' FILE > FILE.jsonl"
+_ONE_VALUE = "for each element a sample: jq -c '.[]' FILE > FILE.jsonl; for each line a sample: name the file .jsonl"
 _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
 
 _Found = tuple[NDArray[np.int64], NDArray[np.uint32]]
@@ -37,9 +37,8 @@ _Found = tuple[NDArray[np.int64], NDArray[np.uint32]]
 class ElementScan:
     """A walk through the elements of an array, window after window, from ``position`` of the shard on.
 
-    Before the array ``depth`` is 0; among its elements it is 1. ``is_on_one_line`` is False once a line ends inside of
-    the array. ``end`` is the byte behind the array once that is known, else -1; ``more`` is the first byte behind the
-    array that is no white space.
+    Before the array ``depth`` is 0; among its elements it is 1. ``end`` is the byte behind the array once that is
+    known, else -1; ``more`` is the first byte behind the array that is no white space.
     """
 
     def __init__(self, shard: str, limit_bytes: int, *, position: int = 0, depth: int = 0) -> None:
@@ -49,7 +48,6 @@ class ElementScan:
         self._crc = 0
         self._is_empty = depth == 0  # there is no element so far
         self._num_found = 0
-        self.is_on_one_line = True
         self.end = -1
         self.more: int | None = None
 
@@ -62,7 +60,6 @@ class ElementScan:
         begin, stop, ends = 0, len(data), np.zeros(0, dtype=np.int64)
         if self.end < 0:
             begin, stop, ends = self._ends_in(data)
-            self.is_on_one_line = self.is_on_one_line and not (data[:stop] == ord("\n"))[begin:].any()
             if self._is_empty:
                 self._is_empty = bool(_IS_SPACE[data[begin : int(ends[0]) if len(ends) else stop]].all())
             if self.end >= 0 and not (self._is_empty and not self._num_found and not len(ends)):
@@ -80,7 +77,7 @@ class ElementScan:
             msg = "the JSON array that begins here never ends"
             raise ShardError(msg, shard=self._shard, byte=self._first, hint="the shard is cut short: fetch it again")
         if self.more is not None:
-            msg = "something follows here behind a JSON array over several lines"
+            msg = "something follows here behind a JSON array"
             raise ShardError(msg, shard=self._shard, byte=self.more, hint=_ONE_VALUE)
 
     def _ends_in(self, data: NDArray[np.uint8]) -> tuple[int, int, NDArray[np.int64]]:
@@ -142,35 +139,6 @@ def scan_elements(windows: Iterator[tuple[Buffer, bool]], found: FoundSamples, e
         found.add(*elements.add(window))
     elements.finish()
     return About(ARRAY_HEAD)
-
-
-def scan_elements_or_lines(
-    windows: Iterator[tuple[Buffer, bool]], found: FoundSamples, elements: ElementScan, lines: LineScan
-) -> About:
-    """Find the elements of a shard that is one array; or its lines, if arrays are on several.
-
-    Which of both it is shows where the first line ends or something follows, so both are kept until then.
-    """
-    held: tuple[list[_Found], list[_Found]] = ([], [])
-    refused: ShardError | None = None
-    for window, is_last in windows:
-        held[0].append(elements.add(window))
-        try:
-            held[1].extend([lines.add(window, is_last=is_last)] * (refused is None))
-        except ShardError as error:  # the first line is longer than a line may be
-            refused = error
-        if not elements.is_on_one_line or elements.more is not None:
-            break
-    are_lines = elements.is_on_one_line and elements.more is not None
-    if are_lines and refused is not None:
-        raise refused
-    for some in held[are_lines]:
-        found.add(*some)
-    if not are_lines:
-        return scan_elements(windows, found, elements)
-    for window, is_last in windows:
-        found.add(*lines.add(window, is_last=is_last))
-    return lines.about()
 
 
 def element_borders(buffer: Buffer, span: Span) -> Sequence[int]:

@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.decoding.json_text import json_parser
 from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
-from shoal.formats.lines.json_array import (
-    ARRAY_HEAD,
-    ElementScan,
-    element_borders,
-    scan_elements,
-    scan_elements_or_lines,
-)
+from shoal.formats.lines.json_array import ARRAY_HEAD, ElementScan, element_borders, scan_elements
 from shoal.formats.lines.line_borders import WHITE, LineScan, front_bytes, line_records, scan_lines, windows_of
 from shoal.formats.records import BadRecordError, CutRecords
 from shoal.formats.shard_format import ReadBytes, Sample, Span
@@ -41,13 +35,13 @@ class JsonLines:
     of them, so its memory does not grow with the length of a line; a line or an element longer than
     ``line_limit_bytes`` is refused.
 
-    A shard is an array if one begins on its first line and nothing follows behind it. An array on one line alone is a
-    line in a shard whose name says so (``.jsonl``, ``.ndjson``), and elements in all others.
+    A shard is an array if one begins on its first line. In a shard whose name says that it has lines (``.jsonl``,
+    ``.ndjson``), an array that ends on its line is a line.
     """
 
     name: str = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
-    scan_rule = 1  # see `VersionedFormat`
+    scan_rule = 2  # see `VersionedFormat`
 
     def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = _LINE_LIMIT_BYTES) -> None:
         self.window_bytes, self.line_limit_bytes = window_bytes, line_limit_bytes
@@ -56,7 +50,7 @@ class JsonLines:
         """Find the lines of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
 
         Memory: some windows, and 12 bytes a sample. ``notes`` count ``blank_lines``. Raises `ShardError`: a line is
-        longer than ``line_limit_bytes``, or an array over several lines does not end, or not with the shard.
+        longer than ``line_limit_bytes``, or an array does not end, or not with the shard.
         """
         return forward_scan(self, read, num_bytes, shard=shard)
 
@@ -73,14 +67,11 @@ class JsonLines:
             )
         if not line.startswith(b"["):
             return scan_lines(content, found, lines, window_bytes=self.window_bytes)
-        lines.start_at(position)
-        elements = ElementScan(shard, self.line_limit_bytes, position=position)
-        windows = windows_of(content, position, self.window_bytes)
-        if newline and (line == b"[" or line.endswith(b",")):
-            return scan_elements(windows, found, elements)
-        if any(suffix in shard.lower().rpartition("/")[2] for suffix in self.suffixes):
+        has_lines = any(suffix in shard.lower().rpartition("/")[2] for suffix in self.suffixes)
+        if has_lines and not (newline and (line == b"[" or line.endswith(b","))):
             return scan_lines(content, found, lines, window_bytes=self.window_bytes)
-        return scan_elements_or_lines(windows, found, elements, lines)
+        elements = ElementScan(shard, self.line_limit_bytes, position=position)
+        return scan_elements(windows_of(content, position, self.window_bytes), found, elements)
 
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive lines or elements; each is parsed when its sample is requested.
