@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.errors import SourceError, StorageError
+from shoal.cli.main import main
+from shoal.errors import IndexFileError, SourceError, StorageError
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.objects.object_store import ObjectStore
 from shoal.storage.sources.source import expand
@@ -71,6 +72,49 @@ def test_a_page_is_no_index(with_ranges: bool) -> None:
         assert store.find(f"{url}/a.jsonl") is not None
         with pytest.raises(SourceError, match=r"no shoal\.index is there"):
             shoal.open(f"{url}/directory/")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "with_ranges"),
+    [
+        (b'{"error": "there is no such file", "status": 404}', "application/json", True),
+        (b'{"error": "there is no such file", "status": 404}', "application/json", False),
+        (b"no", "text/plain", True),
+        (b"gone, gone\n" * 900, "application/octet-stream", True),
+        (PAGE, "application/octet-stream", True),
+    ],
+)
+def test_what_is_no_index_is_passed_over_with_a_warning(
+    body: bytes, kind: str, with_ranges: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some servers answer 200 for what is not there, with anything."""
+
+    def answer(path: str, wanted: str) -> Answer:
+        if path == "/a.jsonl":
+            return part_of(LINES, wanted, "text/plain")
+        return part_of(body, wanted, kind) if with_ranges else (200, {"Content-Type": kind}, body)
+
+    with serving(answer) as url:
+        assert [sample["n"] for sample in shoal.open(f"{url}/a.jsonl")] == [0, 1]
+        (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert f"{url}/shoal.index" in record.getMessage()
+        assert main(["verify", f"{url}/a.jsonl"]) == 0
+        assert main(["index", f"{url}/a.jsonl", "--plan", "--json"]) == 0
+        assert '"index_there": null' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["short", "shorter", "changed"])
+def test_an_index_that_was_damaged_stays_an_error(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    assert main(["index", str(tmp_path)]) == 0
+    whole = (tmp_path / "shoal.index").read_bytes()
+    index = {"short": whole[:-8], "shorter": whole[:40], "changed": whole[:-9] + b"?" + whole[-8:]}[damage]
+
+    def answer(path: str, wanted: str) -> Answer:
+        return part_of(index if "index" in path else LINES, wanted, "text/plain")
+
+    with serving(answer) as url, pytest.raises(IndexFileError, match=r"shoal\.index"):
+        shoal.open(f"{url}/a.jsonl")
 
 
 def refusal(status: int, code: str) -> Answer:

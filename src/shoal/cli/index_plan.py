@@ -12,6 +12,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.formats.shard_format import Format
 from shoal.indexing.build import scan_tasks
+from shoal.indexing.index_files import is_sent_instead
 from shoal.indexing.indexing_estimate import IndexingCost, estimate_indexing
 from shoal.indexing.manifests_beside import Described
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -119,9 +120,9 @@ def _index_beside(found: Source, store: Store) -> str | None:
         return None
     try:
         info = store.find(join(found.root, INDEX_NAME))
+        return None if info is None or is_sent_instead(info.path, store) else info.path
     except StorageError:
         return None
-    return None if info is None else info.path
 
 
 def _option(name: str) -> str:

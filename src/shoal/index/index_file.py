@@ -42,6 +42,7 @@ _KIND_OF = {np.dtype(text): name for name, text in _KINDS.items()}
 USER_PREFIX = "column."
 """Prefix of the columns of samples that users named, in the file."""
 _NO_CRC = "00000000"
+_BEGINNING = b'{"__metadata__":{"format":"shoal.index"'
 _HINT = "the file is damaged or of another kind: make the index again"
 
 
@@ -131,6 +132,15 @@ def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[
         msg = f"the header of the index would have {len(text)} bytes, and readers accept {_MAX_HEADER_BYTES}"
         raise IndexFileError(msg, hint="larger shards, or fewer inputs that are left out, take fewer bytes")
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text, gaps
+
+
+def begins_as_index(beginning: bytes) -> bool:
+    """Return True if these are the first bytes of an index file, 64 or all that there are.
+
+    >>> begins_as_index(bytes(8) + b'{"__metadata__":{"form'), begins_as_index(b"<p>Not found</p>")
+    (True, False)
+    """
+    return len(beginning) > _LENGTH_BYTES and _BEGINNING.startswith(beginning[_LENGTH_BYTES:][: len(_BEGINNING)])
 
 
 def with_crc(head: bytes, crc: int) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from shoal.errors import IndexFileError, StorageError
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.consistency import validate
-from shoal.index.index_file import confirm, decode, encode
+from shoal.index.index_file import begins_as_index, confirm, decode, encode
 from shoal.index.table import Index
 from shoal.storage.cache_directory import keep_within, mark_used
 from shoal.storage.files.local_store import LocalStore
@@ -88,6 +88,19 @@ def load_index(path: str, *, store: _MapFile, trusted: bool = False, cache_dir: 
         msg = f"{path}: {error.message}"
         raise IndexFileError(msg, hint=error.hint or "make it again with `shoal index`") from error
     return index
+
+
+def is_sent_instead(path: str, store: Store) -> bool:
+    """Return True if a web server sends something else in the place of an index, as some do for what is not there.
+
+    Not for an index that is damaged or cut short, nor for a pointer to one.
+    """
+    if scheme_of(path) not in ("http", "https"):
+        return False
+    beginning = bytes(store.read_range(path, 0, min(store.stat(path).num_bytes, 64)))
+    if is_other := not begins_as_index(beginning) and pointer_in(beginning) is None:
+        _log.warning("%s: the server sends something else in the place of an index: %.40r", path, beginning)
+    return is_other
 
 
 def _confirm_file(path: str, data: memoryview, *, required: bool = False) -> None:

@@ -29,6 +29,7 @@ from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.index_covers_source import describes, match_all
 from shoal.indexing.index_files import (
+    is_sent_instead,
     load_index,
     publish_beside,
     store_of_published,
@@ -53,7 +54,7 @@ from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME, PACKING_PLAN
 from shoal.storage.sources.source import Source, SourceLike, expand, printed, schemes_of
 from shoal.storage.stat_many import find_all, stat_all
-from shoal.storage.storage_errors import is_forbidden
+from shoal.storage.storage_errors import is_forbidden, is_without_ranges
 from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, object_path, scheme_of, without_secrets
@@ -243,7 +244,13 @@ class _Opening:
 
     def index_in_directory(self, path: str) -> Index | None:
         """Load the index beside the shards; None if it cannot be used for them."""
-        found, index = self.found, load_index(path, store=self.store, cache_dir=self.cache_dir)
+        found = self.found
+        try:
+            index = load_index(path, store=self.store, cache_dir=self.cache_dir)
+        except IndexFileError:
+            if not is_sent_instead(path, self.store):
+                raise
+            return None
         if was_left_by_opening(index) and not describes(index, found, stat_all(found.paths, self.store)):
             _log.info("%s was left by an earlier opening, and shards have changed since: it is made again", path)
             return None
@@ -309,9 +316,10 @@ def _beside(found: Source, name: str, store: Store) -> ObjectInfo | None:
         return store.find(path)
     except StorageError as error:
         # Some stores answer "forbidden" for objects that do not exist.
-        if not (is_forbidden(error) and scheme_of(path)):
+        if not ((is_forbidden(error) or is_without_ranges(error)) and scheme_of(path)):
             raise
-        _log.info("nothing is read beside the shards: %s", error.message)
+        level = logging.WARNING if is_without_ranges(error) else logging.INFO
+        _log.log(level, "nothing is read beside the shards: %s", error.message)
         return None
 
 

@@ -12,6 +12,9 @@ from http import HTTPStatus
 from shoal.errors import StorageError, UsageError
 from shoal.storage.urls import without_secrets
 
+NO_RANGE = "no range"
+"""The evidence of an answer that holds no range of an object."""
+
 _SYSTEM_HINTS = {
     errno.ENOENT: "check the path; was it moved or deleted?",
     errno.ENOTDIR: "a part of the path is a file, not a directory",
@@ -112,6 +115,11 @@ def is_broken(error: StorageError) -> bool:
 def is_forbidden(error: StorageError) -> bool:
     """Return True if access is denied, so that the object may exist or not."""
     return error.errno in (errno.EACCES, errno.EPERM)
+
+
+def is_without_ranges(error: StorageError) -> bool:
+    """Return True if a server has sent no range; the answer may have been another one than the object."""
+    return error.evidence == NO_RANGE
 
 
 def retry_after_seconds(header: str | None, *, now: str | None = None) -> float | None:

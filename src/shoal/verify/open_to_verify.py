@@ -19,7 +19,7 @@ from shoal.index.assembly import joined, subset
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck
-from shoal.indexing.index_files import load_index
+from shoal.indexing.index_files import is_sent_instead, load_index
 from shoal.indexing.open_source import (
     choose_format,
     described_shards,
@@ -36,7 +36,7 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source, SourceLike, expand
-from shoal.storage.storage_errors import is_broken, is_missing
+from shoal.storage.storage_errors import is_broken, is_missing, is_without_ranges
 from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of
@@ -183,11 +183,11 @@ def _index_location(
     if index is None:
         path = join(found.root, INDEX_NAME)
         try:
-            there = not found.root.endswith("://") and store.find(path) is not None
+            there = not found.root.endswith("://") and store.find(path) is not None and not is_sent_instead(path, store)
         except StorageError as error:
-            if not _is_no_index(error, index):
+            if not (_is_no_index(error, index) or is_without_ranges(error)):
                 raise
-            there = True
+            there = not is_without_ranges(error)
         return (path, store) if there else (None, None)
     given = os.fspath(index)
     if not scheme_of(given):

@@ -28,7 +28,7 @@ from shoal.storage.remote_objects import (
     read_whole,
     version_of,
 )
-from shoal.storage.storage_errors import check_range, status_failure
+from shoal.storage.storage_errors import NO_RANGE, check_range, status_failure
 from shoal.storage.store_protocol import Buffer, ObjectInfo
 from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, without_secrets
 
@@ -288,7 +288,7 @@ class HttpStore:
     def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
         """Return the error for an answer without a range: transient if ranges were answered before, else soon final."""
         is_known = self._known.get(path) is not None
-        return StorageError(msg, hint=hint, transient=is_known, worth_attempts=_FIRST_ATTEMPTS, evidence="no range")
+        return StorageError(msg, hint=hint, transient=is_known, worth_attempts=_FIRST_ATTEMPTS, evidence=NO_RANGE)
 
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
         """Return the object that a partial answer describes, and the range that it holds of it."""
