@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,12 @@ from tests.cli.calls import Calls
 
 import shoal
 from shoal.cli.display.shell_hints import in_shell
+from shoal.cli.main import VERBS, _Parser
 
 SOURCE = Path(shoal.__file__).parent
 OPTION = re.compile(r"(?<![\w`-])--[a-z][a-z-]+")
 COMMAND = re.compile(r"`[^`]*(`|$)")
+ASKS_TO_SKIP = re.compile(r"on_error=\\?['\"]skip\\?['\"](?!, quarantine)")  # a quarantine is no option
 OF_OTHERS = re.compile(r"--upgrade|docker run|tar's|aws |curl|color-scheme")
 
 
@@ -44,12 +48,40 @@ def test_arguments_become_options_of_the_verb(hint: str, shown: str) -> None:
     assert in_shell(hint, options) == shown
 
 
+def parser_of(verb: str) -> _Parser:
+    parser = _Parser(prog=verb)
+    importlib.import_module(VERBS[verb].module).add_arguments(parser)
+    return parser
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_is_advised_to_skip_that_cannot(verb: str) -> None:
+    """Nor to use an option that it lacks: neither by a hint of the library, nor by its own help."""
+    parser = parser_of(verb)
+    options, advised = parser.options, 0
+    for hint in advice_to_skip():
+        shown = in_shell(hint, options)
+        assert set(OPTION.findall(COMMAND.sub("", shown))) <= options, hint
+        assert "reading(" not in shown, hint
+        assert ("--on-error" in options) or not ASKS_TO_SKIP.search(shown), hint
+        advised += "--on-error" in shown
+    assert (advised > 0) == ("--on-error" in options)
+    assert set(OPTION.findall(COMMAND.sub("", " ".join(parser.format_help().split())))) <= options
+
+
+@cache
+def advice_to_skip() -> list[str]:
+    return [text for path in library() for text in texts_in(path) if ASKS_TO_SKIP.search(text)]
+
+
+def library() -> list[Path]:
+    return [path for path in SOURCE.rglob("*.py") if "cli" not in path.relative_to(SOURCE).parts]
+
+
 def test_no_text_of_the_library_names_an_option() -> None:
     """Only whole commands in backquotes do: the command line translates arguments."""
     named: list[str] = []
-    for path in SOURCE.rglob("*.py"):
-        if "cli" in path.relative_to(SOURCE).parts:
-            continue
+    for path in library():
         named += [
             f"{path.name}: {text}"
             for text in texts_in(path)
@@ -79,6 +111,8 @@ def test_a_damaged_shard_is_skipped_where_the_hint_says_so(
         call.text(verb, tmp_path / "a.jsonl", code=1)
         assert "--on-error skip leaves out" in call.complaints
         assert "reading(" not in call.complaints
+    call.text("index", tmp_path / "a.jsonl", "--columns", "a", code=1)
+    assert call.complaints.rstrip().endswith("hint: correct the line, or take it out of the shard")
     lines = call.json_lines("head", tmp_path / "a.jsonl", "--on-error", "skip")
     assert [line["fields"] for line in lines] == [{"a": 1}, {"a": 3}]
     assert "note: sample 1 is skipped" in call.complaints

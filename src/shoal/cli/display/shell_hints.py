@@ -30,18 +30,22 @@ _OTHERS = (
     (re.compile(r"text_field= of repack\(\), field= of tokenize\(\)"), "--text-field", "--text-field"),
     (re.compile(r"deadline_seconds in storage_options"), "--deadline", "--deadline"),
 )
+# A clause, or the end of one, that advises to skip samples, which not every verb does.
+_SKIPPING = re.compile(r"(?:^|, )(?:or )?(?:without )?(?:reading\()?on_error=.*")
 _COMMANDS = re.compile(r"(`[^`]*`)")  # are in the words of the shell already
 
 
 def in_shell(hint: str, options: Collection[str]) -> str:
     """Return a hint with the verb's options in place of Python arguments; what the verb lacks stays as it is.
 
+    Advice to skip samples is left out where the verb does not.
+
     >>> in_shell('reading(on_error="skip") leaves out such samples', ["--on-error"])
     '--on-error skip leaves out such samples'
     >>> in_shell('a larger window=; format="mds" holds images', ["--to", "--window", "--format"])
     'a larger --window; --to mds holds images'
-    >>> in_shell('reading(on_error="skip") leaves out such samples', ["--window"])
-    'reading(on_error="skip") leaves out such samples'
+    >>> in_shell('correct the line; reading(on_error="skip") leaves out such samples', ["--window"])
+    'correct the line'
     """
 
     def option_of(match: re.Match[str]) -> str:
@@ -51,10 +55,16 @@ def in_shell(hint: str, options: Collection[str]) -> str:
         argument = _ARGUMENT.fullmatch(match["argument"])
         return (argument and _option(argument, options)) or match[0]
 
+    hint = hint if "--on-error" in options else _without_skipping(hint)
     for pattern, option, text in _OTHERS:
         hint = pattern.sub(text, hint) if option in options else hint
     parts = _COMMANDS.split(hint)
     return "".join(part if part.startswith("`") else _ARGUMENT.sub(option_of, _CALL.sub(call, part)) for part in parts)
+
+
+def _without_skipping(hint: str) -> str:
+    clauses = [_SKIPPING.sub("", clause) for clause in hint.split("; ")]
+    return "; ".join(clause for clause in clauses if clause and "on_error=" not in clause)
 
 
 def _option(argument: re.Match[str], options: Collection[str]) -> str | None:
