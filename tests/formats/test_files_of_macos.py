@@ -15,6 +15,7 @@ from shoal.errors import UsageError
 from shoal.formats.tar.reader import Tar
 from shoal.formats.tar.writer import TarEncoder
 from shoal.pack import pack
+from shoal.storage.sources.shard_selection import warn_of_hidden
 
 MEMBERS = ["._0.jpg", "train/._0.jpg", "train/0.jpg", "train/._0.cls", "train/0.cls", "train/.DS_Store", "train/0.txt"]
 
@@ -76,11 +77,27 @@ def test_they_are_no_files_of_a_folder_and_no_shards(tmp_path: Path, caplog: pyt
     assert "as those of unfinished work: 1" in caplog.text
 
 
-def test_they_are_packed_into_no_shard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("cat/0.jpg", "cat/._0.jpg", "dog/1.jpg", ".git/x", "dog/.DS_Store"):
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_they_are_packed_into_no_shard(
+    num_workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pack` tells of the same files as `open`, in the same words."""
+    monkeypatch.setattr("shoal.pack.inputs.listing._ALONE_FILES", 1)
+    names = ["cat/0.jpg", "cat/._0.jpg", "dog/1.jpg", ".git/x.jpg", "dog/.DS_Store", "__MACOSX/cat/._0.jpg"]
+    for name in [*names, "__MACOSX/2.jpg", "__MACOSX/._cat"]:
         (tmp_path / "m" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "m" / name).write_bytes(b"x")
-    with caplog.at_level(logging.INFO, logger="shoal"):
-        pack(tmp_path / "m", tmp_path / "out")
+    said = []
+    for action in (
+        lambda: shoal.open(tmp_path / "m", format="folder"),
+        lambda: pack(tmp_path / "m", tmp_path / "out", num_workers=num_workers),
+    ):
+        warn_of_hidden.cache_clear()
+        caplog.clear()
+        action()
+        said.append([record.getMessage() for record in caplog.records if "left out" in record.getMessage()])
+    assert said[0] == said[1]
+    assert "as those of unfinished work: 3, the first is" in said[0][0]
+    assert said[0][0].endswith("m/__MACOSX/2.jpg")
     assert [sample["__key__"] for sample in shoal.open(tmp_path / "out")] == ["cat/0", "dog/1"]
-    assert "3 hidden names" in caplog.text
+    assert [sample["__key__"] for sample in shoal.open(tmp_path / "m", format="folder")] == ["cat/0", "dog/1"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from collections import deque
@@ -14,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import WorkerError
-from shoal.figures import counted
 from shoal.storage.files import scandir
 from shoal.storage.files.scandir import Found, scan_directory
 from shoal.storage.files.small_files import FileTree, tree_of
+from shoal.storage.sources.shard_selection import warn_of_hidden
 from shoal.storage.storage_errors import os_failure
-
-_log = logging.getLogger("shoal")
 
 _ALONE_FILES = 4096  # listing these takes as long as starting an interpreter
 _AT_ONCE_DIRECTORIES = 64
@@ -46,8 +43,8 @@ def files_below(root: str, *, num_workers: int = 1) -> FileTree:
         raise os_failure(error, f"{root}/{directory}", verb="list") from error
     if pending:
         _list_in_processes(root, pending, found, num_workers)
-    if num_hidden := sum(answer[-1] for answer in found.values()):
-        _log.info("%s: %s left out, of files or directories", root, counted(num_hidden, "hidden name"))
+    if hidden := [(f"{root}/{answer[0]}{answer[-1]}", answer[-2]) for answer in found.values() if answer[-2]]:
+        warn_of_hidden(root, sum(count for _, count in hidden), min(hidden)[0])
     ordered = list(_in_order(found, ""))
     sizes = b"".join([size for _, _, _, size, _ in ordered])
     times = b"".join([time for _, _, _, _, time in ordered])
@@ -64,7 +61,7 @@ def _store(
     """Store the listing of a directory, queue its subdirectories, and return its number of files."""
     if answer is None:
         return 0
-    directory, count, _, _, _, inside, identity, _ = answer
+    directory, count, _, _, _, inside, identity = answer[:7]
     found[directory] = answer
     deeper = (*above, identity)
     pending.extend((f"{directory}{name}/", deeper) for _, name in inside)
@@ -149,7 +146,7 @@ def _in_order(found: dict[str, Found], directory: str) -> Iterator[tuple[str, in
     """Yield runs of files sorted by full name: the files of a subdirectory come in between those beside it."""
     if directory not in found:
         return
-    _, count, joined, sizes, times, inside, _, _ = found.pop(directory)
+    _, count, joined, sizes, times, inside = found.pop(directory)[:6]
     is_split = any(before not in (0, count) for before, _ in inside)
     names = joined.split(b"\0") if is_split else []
     first = 0

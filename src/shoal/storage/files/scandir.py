@@ -13,9 +13,9 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import Any
 
-Found = tuple[str, int, bytes, bytes, bytes, list[tuple[int, str]], tuple[int, int], int]
+Found = tuple[str, int, bytes, bytes, bytes, list[tuple[int, str]], tuple[int, int], int, str]
 """Directory, number of files, names joined by NUL, sizes and times as int64, subdirectories, device and inode, number
-of hidden entries."""
+of hidden files that have a suffix, the first of those."""
 
 _LENGTH_BYTES = 8
 
@@ -25,8 +25,8 @@ def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]
 
     ``directory`` is empty or ends with a slash. ``above`` has device and inode of all directories that hold it: if the
     directory is one of them, by a link, the result is None. A subdirectory comes with the number of files that sort
-    before it. An entry that is neither file nor directory, or fails in stat, has the size -1: reading it raises an
-    error. Raises `OSError` if it cannot be listed.
+    before it. All files in a ``__MACOSX``, which macOS adds to archives, are hidden. An entry that is neither file nor
+    directory, or fails in stat, has the size -1: reading it raises an error. Raises `OSError` if it cannot be listed.
     """
     descriptor = os.open(f"{root}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -36,13 +36,17 @@ def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]
             return None
         files: list[tuple[str, int, int]] = []
         directories: list[str] = []
-        num_hidden = 0
+        hidden: list[str] = []
+        is_of_macos = "/__MACOSX/" in f"/{directory}"
         add = files.append
         with os.scandir(descriptor) as entries:  # by descriptor: the path is not resolved again for each file
             for entry in entries:
                 name = entry.name
-                if name[0] == ".":
-                    num_hidden += 1
+                if name[0] == "." or is_of_macos:
+                    if not entry.is_dir():
+                        hidden += [name] if "." in name.lstrip("._") else []
+                    elif name[0] != ".":
+                        directories.append(name)
                     continue
                 try:
                     if entry.is_file():
@@ -66,7 +70,7 @@ def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]
     except OverflowError:
         times = array("q", [wrap_int64(modified_ns) for _, _, modified_ns in files]).tobytes()
     joined = "\0".join(names).encode("utf-8", "surrogateescape")
-    return directory, len(files), joined, sizes, times, inside, identity, num_hidden
+    return directory, len(files), joined, sizes, times, inside, identity, len(hidden), min(hidden, default="")
 
 
 def directories_in(path: str) -> list[str]:

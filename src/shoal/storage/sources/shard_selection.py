@@ -49,6 +49,7 @@ class NamedFiles:
 
 
 _COMPRESSED = (".gz", ".zlib", ".bz2", ".xz", ".zst", ".zstd", ".br", ".snappy")
+_OF_MACOS = "__MACOSX"
 # Results that `Dataset.map` of a dataset loaded from disk leaves beside it, which are no part of it.
 _CACHE_OF_DATASETS = re.compile(r"/cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow$")
 _NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # as TensorFlow names the shards of a dataset, behind the suffix
@@ -96,7 +97,7 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
         hint = f'format=shoal.formats.Folder(suffixes=["{kind}"]) takes {kind} files, each as a sample; so does a glob'
         raise SourceError(msg, hint=hint if kind and "metadata.csv" in suffixes else _HINT)
     if hidden:
-        _warn_of_hidden(directory, len(hidden), min(hidden))
+        warn_of_hidden(directory, len(hidden), min(hidden))
     shards = sorted([path for path in wanted if not _CACHE_OF_DATASETS.search(path)] or wanted)
     return NamedFiles("directory", directory, shards, dict(others.most_common()))
 
@@ -121,7 +122,7 @@ def select_matches(
         msg = f"{pattern}: matches nothing but {len(hidden)} files whose names begin with _ or ."
         raise SourceError(msg, hint=f"such names are those of unfinished work; name the directory itself: {hidden[0]}")
     if hidden:
-        _warn_of_hidden(directory, len(hidden), hidden[0])
+        warn_of_hidden(directory, len(hidden), hidden[0])
     return shards
 
 
@@ -131,17 +132,17 @@ def _marks(suffixes: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _warn_of_hidden(directory: str, num_files: int, first: str) -> None:
+def warn_of_hidden(directory: str, num_files: int, first: str) -> None:
     """Log what is left out, once: a directory is listed more than once, and one that is followed again and again."""
     text = "%s: files left out, since their names begin with _ or . as those of unfinished work: %d, the first is %s"
     _log.warning(text, directory, num_files, first)
 
 
 def _is_hidden(below: str, marks: str) -> bool:
-    """Return True if a part of a path is hidden by one of these marks."""
-    if not any(f"/{mark}" in f"/{below}" for mark in marks):  # nearly always
+    """Return True if a part of a path is hidden by one of these marks, or is what macOS adds to archives."""
+    if not any(f"/{mark}" in f"/{below}" for mark in (*marks, _OF_MACOS)):  # nearly always
         return False
-    return any(is_hidden(part, marks) for part in below.split("/"))
+    return any(part == _OF_MACOS or is_hidden(part, marks) for part in below.split("/"))
 
 
 def _suffix_of(name: str) -> str:
