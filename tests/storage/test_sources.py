@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from pathlib import Path
@@ -188,6 +189,16 @@ def test_what_is_no_source(source: object) -> None:
 def test_braces_as_in_the_shell(pattern: str, names: list[str]) -> None:
     assert list(expand_braces(pattern)) == names
     assert has_braces(pattern) == (names != [pattern])
+
+
+def test_braces_that_multiply_are_counted_before_they_are_expanded() -> None:
+    with pytest.raises(SourceError, match="stands for 8,388,608 names; at most 1,000,000 are"):
+        next(expand_braces("{a,b}" * 23))
+    with pytest.raises(SourceError, match="stands for 1,000,001 names"):
+        next(expand_braces("data/{0..1000000}.tar"))
+    assert has_braces("{a,b}" * 23)
+    names = list(expand_braces("{a,b}" * 16))
+    assert names == ["".join(letters) for letters in itertools.product("ab", repeat=16)]
 
 
 def test_too_many_braces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 from shoal.errors import SourceError
 from shoal.storage.urls import without_secrets
 
-MAX_NAMES = 10_000_000
+MAX_NAMES = 1_000_000
 _MOST_BRACES, _MOST_DIGITS, _MOST_SHOWN, _MANY = 100, 100, 200, 10**18
 
 _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
@@ -31,7 +31,7 @@ def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
     ``{a,b}`` stands for either, ``{08..11}`` for whole numbers, all as wide as the widest if one is zero-padded,
     ``{0..10..2}`` for every second one, ``{a..e}`` for letters. Anything else in braces stands for itself.
 
-    Raises `SourceError` if a brace is not closed, or there are more than ten million names.
+    Raises `SourceError` if a brace is not closed, or there are more than a million names.
 
     >>> list(expand_braces("{train-{08..10},val-0}.tar"))
     ['train-08.tar', 'train-09.tar', 'train-10.tar', 'val-0.tar']
@@ -76,8 +76,11 @@ def _expand(pattern: str) -> Iterator[str]:
         return
     parts, end = first
     start = pattern.find("{")
-    for member in _members(parts):
-        for tail in _expand(pattern[end + 1 :]):
+    tails: list[str] = []  # parsed once, for the first member
+    for number, member in enumerate(_members(parts)):
+        for tail in tails if number else _expand(pattern[end + 1 :]):
+            if not number:
+                tails.append(tail)
             yield pattern[:start] + member + tail
 
 
