@@ -1,10 +1,12 @@
 """A process that reads shards of tensors, with or without classes registered for their types, and prints what it got.
 
-Arguments: "registered" or "plain"; a start method, or "here"; the shards.
+Arguments: "registered" (classes that stand for those of Ray and datasets), "plain" (none), or the module to import that
+registers its own; a start method, or "here"; the shards.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
@@ -67,9 +69,11 @@ def loaded(ds: Any, start: str) -> Any:
 
 
 def main() -> None:
-    is_registered, start, *shards = sys.argv[1:]
-    if is_registered == "registered":
+    registered, start, *shards = sys.argv[1:]
+    if registered == "registered":
         register()
+    elif registered != "plain":
+        importlib.import_module(registered)
     found = {}
     for shard in shards:
         ds = shoal.open(shard)
@@ -77,6 +81,7 @@ def main() -> None:
         for name in ("python", "numpy", "arrow", None) if start == "here" else ("torch",):
             batched = ds.batch(4) if name is None else ds.format(name).batch(4)
             found[shard][str(name)] = [shown(batch) for batch in loaded(batched, start)]
+    assert {"ray", "datasets"} & set(sys.modules) == {registered.partition(".")[0]} - {"plain", "registered"}
     print(json.dumps(found, default=repr))
 
 
