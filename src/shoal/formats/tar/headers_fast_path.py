@@ -9,7 +9,7 @@ unusual or wrong in any way gives None, and the parser reads it in full or says 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from zlib import adler32
 
 from shoal.formats.shard_format import ReadBytes, Sample
@@ -83,7 +83,7 @@ def read_plain_sample(
     makes them), whose names are all the same up to the first dot. ``buffer`` is bytes, or a `SlicedShard`; with
     ``payloads``, a view of the same bytes, values are slices of that, whatever these are.
     """
-    values: Sliced | memoryview = buffer if payloads is None else payloads
+    values: Any = buffer if payloads is None else payloads
     sample: Sample = {}
     first_stem = None
     position = start

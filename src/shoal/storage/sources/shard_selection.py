@@ -113,7 +113,8 @@ def select_matches(
     Raises `SourceError` if nothing else matches, or if the log of a table says which of the files count.
     """
     marks, is_named = _marks(suffixes), matcher(relative(pattern, directory), hides_underscores=True)
-    shards, hidden = [], []
+    shards: list[str] = []
+    hidden: list[str] = []
     for path in sorted(path for path in paths if not path.endswith(INDEX_SUFFIX)):
         is_left_out = _is_hidden(path[len(directory) :], marks) and not is_named(relative(path, directory))
         (hidden if is_left_out else shards).append(path)
