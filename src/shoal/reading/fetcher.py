@@ -23,6 +23,7 @@ from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders, Units
 from shoal.reading.shared_reading import SharedReading
@@ -102,6 +103,7 @@ class Fetcher:
             self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
         if isinstance(units, SlicedUnits) and units.spills:
             self._readers = SpillingReaders(self._readers, units, opened, counters, self._memory, options)
+        self._stats = RequestStats(counters)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()
         self._asked: dict[int, tuple[UnitRead, Any]] = {}
@@ -185,7 +187,7 @@ class Fetcher:
         read, promise = self._due(unit)
         records: _Records
         if self._options.skips:
-            records = salvage(self.opened, read, partial(self._readers.records, read, promise))
+            records = salvage(self.opened, read, partial(self._readers.records, read, promise), self._stats)
         else:
             records = self._readers.records(read, promise)
         held_bytes = self._held_bytes(read)

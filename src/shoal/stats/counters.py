@@ -31,10 +31,11 @@ class Counters:
     batches (or samples), and ``wait_seconds`` the part of it spent blocked on a read; over all worker processes.
 
     ``num_reads`` and ``read_bytes`` are the reads that the order needed and whose bytes have arrived, ``num_requests``
-    and ``requested_bytes`` the requests made to the store: fewer if neighbours share a request, more with retries. So
-    ``requested_bytes`` over ``read_bytes`` is the bytes moved per byte needed. ``in_flight_bytes`` are being requested
-    at this moment. Reads to scan a changed shard again are included. Redirects are not counted, nor the stat of each
-    remote shard when a process first meets it.
+    and ``requested_bytes`` the requests made to the store: fewer if neighbours share a request, also in the order
+    "full"; more with retries and where damage is read again. So ``requested_bytes`` over ``read_bytes`` is the bytes
+    moved per byte needed. ``in_flight_bytes`` are being requested at this moment. Reads to scan a changed shard again
+    are included. Redirects are not counted, nor the stat of each remote shard when a process first meets it, nor that
+    libcurl sends a request again if the connection that it kept was reset.
 
     Of the retried requests (``num_retries``), ``num_throttled`` were throttled by the store, and ``num_corrupt``
     responses held other bytes than were indexed. ``num_hedges`` duplicate requests were made for late ones, and

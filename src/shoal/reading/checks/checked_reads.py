@@ -23,7 +23,6 @@ from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.read_requests import Request
 from shoal.reading.schedule.units import UnitRead, starts_in
-from shoal.stats.counters import Counters
 from shoal.storage.passing_bytes.passing_store import distrust
 from shoal.storage.retry import describe_read, retried, unwrap_retries
 
@@ -47,9 +46,11 @@ def parse_unit(opened: Opened, read: UnitRead, data: Buffer) -> Records:
 
 
 def read_unit(
-    opened: Opened, read: UnitRead, *, stats: RequestStats | None = None, again: bool = False, verify: bool = False
+    opened: Opened, read: UnitRead, *, stats: RequestStats, again: bool = False, verify: bool = False
 ) -> bytes:
     """Read the bytes of one unit, after checking its shard; with ``again`` past the cache, which is refilled.
+
+    Requests to a remote store are counted in ``stats``; reads of local files are counted by their readers.
 
     With ``verify`` they are compared with the checksums of the extents in them: those of a remote store were when they
     arrived, perhaps long ago if they are cached.
@@ -64,7 +65,7 @@ def read_unit(
     path, store = opened.paths[read.shard], opened.store
     if not store.reads_ahead:
         request = Request(read.shard, read.first_byte, read.end_byte, (0,))
-        data = read_request(opened, stats or RequestStats(Counters()), request, again=again)
+        data = read_request(opened, stats, request, again=again)
     else:
         try:
             opened.check.check(read.shard, stats)
@@ -77,16 +78,14 @@ def read_unit(
             error.add_note(f"shoal: reading bytes [{read.first_byte}, {read.end_byte}) of {path}")
             raise
     if verify and (wrong := wrong_extent(opened.index, read.shard, read.first_byte, data)) is not None:
-        if stats is not None:
-            stats.corrupt()
+        stats.corrupt()
         msg = f"bytes [{wrong[0]}, {wrong[1]}) do not have the checksum in the index"
         raise ShardError(msg, shard=opened.index.shard_names[read.shard], byte=wrong[0], hint=CHANGED_HINT)
     return data
 
 
-def read_records(opened: Opened, read: UnitRead) -> Records:
-    """Read the samples of one unit on its own, without counting the requests."""
-    stats = RequestStats(Counters())
+def read_records(opened: Opened, read: UnitRead, stats: RequestStats) -> Records:
+    """Read the samples of one unit on its own."""
     data = read_unit(opened, read, stats=stats)
     return parse_unit(opened, read, data) if opened.store.reads_ahead else parse_again(opened, read, data, stats)
 

@@ -26,7 +26,9 @@ from shoal.index.table import locate
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.checked_reads import CHANGED_HINT, parse_unit, read_records, read_unit
 from shoal.reading.checks.record_checksums import knows_records, wrong_records
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import RecordUnits, UnitRead, extent_of, extent_read, starts_in
+from shoal.stats.counters import Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,13 @@ def _damage_or_raise(opened: Opened, shard: int, error: ShardError) -> Damaged:
     return Damaged(error)
 
 
-def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records]) -> SalvagedRecords:
+def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records], stats: RequestStats) -> SalvagedRecords:
     """Return the samples of a unit, some of them `Damaged`.
 
-    ``records_of`` reads and parses it. If that fails, the extents of the unit are read again one by one.
+    ``records_of`` reads and parses it. If that fails, the extents of the unit are read again one by one; ``stats``
+    counts these requests.
     """
-    records = SalvagedRecords(opened, read)
+    records = SalvagedRecords(opened, read, stats)
     try:
         records.append(read, records_of())
     except ShardError as error:
@@ -57,18 +60,20 @@ def salvage(opened: Opened, read: UnitRead, records_of: Callable[[], Records]) -
             return records
         for part in _extents_of(opened, read):
             try:
-                records.add(part, read_unit(opened, part, verify=True))
+                records.add(part, read_unit(opened, part, stats=stats, verify=True))
             except ShardError as error_of_part:
                 _lose_wrong(records, opened, part, _damage_or_raise(opened, part.shard, error_of_part))
     return records
 
 
-def salvage_one(opened: Opened, read: UnitRead, sample_id: int, error: ShardError) -> Sample | Damaged:
+def salvage_one(
+    opened: Opened, read: UnitRead, sample_id: int, error: ShardError, stats: RequestStats
+) -> Sample | Damaged:
     """Return a sample of a failed read if its own checksum shows that the fault lies elsewhere; else the damage."""
     damage = _damage_or_raise(opened, read.shard, error)
     if read.num_samples == 1:
         return damage
-    records = SalvagedRecords(opened, read)
+    records = SalvagedRecords(opened, read, stats)
     _lose_wrong(records, opened, read, damage)
     return records.sample(sample_id - read.first_sample)
 
@@ -85,7 +90,8 @@ def _lose_wrong(records: SalvagedRecords, opened: Opened, read: UnitRead, damage
     try:
         # In two halves: a whole extent from a remote store would be verified on arrival, and rejected.
         halves = (pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :])
-        data = b"".join(read_unit(opened, half[0]._replace(end_byte=half[-1].end_byte)) for half in halves)
+        parts = (half[0]._replace(end_byte=half[-1].end_byte) for half in halves)
+        data = b"".join(read_unit(opened, part, stats=records.stats) for part in parts)
     except ShardError as error:
         records.append(read, _damage_or_raise(opened, read.shard, error))
         return
@@ -103,17 +109,27 @@ def _lose_wrong(records: SalvagedRecords, opened: Opened, read: UnitRead, damage
         records.append(piece, Damaged(ShardError(msg, shard=shard, byte=piece.first_byte, hint=CHANGED_HINT)))
 
 
-def salvaged_sample(opened: Opened, sample_id: int) -> Sample | Damaged:
-    """Read one sample on its own, or return its damage; its whole extent is read if only that has a checksum."""
+def salvaged_sample(opened: Opened, sample_id: int, stats: RequestStats | None = None) -> Sample | Damaged:
+    """Read one sample on its own, or return its damage; its whole extent is read if only that has a checksum.
+
+    ``stats`` counts the requests; None for a sample that belongs to no stream.
+    """
+    counting = stats or RequestStats(Counters())
     read = extent_read(opened.index, extent_of(opened.index, sample_id))
     if opened.index.extent_checksum is None and opened.index.sample_bytes is not None:
         read = _single(opened, read, sample_id)
-    records = salvage(opened, read, lambda: parse_unit(opened, read, read_unit(opened, read, verify=True)))
+
+    def records_of() -> Records:
+        return parse_unit(opened, read, read_unit(opened, read, stats=counting, verify=True))
+
+    records = salvage(opened, read, records_of, counting)
     return records.sample(sample_id - read.first_sample)
 
 
-def read_sample(opened: Opened, sample_id: int, *, verifies: bool = False) -> Sample:
+def read_sample(opened: Opened, sample_id: int, stats: RequestStats | None = None, *, verifies: bool = False) -> Sample:
     """Read one sample by id; with ``verifies`` its whole extent, if that has a checksum.
+
+    ``stats`` counts the requests; None for a sample that belongs to no stream.
 
     Raises
     ------
@@ -122,17 +138,20 @@ def read_sample(opened: Opened, sample_id: int, *, verifies: bool = False) -> Sa
     StorageError
         Bytes could not be read.
     """
+    stats = stats or RequestStats(Counters())
     if verifies and opened.index.extent_checksum is not None:
         read = extent_read(opened.index, extent_of(opened.index, sample_id))
-        return parse_unit(opened, read, read_unit(opened, read, verify=True)).sample(sample_id - read.first_sample)
+        data = read_unit(opened, read, stats=stats, verify=True)
+        return parse_unit(opened, read, data).sample(sample_id - read.first_sample)
     read = RecordUnits(opened.index).reads(np.array([sample_id]))[0]
-    return read_records(opened, read).sample(sample_id - read.first_sample)
+    return read_records(opened, read, stats).sample(sample_id - read.first_sample)
 
 
 class SalvagedRecords:
-    """Consecutive samples, with `Damaged` instead of each damaged one."""
+    """Consecutive samples, with `Damaged` instead of each damaged one; ``stats`` counts requests for them."""
 
-    def __init__(self, opened: Opened, read: UnitRead) -> None:
+    def __init__(self, opened: Opened, read: UnitRead, stats: RequestStats) -> None:
+        self.stats = stats
         self._opened, self._first_sample, self._num_samples = opened, read.first_sample, read.num_samples
         self._parts: list[_Part] = []
         self._ends: list[int] = []  # the sample id behind each part
@@ -177,7 +196,7 @@ class SalvagedRecords:
             return Damaged(error)
         piece = _single(opened, part.read, sample_id)
         try:
-            return parse_unit(opened, piece, read_unit(opened, piece)).sample(0)
+            return parse_unit(opened, piece, read_unit(opened, piece, stats=self.stats)).sample(0)
         except ShardError as error_alone:
             return _damage_or_raise(opened, piece.shard, error_alone)
 

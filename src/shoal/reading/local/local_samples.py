@@ -80,7 +80,7 @@ class LocalSamples:
                     if not self._options.skips:
                         raise
                     read = UnitRead(unit, shard, first_byte, end_byte, first_sample, num_samples)
-                    sample = salvage_one(opened, read, sample_id, error)
+                    sample = salvage_one(opened, read, sample_id, error, self._stats)
                 seconds = _clock() - began
                 if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
                     advice.resume()

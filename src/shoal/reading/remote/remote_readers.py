@@ -144,7 +144,9 @@ class RemoteReaders:
 
         try:
             for start in range(read.first_byte, read.end_byte, step):
-                part = Request(read.shard, start, min(start + step, read.end_byte), (0,), is_cached=False)
+                end = min(start + step, read.end_byte)
+                num_reads = int(end == read.end_byte)
+                part = Request(read.shard, start, end, (0,), False, num_reads, end - start)
                 while in_flight and not self._memory.has_room(part.num_bytes):
                     yield oldest()
                 self._memory.reserve(part.num_bytes)

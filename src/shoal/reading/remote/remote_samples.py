@@ -19,6 +19,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.salvage import Damaged, salvage_one
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import Promise, RemoteReaders
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
 from shoal.reading.shared_reading import SharedReading
@@ -53,6 +54,7 @@ class RemoteSamples:
         self._opened, self._units, self._counters = opened, units, counters
         total, requests = (None, None) if shared is None else (shared.memory, shared.requests)
         self._memory = MemoryBudget(ahead_limit_bytes=ahead_limit_bytes, total=total)
+        self._stats = RequestStats(counters)
         self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
 
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
@@ -67,7 +69,7 @@ class RemoteSamples:
                 except ShardError as error:
                     if not self._options.skips:
                         raise
-                    sample = salvage_one(self._opened, read, sample_id, error)
+                    sample = salvage_one(self._opened, read, sample_id, error, self._stats)
                 counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)
                 release(read.end_byte - read.first_byte)
                 yield sample

@@ -164,40 +164,37 @@ class DecodedPieces:
                 return memoryview(data)[first_byte - piece.first_byte : end_byte - piece.first_byte]
 
             return part
-        self._counters.num_reads += 1
+        self._stats.arrived(num_reads=1, read_bytes=0)
         return partial(self._range, piece.shard)
 
     def _fetch_into(self, file: SpillFile, piece: UnitRead) -> None:
         """Fetch the stored bytes of a piece from a remote store into a file, and verify their checksum."""
         checksums, crc = self._opened.index.extent_checksum, 0
         for data in self._fetch_parts(piece) if self._fetch_parts is not None else ():
-            self._count(len(data))
             crc = crc32(data, crc)
             file.append(data)
-        self._counters.num_reads += 1
         if checksums is not None and crc != checksums[piece.unit]:
             self._stats.corrupt()
             file.restart()
             file.append(read_unit(self._plain, piece, stats=self._stats))
         file.begin_here()
 
-    def _count(self, num_bytes: int) -> None:
-        """Count bytes that are needed; requests over a network are counted where they are made."""
-        self._counters.read_bytes += num_bytes
+    def _arrived(self, num_bytes: int, *, num_reads: int) -> None:
+        """Count bytes that have arrived; requests over a network are counted where they are made."""
+        self._stats.arrived(num_reads, num_bytes)
         if not self._is_remote:
             self._counters.num_requests += 1
             self._counters.requested_bytes += num_bytes
 
     def _range(self, shard: int, first_byte: int, end_byte: int, /) -> bytes:
         data = self._opened.store.read_range(self._opened.paths[shard], first_byte, end_byte)
-        self._count(end_byte - first_byte)
+        self._arrived(end_byte - first_byte, num_reads=0)
         return data
 
     def _bytes_of(self, piece: UnitRead) -> bytes:
         verify = not self._is_remote and self._options.verify == "always"
         data = read_unit(self._plain, piece, stats=self._stats, verify=verify)
-        self._counters.num_reads += 1
-        self._count(piece.num_bytes)
+        self._arrived(piece.num_bytes, num_reads=1)
         return data
 
     def _decoded(self, piece: UnitRead) -> Records:

@@ -22,6 +22,7 @@ from shoal.pipeline.stages import DROPPED, BySource, Stage, filters_in, run_stag
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_sequences import Resolved
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
@@ -383,10 +384,11 @@ def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, in
 def _alone(source: BatchContext, sample_id: int) -> Any:
     """Run a sample that was not due through all stages; do not count it if it is damaged."""
     opened, stages, quarantine = source.opened, source.pipeline.stages, source.quarantine
+    stats = RequestStats(source.counters)
     if quarantine is None:
-        return run_stages(stages, read_sample(*opened.part_of(sample_id)), sample_id, index=opened.index)
+        return run_stages(stages, read_sample(*opened.part_of(sample_id), stats), sample_id, index=opened.index)
     if quarantine.among(np.array([sample_id]))[0]:
         return SKIPPED
-    sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id))
+    sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id), stats)
     made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
     return SKIPPED if type(made) is Damaged else made
