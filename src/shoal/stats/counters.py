@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from shoal.formats.compiled_cutting import is_compiled
 
 _NO_COUNTS = ("of_workers", "throughput", "pins", "at_hand")
+_RESULTS = ("num_samples", "num_batches", "num_repeats", "num_filtered", "num_refilled", "num_tokens")
+_RESULTS += ("num_padding_tokens", "num_cut_documents", "num_dropped_documents", "num_skipped")
 _MEASURED = attrgetter("num_delivered", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
 
 
@@ -118,6 +120,16 @@ class Counters:
     def num_delivered(self) -> int:
         """Samples given out so far."""
         return self.num_samples - sum(map(length_hint, list(self.at_hand)))
+
+    def take_results(self) -> dict[str, Any]:
+        """Return the counts of samples and batches by name, and go on from 0: their receiver counts them."""
+        counts = {name: getattr(self, name) for name in _RESULTS} | {"num_samples": self.num_delivered}
+        taken: dict[str, Any] = {name: count for name, count in counts.items() if count}
+        for name, count in taken.items():
+            setattr(self, name, getattr(self, name) - count)
+        if self.skipped_ids:
+            taken["skipped_ids"], self.skipped_ids = self.skipped_ids, []
+        return taken
 
     def counts(self) -> dict[str, Any]:
         """Return the counts by name."""

@@ -173,9 +173,11 @@ class DataIterator:
         device = jax_library().config.jax_default_device
         with InterruptsHeld():
             making = spec.unobserved().with_threads(_threads(spec.work.pipeline.stages).threaded)
+            is_ahead = bool(loader.prefetch) and not self._is_over
+            making = making.made_ahead() if is_ahead else making
             source: BatchMaker | Prefetcher = BatchMaker(making, partial(_placed, spec, loader.sharding, device))
-            if loader.prefetch and not self._is_over:
-                source = Prefetcher(Iteration(making, source), limit=loader.prefetch)
+            if is_ahead:
+                source = Prefetcher(Iteration(making, source), making, limit=loader.prefetch)
             self._iteration = Iteration(spec, source)
         if self._is_over or self._is_stopped:  # perhaps by a signal handler, a moment ago
             self.close()

@@ -253,10 +253,12 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
             spec = spec.gathered_into(pinned_array)
             finish = self._pinned_after(finish)
         convert = partial(map, finish)
+        if self.prefetch_factor:
+            spec = spec.made_ahead()
         maker = BatchMaker(spec, convert) if spec.growing is None else PieceMaker(spec, spec.growing, convert)
         if not self.prefetch_factor:
             return maker
-        return Prefetcher(Iteration(spec, maker), limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)
+        return Prefetcher(Iteration(spec, maker), spec, limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)
 
     def _threads(self, stages: Sequence[Stage]) -> ThreadChoice:
         return choose_threads(stages, num_threads=self.num_threads, limit_bytes=self.prefetch_bytes)

@@ -28,6 +28,7 @@ from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.reading.memory_warning import warn_of_memory
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters, Pins
@@ -72,7 +73,8 @@ class BatchMaker:
         hashes = hashes_of(resolved)
         self.position = position = spec.position() if position is None else position
         sums = _sums(position, hashes)
-        quarantine = quarantine_of(options, opened.index, counters, growing=work.numbering)
+        results = counters if spec.results is None else spec.results
+        quarantine = quarantine_of(options, opened.index, results, growing=work.numbering)
         reading: SourceReading | MixedReading
         if isinstance(documents, ResolvedMixture):
             reading = MixedReading(parts, documents, counters, options)
@@ -81,7 +83,10 @@ class BatchMaker:
         _compare_memory(documents.parts, pipeline, options)
         self._reading = reading
         self._decoders = _decoders(pipeline, opened.index, quarantine)
-        context = BatchContext(opened, resolved, pipeline, counters, position, sums, quarantine, self._decoders, of_all)
+        requests = RequestStats(counters)
+        context = BatchContext(
+            opened, resolved, pipeline, results, requests, position, sums, quarantine, self._decoders, of_all
+        )
         gathering = _gathering(context, reading, options)
         # Reading samples of a mixture finds the units of each source, and most orders move the units themselves.
         finds_units = isinstance(reading, MixedReading) and gathering is None
@@ -137,11 +142,11 @@ def _compare_memory(orders: Sequence[ResolvedOrder], pipeline: PipelineSpec, opt
 
 
 def context_of_all(
-    work: WorkerSpec, piece: Callable[[], tuple[Opened, ResolvedSegments]], context: BatchContext
+    work: WorkerSpec, counters: Counters, piece: Callable[[], tuple[Opened, ResolvedSegments]], context: BatchContext
 ) -> BatchContext:
     """Return the inputs of a piece over all samples of its epoch, which ``piece`` waits for."""
     opened, resolved = piece()
-    opened = _prepared(opened, context.pipeline.stages, work.options, context.counters)
+    opened = _prepared(opened, context.pipeline.stages, work.options, counters)
     quarantine = quarantine_of(work.options, opened.index, context.counters, growing=work.numbering)
     return replace(context, opened=opened, resolved=resolved, quarantine=quarantine)
 

@@ -36,7 +36,7 @@ _DROPPED_BETWEEN_CHECKS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """Inputs for making samples and batches, and the counters of the results.
+    """Inputs for making samples and batches, counters of the results, and of requests made beside the reading.
 
     If they are of a piece of an epoch that grows, ``of_all`` makes those of all of it, waiting until it is indexed.
     """
@@ -45,6 +45,7 @@ class BatchContext:
     resolved: Resolved
     pipeline: PipelineSpec
     counters: Counters
+    requests: RequestStats
     position: Position
     sums: DeliverySums
     quarantine: Quarantine | None
@@ -384,11 +385,12 @@ def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, in
 def _alone(source: BatchContext, sample_id: int) -> Any:
     """Run a sample that was not due through all stages; do not count it if it is damaged."""
     opened, stages, quarantine = source.opened, source.pipeline.stages, source.quarantine
-    stats = RequestStats(source.counters)
     if quarantine is None:
-        return run_stages(stages, read_sample(*opened.part_of(sample_id), stats), sample_id, index=opened.index)
+        return run_stages(
+            stages, read_sample(*opened.part_of(sample_id), source.requests), sample_id, index=opened.index
+        )
     if quarantine.among(np.array([sample_id]))[0]:
         return SKIPPED
-    sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id), stats)
+    sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id), source.requests)
     made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
     return SKIPPED if type(made) is Damaged else made

@@ -19,6 +19,7 @@ from shoal.errors import UsageError
 from shoal.order.partition import Share
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages import DROPPED
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.storage.retry import StoppedError
 from shoal.stream.certificates.delivery_sums import DeliverySums, Proof, RecordHashes
 from shoal.stream.certificates.sequence_hashes import hashes_of
@@ -109,7 +110,8 @@ def context_of(spec: IteratorSpec, position: Position) -> BatchContext:
     """Return what batches are made with where their samples come from other processes."""
     work = spec.work.of_epoch(spec.epoch)
     sums = DeliverySums(hashes_of(work.resolved), spec.epoch)
-    return BatchContext(work.opened, work.resolved, work.pipeline, spec.counters, position, sums, None, None)
+    requests = RequestStats(spec.counters)
+    return BatchContext(work.opened, work.resolved, work.pipeline, spec.counters, requests, position, sums, None, None)
 
 
 class BatchFiller:

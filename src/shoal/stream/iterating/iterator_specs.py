@@ -154,7 +154,8 @@ class IteratorSpec:
     ``start`` and steps count what is left of the epoch. ``cursor`` follows the iterator; None for the work of others,
     whose batches are counted where they are received. Where batches are filled, ``first_step`` counts samples, and
     ``num_sequences`` and ``later`` are as in `Position`. If the epoch ``grows``, it is read in pieces, while shards are
-    still indexed.
+    still indexed. ``results`` counts samples and batches apart, for a receiver who adds them to ``counters``; None if
+    each is given out as soon as it is made.
     """
 
     work: WorkerSpec
@@ -166,6 +167,7 @@ class IteratorSpec:
     num_sequences: int = 0
     later: Mapping[int, Start] = field(default_factory=dict)
     grows: bool = False
+    results: Counters | None = None
 
     def position(self) -> Position:
         """Return the starting position, which is advanced batch by batch."""
@@ -223,6 +225,10 @@ class IteratorSpec:
         """Return this spec without the cursor and the progress line, which the receiver of the batches moves."""
         options = replace(self.work.options, progress=False)
         return replace(self, work=replace(self.work, options=options), cursor=None)
+
+    def made_ahead(self) -> IteratorSpec:
+        """Return this spec for batches that are made before somebody receives them."""
+        return replace(self, results=Counters())
 
     def of_worker(self, worker: int, num_workers: int, *, first_step: int = 0) -> IteratorSpec:
         """Return the spec of one of ``num_workers`` workers from a step on; it moves no cursor."""

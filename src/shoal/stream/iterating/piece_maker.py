@@ -90,7 +90,7 @@ def _batches(
         resolved.growing.drop_before(position.end)
         refuse_too_large(piece.opened, piece.resolved, spec.work.options.memory_limit_bytes)
         work = spec.work.of_piece(piece.opened, piece.resolved)
-        of_all = partial(context_of_all, work, partial(_all_of, resolved, making))
+        of_all = partial(context_of_all, work, spec.counters, partial(_all_of, resolved, making))
         making.maker = BatchMaker(replace(spec, work=work), convert, position, of_all)
         try:
             yield from _begun(making.maker.batches, partial(resolved.growing.segments.need, piece.last_segment))

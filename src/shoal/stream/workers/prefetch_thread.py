@@ -14,7 +14,10 @@ from typing import Any
 from shoal.pipeline.batch_memory import bytes_of
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done
+from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.workers.worker_batches import add_counts
 
 _END = object()
 
@@ -23,19 +26,27 @@ class Prefetcher:
     """The source of batches that an iteration makes in a thread, of which up to ``limit`` are ready ahead of use.
 
     Ready batches hold ``limit_bytes`` at most, the largest so far serving as the estimate for the next; one may always
-    be ready. An error is raised in the place of its batch. Close it, or drop the last reference: the thread has ended
+    be ready. An error is raised in the place of its batch. ``spec`` is that of the iteration, whose results are counted
+    when they are received (`IteratorSpec.made_ahead`). Close it, or drop the last reference: the thread has ended
     when that returns, unless the batch in work takes seconds more; the iteration is closed first, and may make that
     batch end early. An interrupt loses nothing: none is taken during the wait, and a batch can be given back.
     """
 
     survives_interrupts = True
 
-    def __init__(self, iteration: Iteration, *, limit: int, limit_bytes: int | None = None) -> None:
-        made = iteration.position
+    def __init__(self, iteration: Iteration, spec: IteratorSpec, *, limit: int, limit_bytes: int | None = None) -> None:
+        self._counters, self._results = spec.counters, spec.results or Counters()
+        results, made = self._results, iteration.position
         self.position = replace(made, sums=None)
         # In the thread that makes them, so that batch and proof match.
         self._items = (
-            (batch, (made.num_yielded, made.num_sequences, made.proof), made.num_samples, made.grows)
+            (
+                batch,
+                (made.num_yielded, made.num_sequences, made.proof),
+                made.num_samples,
+                made.grows,
+                results.take_results(),
+            )
             for batch in iteration
         )
         self._made = made
@@ -55,20 +66,31 @@ class Prefetcher:
         with InterruptsHeld():
             if not self._ready or self._room.stop.is_set():
                 raise StopIteration
-            item, num_bytes = self._ready.popleft().result()
+            try:
+                item, num_bytes = self._ready.popleft().result()
+            except BaseException:
+                self._count_rest()
+                raise
             if item is _END:
                 if not self._room.stop.is_set():  # the maker came to the end, perhaps some samples after the last batch
                     self.position.move((self._made.num_yielded, self._made.num_sequences, self.position.received))
                     self.position.end_at(self._made.num_samples)
+                    self._count_rest()
                 self.close()
                 raise StopIteration
             taken.append(item)
             self._room.taken(num_bytes)
             self._ask()
-            batch, place, num_samples, grows = item
+            batch, place, num_samples, grows, counts = item
+            add_counts(self._counters, counts)
+            counts.clear()  # it may be given back, and be received again
             self.position.move(place)
             self.position.num_samples, self.position.grows = num_samples, grows
         return batch
+
+    def _count_rest(self) -> None:
+        """Count what the thread made, or left out, after its last batch."""
+        add_counts(self._counters, self._results.take_results())
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:
         ready = self._ready

@@ -171,7 +171,8 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
         elif name.startswith(_HEIGHTS):
             setattr(counters, name, max(value, more))
         elif isinstance(value, list):
-            value.extend(more[: max(0, MOST_LISTED - len(value))])
+            new = [each for each in more if each not in value]
+            value.extend(new[: max(0, MOST_LISTED - len(value))])
         else:
             setattr(counters, name, value + more)
 
