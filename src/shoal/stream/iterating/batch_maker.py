@@ -73,19 +73,13 @@ class BatchMaker:
         hashes = hashes_of(resolved)
         self.position = position = spec.position() if position is None else position
         sums = _sums(position, hashes)
-        results = counters if spec.results is None else spec.results
-        quarantine = quarantine_of(options, opened.index, results, growing=work.numbering)
-        reading: SourceReading | MixedReading
-        if isinstance(documents, ResolvedMixture):
-            reading = MixedReading(parts, documents, counters, options)
-        else:
-            reading = SourceReading(parts[0], documents, counters, options)
+        quarantine = quarantine_of(options, opened.index, spec.results, growing=work.numbering)
+        self._reading = reading = _reading_of(parts, documents, counters, options)
         _compare_memory(documents.parts, pipeline, options)
-        self._reading = reading
-        self._decoders = _decoders(pipeline, opened.index, quarantine)
+        self._decoders = decoders = _decoders(pipeline, opened.index, quarantine)
         requests = RequestStats(counters)
         context = BatchContext(
-            opened, resolved, pipeline, results, requests, position, sums, quarantine, self._decoders, of_all
+            opened, resolved, pipeline, spec.results, requests, position, sums, quarantine, decoders, of_all
         )
         gathering = _gathering(context, reading, options)
         # Reading samples of a mixture finds the units of each source, and most orders move the units themselves.
@@ -132,6 +126,14 @@ class BatchMaker:
             self._reading.close()
             if self._decoders is not None:
                 self._decoders.close()
+
+
+def _reading_of(
+    parts: tuple[Opened, ...], documents: ResolvedOrder | ResolvedMixture, counters: Counters, options: ReadingOptions
+) -> SourceReading | MixedReading:
+    if isinstance(documents, ResolvedMixture):
+        return MixedReading(parts, documents, counters, options)
+    return SourceReading(parts[0], documents, counters, options)
 
 
 def _compare_memory(orders: Sequence[ResolvedOrder], pipeline: PipelineSpec, options: ReadingOptions) -> None:

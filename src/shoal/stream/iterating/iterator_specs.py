@@ -154,8 +154,8 @@ class IteratorSpec:
     ``start`` and steps count what is left of the epoch. ``cursor`` follows the iterator; None for the work of others,
     whose batches are counted where they are received. Where batches are filled, ``first_step`` counts samples, and
     ``num_sequences`` and ``later`` are as in `Position`. If the epoch ``grows``, it is read in pieces, while shards are
-    still indexed. ``results`` counts samples and batches apart, for a receiver who adds them to ``counters``; None if
-    each is given out as soon as it is made.
+    still indexed. ``ahead`` counts samples and batches for a receiver, who adds them to ``counters``; None if each is
+    given out as soon as it is made.
     """
 
     work: WorkerSpec
@@ -167,7 +167,7 @@ class IteratorSpec:
     num_sequences: int = 0
     later: Mapping[int, Start] = field(default_factory=dict)
     grows: bool = False
-    results: Counters | None = None
+    ahead: Counters | None = None
 
     def position(self) -> Position:
         """Return the starting position, which is advanced batch by batch."""
@@ -186,6 +186,11 @@ class IteratorSpec:
             num_sequences=self.num_sequences,
             grows=self.grows,
         )
+
+    @property
+    def results(self) -> Counters:
+        """The counters of samples and batches where they are made."""
+        return self.counters if self.ahead is None else self.ahead
 
     @property
     def growing(self) -> ResolvedGrowing | None:
@@ -228,7 +233,7 @@ class IteratorSpec:
 
     def made_ahead(self) -> IteratorSpec:
         """Return this spec for batches that are made before somebody receives them."""
-        return replace(self, results=Counters())
+        return replace(self, ahead=Counters())
 
     def of_worker(self, worker: int, num_workers: int, *, first_step: int = 0) -> IteratorSpec:
         """Return the spec of one of ``num_workers`` workers from a step on; it moves no cursor."""

@@ -35,7 +35,7 @@ class Prefetcher:
     survives_interrupts = True
 
     def __init__(self, iteration: Iteration, spec: IteratorSpec, *, limit: int, limit_bytes: int | None = None) -> None:
-        self._counters, self._results = spec.counters, spec.results or Counters()
+        self._counters, self._results = spec.counters, spec.ahead or Counters()
         results, made = self._results, iteration.position
         self.position = replace(made, sums=None)
         # In the thread that makes them, so that batch and proof match.
