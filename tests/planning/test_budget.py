@@ -17,7 +17,7 @@ def test_reading_ahead_keeps_its_limit_and_never_stands_still(sizes: list[int], 
     """A consumer that uses units in turn and holds the last few; the reader asks for what fits."""
     ledger = MemoryBudget(ahead_limit_bytes=limit)
     pending, asked, held = deque(sizes), deque[int](), deque[int]()
-    most = 0
+    most = most_claimed = 0
     for _ in sizes:
         while pending and ledger.has_room(pending[0]):
             asked.append(pending.popleft())
@@ -26,7 +26,9 @@ def test_reading_ahead_keeps_its_limit_and_never_stands_still(sizes: list[int], 
             asked.append(pending.popleft())
             assert asked[-1] > limit
             ledger.reserve(asked[-1])
+        most_claimed = max(most_claimed, sum(asked) + sum(held))
         assert ledger.ahead_bytes == sum(asked) <= max(limit, asked[0])
+        assert ledger.claimed_bytes == sum(asked) + sum(held)
         assert ledger.held_bytes == sum(held)
         ledger.use(asked[0])
         held.append(asked.popleft())
@@ -35,7 +37,7 @@ def test_reading_ahead_keeps_its_limit_and_never_stands_still(sizes: list[int], 
             ledger.release(held.popleft())
         assert ledger.ahead_bytes == sum(asked)
     assert not pending
-    assert ledger.peak_bytes == most
+    assert (ledger.peak_bytes, ledger.peak_claimed_bytes) == (most, most_claimed)
     while held:
         ledger.release(held.popleft())
-    assert ledger.held_bytes == ledger.ahead_bytes == 0
+    assert ledger.held_bytes == ledger.ahead_bytes == ledger.claimed_bytes == 0

@@ -97,3 +97,4 @@ def test_local_reads_are_counted_when_they_are_made(shards: Path, monkeypatch: p
     stats = ds.stats()
     assert stats["num_reads"] == stats["num_requests"] == len(made)
     assert stats["read_bytes"] == stats["requested_bytes"] == stats["peak_held_bytes"] == sum(made)
+    assert stats["peak_claimed_bytes"] >= stats["peak_held_bytes"]

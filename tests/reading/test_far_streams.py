@@ -215,7 +215,7 @@ def test_what_is_under_way_and_held_keeps_to_its_bytes(
         if number % 50 == 0:
             time.sleep(0.01)
     stats = ds.stats()
-    assert stats["peak_held_bytes"] <= ahead_bytes + in_use * largest
+    assert stats["peak_claimed_bytes"] <= ahead_bytes + in_use * largest
     assert store.peak_bytes == stats["peak_in_flight_bytes"] <= ahead_bytes
     assert stats["requested_bytes"] <= 1.02 * stats["read_bytes"] + stats["num_hedges"] * largest
     assert stats["num_samples"] == 300

@@ -232,4 +232,4 @@ class Fetcher:
         byte, bit = read.unit >> 3, 1 << (read.unit & 7)
         counters.num_rereads += bool(seen[byte] & bit)
         seen[byte] |= bit
-        counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)
+        counters.heights(self._memory.peak_bytes, self._memory.peak_claimed_bytes)

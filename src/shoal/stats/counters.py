@@ -58,7 +58,9 @@ class Counters:
     ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
     memory was full.
 
-    ``peak_held_bytes`` is the most that was held of chunks that had arrived, read ahead or in use. ``gives_views`` says
+    ``peak_held_bytes`` is the most that was held of chunks that had arrived, read ahead or in use, and
+    ``peak_claimed_bytes`` the most that was claimed: in use, or requested ahead, arrived or not; of local files, what
+    the system reads ahead. ``shoal plan`` predicts it. ``gives_views`` says
     whether values are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views
     alone. ``is_compiled`` says whether samples of tar, MDS and TFRecord are cut by the compiled module of shoal.
 
@@ -87,6 +89,7 @@ class Counters:
     num_rereads: int = 0
     read_bytes: int = 0
     peak_held_bytes: int = 0
+    peak_claimed_bytes: int = 0
     pinned_bytes: int = 0
     peak_pinned_bytes: int = 0
     num_requests: int = 0
@@ -130,6 +133,11 @@ class Counters:
         if self.skipped_ids:
             taken["skipped_ids"], self.skipped_ids = self.skipped_ids, []
         return taken
+
+    def heights(self, held_bytes: int, claimed_bytes: int) -> None:
+        """Record the most bytes that a reading has held and claimed so far."""
+        self.peak_held_bytes = max(self.peak_held_bytes, held_bytes)
+        self.peak_claimed_bytes = max(self.peak_claimed_bytes, claimed_bytes)
 
     def counts(self) -> dict[str, Any]:
         """Return the counts by name."""

@@ -40,6 +40,7 @@ _HELP = {
     "in_flight_bytes": "Bytes being requested at this moment.",
     "peak_in_flight_bytes": "The most bytes being requested at a time.",
     "peak_held_bytes": "The most bytes of shards held in memory at a time.",
+    "peak_claimed_bytes": "The most bytes of shards in use or requested ahead at a time.",
     "pinned_bytes": "Bytes of evicted chunks that views of the consumer keep alive.",
     "peak_pinned_bytes": "The most bytes that such views kept alive at a time.",
     "num_retries": "Requests that failed and were retried.",

@@ -85,7 +85,7 @@ class LocalSamples:
                 if seconds > SLOW_READ_SECONDS + num_bytes * SLOW_SECONDS_PER_BYTE:
                     advice.resume()
                 counters.wait_seconds += seconds
-                counters.peak_held_bytes = max(counters.peak_held_bytes, num_bytes)
+                counters.heights(num_bytes, num_bytes)
                 counters.num_reads += 1
                 counters.read_bytes += num_bytes
                 counters.num_requests += 1

@@ -70,7 +70,7 @@ class RemoteSamples:
                     if not self._options.skips:
                         raise
                     sample = salvage_one(self._opened, read, sample_id, error, self._stats)
-                counters.peak_held_bytes = max(counters.peak_held_bytes, self._memory.peak_bytes)
+                counters.heights(self._memory.peak_bytes, self._memory.peak_claimed_bytes)
                 release(read.end_byte - read.first_byte)
                 yield sample
 

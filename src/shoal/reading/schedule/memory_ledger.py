@@ -1,8 +1,9 @@
 """Memory of reading: how much may be read ahead and kept, what is held now, and which reads there is room for.
 
-Bytes are reserved before they are requested, and held once they have arrived. Bytes that the order keeps in use are
-only counted; those read ahead of their use are limited. The unit that holds the next sample is always admitted, so the
-limit cannot deadlock. Shared by reading and by planning, so that a plan predicts the actual requests.
+Bytes are reserved before they are requested, and held once they have arrived; reserved or in use, they are claimed.
+Bytes that the order keeps in use are only counted; those read ahead of their use are limited. The unit that holds the
+next sample is always admitted, so the limit cannot deadlock. Shared by reading and by planning, so that a plan predicts
+the actual requests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class MemoryBudget:
         self.held_bytes = 0  # of units in use
         self.arrived_bytes = 0  # of responses that wait for their use
         self.ahead_bytes = 0
-        self._peak_bytes = 0
+        self.claimed_bytes = 0  # in use, or reserved
+        self._peak_bytes = self._peak_claimed_bytes = 0
 
     @property
     def room_bytes(self) -> int:
@@ -51,9 +53,15 @@ class MemoryBudget:
         """Most bytes held at a time, by all that share a total if there is one."""
         return self._peak_bytes if self._total is None else self._total.peak_bytes
 
+    @property
+    def peak_claimed_bytes(self) -> int:
+        """Most bytes claimed at a time, by all that share a total if there is one."""
+        return self._peak_claimed_bytes if self._total is None else self._total.peak_claimed_bytes
+
     def reserve(self, num_bytes: int) -> None:
         """Count bytes that are about to be requested."""
         self.ahead_bytes += num_bytes
+        self._claim(num_bytes)
 
     def arrive(self, num_bytes: int) -> None:
         """Count a response that has arrived, and is held until it is used."""
@@ -67,24 +75,34 @@ class MemoryBudget:
     def use(self, num_bytes: int) -> None:
         """Count bytes that were read ahead as used: from now on the order keeps them."""
         self.ahead_bytes -= num_bytes
-        self.hold(num_bytes)
+        self._hold(num_bytes)
 
     def hold(self, num_bytes: int) -> None:
         """Count used bytes that were not read ahead for themselves: copied out of a larger response, or decoded."""
-        self.held_bytes += num_bytes
-        self._peak_bytes = max(self._peak_bytes, self.held_bytes + self.arrived_bytes)
-        if self._total is not None:
-            self._total.hold(num_bytes)
+        self._hold(num_bytes)
+        self._claim(num_bytes)
 
     def drop(self, num_bytes: int) -> None:
         """Give back the room of a response, once everything needed of it has been copied."""
         self.ahead_bytes -= num_bytes
+        self._claim(-num_bytes)
 
     def release(self, num_bytes: int) -> None:
         """Release bytes that were used."""
-        self.held_bytes -= num_bytes
+        self._hold(-num_bytes)
+        self._claim(-num_bytes)
+
+    def _hold(self, num_bytes: int) -> None:
+        self.held_bytes += num_bytes
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + self.arrived_bytes)
         if self._total is not None:
-            self._total.release(num_bytes)
+            self._total._hold(num_bytes)  # noqa: SLF001  # of this class
+
+    def _claim(self, num_bytes: int) -> None:
+        self.claimed_bytes += num_bytes
+        self._peak_claimed_bytes = max(self._peak_claimed_bytes, self.claimed_bytes)
+        if self._total is not None:
+            self._total._claim(num_bytes)  # noqa: SLF001  # of this class
 
 
 def groups_with_room(
