@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +43,8 @@ def test_the_code_of_a_page_runs(path: Path, tmp_path: Path, monkeypatch: pytest
     if "import shoal.torch" in text:
         pytest.importorskip("torch", reason="torch is not installed")
     run_blocks(blocks_of(text), path)
+    gc.collect()  # an iterator that the page left open ends with the page, and its threads with it
+    assert not [each.name for each in threading.enumerate() if each.name.startswith(("shoal-make", "shoal-decode"))]
 
 
 @pytest.mark.parametrize("path", LINKED, ids=name_of)
@@ -102,7 +106,6 @@ def run_blocks(blocks: list[Block], path: Path) -> None:
         run_blocks_in(namespace, blocks, path)
     finally:
         del sys.modules["__page__"]
-        namespace.clear()  # as when a script ends: an iterator of the page leaves no thread to the next test
 
 
 def run_blocks_in(namespace: dict[str, Any], blocks: list[Block], path: Path) -> None:

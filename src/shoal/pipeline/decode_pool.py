@@ -25,7 +25,7 @@ from shoal.pipeline.stages import BySource, Decode, FillMissing, Stage, WithIds,
 from shoal.pipeline.tokenizing import Tokenize
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
-from shoal.processes.process_ends import Stop, end_pool, is_done
+from shoal.processes.process_ends import Stop, end_pool, is_done, submit
 from shoal.storage.retry import StoppedError
 
 _AT_ONCE = 8  # samples given to a thread: handing them over costs 30 us, as much as decoding a small image
@@ -141,7 +141,9 @@ class Decoders:
         self._most_groups = _GROUPS_A_THREAD * how.num_threads
         self._limit_bytes, self._largest_bytes = how.limit_bytes, 0
         self._waiting: deque[Future[tuple[list[Any], int]]] = deque()
-        self._finalizer = weakref.finalize(self, _end, self._pool, self._waiting, self._stop, os.getpid())
+        # Apart from results, which may refer to whoever has this object: the finalizer would keep them.
+        self._under_way: set[Future[Any]] = set()
+        self._finalizer = weakref.finalize(self, _end, self._pool, self._under_way, self._stop, os.getpid())
         self._finalizer.atexit = False  # see `Stop`
 
     def samples(self, samples: Iterator[Any], ids: Sequence[int]) -> Iterator[Any]:
@@ -168,7 +170,7 @@ class Decoders:
         with InterruptsHeld():
             if self._pool is None:
                 raise _closed()
-            self._waiting.append(self._pool.submit(self._make, group))
+            self._waiting.append(submit(self._pool, self._under_way, self._make, group))
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:
         waiting = self._waiting
@@ -230,7 +232,7 @@ def _group(named: Iterator[tuple[Any, int]]) -> list[tuple[Any, int]]:
     return group
 
 
-def _end(pool: ThreadPoolExecutor, under_way: deque[Future[Any]], stop: Stop, pid: int) -> None:
+def _end(pool: ThreadPoolExecutor, under_way: set[Future[Any]], stop: Stop, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked child has no such threads
     with InterruptsHeld(in_finalizer=True):

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
@@ -85,14 +85,27 @@ class Stop(threading.Event):
                 self._changed.notify_all()
 
 
-def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: Iterable[concurrent.futures.Future[Any]]) -> None:
+def submit(
+    pool: concurrent.futures.ThreadPoolExecutor,
+    under_way: set[concurrent.futures.Future[Any]],
+    call: Callable[..., Any],
+    *arguments: Any,
+) -> concurrent.futures.Future[Any]:
+    """Submit a call to a pool; its future is in ``under_way`` until it is done, without its result, for `end_pool`."""
+    future = pool.submit(call, *arguments)
+    under_way.add(future)
+    future.add_done_callback(under_way.discard)
+    return future
+
+
+def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: set[concurrent.futures.Future[Any]]) -> None:
     """End the threads of a pool: cancel pending work, and wait for work under way, but not long.
 
     A thread in a function that takes longer ends when the function does.
     """
     with contextlib.suppress(RuntimeError):  # the garbage collector may run in one of the threads, which cannot wait
         pool.shutdown(wait=False, cancel_futures=True)
-        begun = [future for future in under_way if not future.cancelled()]
+        begun = [future for future in list(under_way) if not future.cancelled()]
         _, left = concurrent.futures.wait(begun, timeout=_SECONDS_TO_END)
         pool.shutdown(wait=not left)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.pipeline.batch_memory import bytes_of
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere, wait_in_slices
-from shoal.processes.process_ends import Stop, end_pool, is_done
+from shoal.processes.process_ends import Stop, end_pool, is_done, submit
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec
@@ -53,7 +53,10 @@ class Prefetcher:
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="shoal-make")
         self._room = _Room(limit_bytes)
         self._ready: deque[Future[Any]] = deque()
-        stop = (self._thread, self._ready, self._room.stop, iteration.close, os.getpid())
+        # Stages may refer to the owner of this object (a method of a trainer), so neither the finalizer nor an idle
+        # thread refers to them: otherwise a trainer that is dropped would stay, and its threads with it.
+        self._iteration, self._under_way = iteration, set[Future[Any]]()
+        stop = (self._thread, self._under_way, self._room.stop, weakref.WeakMethod(iteration.close), os.getpid())
         self._finalizer = weakref.finalize(self, _stop, *stop)
         self._finalizer.atexit = False  # see `Stop`
         with InterruptsHeld():
@@ -120,7 +123,7 @@ class Prefetcher:
 
     def _ask(self) -> None:
         if self._thread is not None:
-            self._ready.append(self._thread.submit(_next_of, self._items, self._room))
+            self._ready.append(submit(self._thread, self._under_way, _next_of, weakref.ref(self._items), self._room))
 
 
 class _Room:
@@ -159,19 +162,23 @@ class _Room:
             self._changed.notify_all()
 
 
-def _next_of(items: Iterator[Any], room: _Room) -> tuple[Any, int]:
-    if not room.wait():
-        return _END, 0
-    item = next(items, _END)
+def _next_of(items_of: Callable[[], Iterator[Any] | None], room: _Room) -> tuple[Any, int]:
+    items = items_of() if room.wait() else None
+    item = _END if items is None else next(items, _END)
     return (item, 0) if item is _END else (item, room.made(item))
 
 
 def _stop(
-    thread: ThreadPoolExecutor, ready: deque[Future[Any]], stop: Stop, close: Callable[[], None], pid: int
+    thread: ThreadPoolExecutor,
+    under_way: set[Future[Any]],
+    stop: Stop,
+    close_of: Callable[[], Callable[[], None] | None],
+    pid: int,
 ) -> None:
     if os.getpid() != pid:
         return  # a forked child has no such thread
     with InterruptsHeld(in_finalizer=True):
         stop.set()
-        close()
-        end_pool(thread, ready)
+        if (close := close_of()) is not None:
+            close()
+        end_pool(thread, under_way)
