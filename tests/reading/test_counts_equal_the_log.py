@@ -29,6 +29,7 @@ from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault
 from shoal.testing.delivery import Exchange
+from shoal.testing.faults import FaultKind
 from shoal.testing.range_server import RangeServer
 
 pytestmark = [
@@ -38,7 +39,7 @@ pytestmark = [
 
 NUM_SAMPLES, SAMPLE_BYTES = 400, 900
 # Not "reset": libcurl repeats a request by itself if the connection that it kept was reset.
-FAILING = ("status", "reset_in_body", "truncate")
+FAILING: tuple[FaultKind, ...] = ("status", "reset_in_body", "truncate")
 FAULTS: dict[str, Sequence[Fault]] = {
     "no fault": (),
     "failures": [Fault(kind, requests=range(3 + number, 10**6, 97)) for number, kind in enumerate(FAILING)],

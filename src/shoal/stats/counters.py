@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from shoal.formats.compiled_cutting import is_compiled
 
 _NO_COUNTS = ("of_workers", "throughput", "pins", "at_hand")
-_RESULTS = ("num_samples", "num_batches", "num_repeats", "num_filtered", "num_refilled", "num_tokens")
-_RESULTS += ("num_padding_tokens", "num_cut_documents", "num_dropped_documents", "num_skipped")
+_RESULTS = (
+    "num_samples", "num_batches", "num_repeats", "num_filtered", "num_refilled", "num_tokens", "num_padding_tokens",
+    "num_cut_documents", "num_dropped_documents", "num_skipped",
+)  # fmt: skip
 _MEASURED = attrgetter("num_delivered", "num_requests", "read_bytes", "wait_seconds", "make_seconds")
 
 

@@ -148,10 +148,13 @@ def read_sample(opened: Opened, sample_id: int, stats: RequestStats | None = Non
 
 
 class SalvagedRecords:
-    """Consecutive samples, with `Damaged` instead of each damaged one; ``stats`` counts requests for them."""
+    """Consecutive samples, with `Damaged` instead of each damaged one.
 
-    def __init__(self, opened: Opened, read: UnitRead, stats: RequestStats) -> None:
-        self.stats = stats
+    ``stats`` counts the requests for them; None for samples that belong to no stream.
+    """
+
+    def __init__(self, opened: Opened, read: UnitRead, stats: RequestStats | None = None) -> None:
+        self.stats = stats or RequestStats(Counters())
         self._opened, self._first_sample, self._num_samples = opened, read.first_sample, read.num_samples
         self._parts: list[_Part] = []
         self._ends: list[int] = []  # the sample id behind each part
