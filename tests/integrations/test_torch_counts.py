@@ -91,3 +91,4 @@ def test_passes_of_some_steps_count_each_batch_once(
         assert sum(1 for _ in loader) == 5
         stats = loader.stats()
         assert (stats["num_batches"], stats["num_samples"]) == (5 * num_passes, 20 * num_passes)
+        assert kind != "refilled" or stats["num_filtered"] == stats["num_refilled"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +33,13 @@ class Part(NamedTuple):
     """The samples that are left of a rank's share of one global batch.
 
     ``counts`` are the samples of the share up to each of them and with it, dropped ones included; ``hashes`` those for
-    the certificate, of shape (num_samples,).
+    the certificate, of shape (num_samples,). ``filtered`` are such counts of the samples that a filter dropped.
     """
 
     samples: list[Any]
     counts: list[int]
     hashes: NDArray[np.uint64]
+    filtered: Sequence[int] = ()
 
 
 class SharedParts:
@@ -69,7 +70,7 @@ class SharedParts:
 
     def made(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Part]:
         """Yield part after part."""
-        made, position, counters = source.made, source.position, source.counters
+        made, position = source.made, source.position
         size, in_a_row = position.partition.size_of(source.pipeline.rank), 0
         for span in spans:
             hashes, skipped = self._noted.popleft()
@@ -77,6 +78,7 @@ class SharedParts:
             for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
                 samples: list[Any] = []
                 kept: list[int] = []
+                filtered: list[int] = []
                 for number, sample_id in enumerate(span.ids[begin:end], begin):
                     sample = next(stored)
                     result = made(sample, sample_id) if made else sample
@@ -84,7 +86,7 @@ class SharedParts:
                         msg = "the stream was closed while a batch was made"
                         raise StoppedError(msg)
                     if result is DROPPED or result is SKIPPED:
-                        counters.num_filtered += result is DROPPED
+                        filtered += [number] * (result is DROPPED)
                         in_a_row += 1
                         source.check_dropped(in_a_row, step)
                         continue
@@ -95,7 +97,8 @@ class SharedParts:
                 skipped = 0
                 if position.rank is None:
                     position.num_yielded = step + 1
-                yield Part(samples, [before + number for number in kept], hashes[kept])
+                counts = ([before + number for number in numbers] for numbers in (kept, filtered))
+                yield Part(samples, next(counts), hashes[kept], next(counts))
 
     def batches(self, spans: Iterator[ReadSpan], source: BatchContext, filler: BatchFiller) -> Iterator[Any]:
         """Yield batch after batch."""
@@ -122,12 +125,14 @@ class BatchFiller:
         self._size = source.position.partition.size_of(source.pipeline.rank)
         self._collated, self._deliver = source.pipeline.collator, source.deliverer
         self._waiting = Part([], [], np.zeros(0, dtype=np.uint64))
+        self._filtered: deque[int] = deque()
         self._first, self._has_kept = source.position.num_yielded, False
 
     def add(self, part: Part) -> None:
         """Append a part, without samples that were taken before."""
         new = bisect_right(part.counts, self._position.num_yielded)
-        samples, counts, hashes = self._waiting
+        self._filtered += (count for count in part.filtered if count > self._position.num_yielded)
+        samples, counts, hashes, _ = self._waiting
         samples += part.samples[new:]
         counts += part.counts[new:]
         self._waiting = Part(samples, counts, np.concatenate([hashes, part.hashes[new:]]))
@@ -180,18 +185,25 @@ class BatchFiller:
             msg += str(position.epoch)
             hint = "try the function on ds[0]; if it keeps few, use fewer ranks, or leave out refill=True"
             raise UsageError(msg, hint=hint)
-        position.num_yielded = position.num_steps
+        self._go_to(position.num_steps)
+
+    def _go_to(self, count: int) -> None:
+        """Move to the position after this many samples of the share, and count those that a filter dropped before."""
+        self._position.num_yielded = count
+        while self._filtered and self._filtered[0] <= count:
+            self._filtered.popleft()
+            self._source.counters.num_filtered += 1
 
     def _taken(self, num_samples: int, num_repeats: int, count: int) -> Any:
         """Return a batch of the first samples that wait, after which this many samples of the share are taken."""
-        samples, counts, hashes = self._waiting
+        samples, counts, hashes, _ = self._waiting
         repeats = itertools.islice(itertools.cycle(samples[:num_samples]), num_repeats)
         repeated = [False] * num_samples + [True] * num_repeats
         batch = self._deliver(self._collated([*samples[:num_samples], *repeats]), repeated)
         # Only now: a batch that failed was not yielded.
         position, delivered = self._position, hashes[:num_samples]
         self._source.counters.num_refilled += count - position.num_yielded - num_samples
-        position.num_yielded = count
+        self._go_to(count)
         position.received = position.received.plus(Proof(num_samples, int(delivered.sum(dtype=np.uint64))))
         self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])
         return batch

@@ -117,7 +117,7 @@ class SequenceFiller(BatchFiller):
 
     def _pack(self, num_documents: int) -> None:
         """Pack the first documents that wait, as one group."""
-        documents, counts, hashes = self._waiting
+        documents, counts, hashes, _ = self._waiting
         self._waiting = Part(documents[num_documents:], counts[num_documents:], hashes[num_documents:])
         documents, hashes = documents[:num_documents], hashes[:num_documents]
         lengths = np.array([len(each.tokens) for each in documents], dtype=np.int64)
@@ -167,7 +167,7 @@ class SequenceFiller(BatchFiller):
         while self._groups and position.num_sequences >= len(self._groups[0].order):
             group = self._groups.popleft()
             position.num_sequences -= len(group.order)
-            position.num_yielded = group.end
+            self._go_to(group.end)
             position.received = position.received.plus(group.proof)
 
 
