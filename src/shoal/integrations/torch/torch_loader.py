@@ -175,9 +175,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self.pin_memory = pin_memory
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = (
-            start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else multiprocessing_context
-        )
+        self.multiprocessing_context = start_context(multiprocessing_context, preload=_PRELOAD) if num_workers else None
         self.generator = generator
         self.prefetch_factor = _BATCHES_AHEAD if prefetch_factor is None else prefetch_factor
         self.persistent_workers = persistent_workers
