@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from shoal.arguments import as_choice, as_texts
 from shoal.errors import UsageError
 from shoal.formats.decoding.decoders import Decoder
-from shoal.hints import did_you_mean, no_attribute
+from shoal.hints import no_attribute
 from shoal.live.live_run import LiveRun, LiveSpec
 from shoal.live.shuffle_buffer import BufferSize
 from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.seeded_map import SeededMap
+from shoal.pipeline.seeded_map import GENERATORS, SeededMap
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage, verb_of
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
@@ -114,6 +115,7 @@ class LiveDataset:
         the seed of `shuffle` and the place of the sample in its source. A sample at which a function raises an error is
         left behind and counted (``num_failed``): the next ``next()`` goes on with the one after it.
         """
+        as_choice("map(generator=)", generator, GENERATORS)
         if seed is not False:
             return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
         if self._spec.batch_size is not None:
@@ -141,19 +143,19 @@ class LiveDataset:
 
         Paths lead into fields, as in `Dataset.rename`.
         """
-        return self._then(Rename(names), "rename()")
+        return self._then(Rename.asked(names), "rename()")
 
     def columns(self, *names: str) -> Self:
         """Keep only these fields."""
-        return self._then(SelectColumns(names), "columns()")
+        return self._then(SelectColumns(as_texts("columns", names)), "columns()")
 
     def to_tuple(self, *names: str) -> Self:
         """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`."""
-        return self._then(ToTuple(names), "to_tuple()")
+        return self._then(ToTuple(as_texts("to_tuple", names)), "to_tuple()")
 
     def format(self, name: str) -> Self:
         """Convert batches, or samples, to "python", "numpy", "arrow" or "torch" values, as `Dataset.format` does."""
-        return self._with(formatting=Formatting(name))
+        return self._with(formatting=Formatting.asked(name))
 
     def batch(self, size: int, *, remainder: str = "keep") -> Self:
         """Group samples into batches of ``size``, collated as in `Dataset.batch`.
@@ -165,9 +167,7 @@ class LiveDataset:
         if not number:
             msg = "batch() needs at least one sample; got 0"
             raise UsageError(msg)
-        if remainder not in _REMAINDERS:
-            msg = f"remainder is one of {', '.join(map(repr, _REMAINDERS))}; got {remainder!r}"
-            raise UsageError(msg, hint=did_you_mean(str(remainder), _REMAINDERS).rstrip())
+        as_choice("remainder", remainder, _REMAINDERS)
         return self._with(batch_size=number, remainder=remainder)
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:

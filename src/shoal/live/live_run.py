@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from shoal.arguments import as_flag
 from shoal.errors import StateError
 from shoal.live.kept_contents import kept, restored
 from shoal.live.live_counters import LiveCounters
@@ -152,7 +153,7 @@ class LiveRun:
     def state_dict(self, *, contents: bool = False) -> dict[str, Any]:
         """Return the position, and the samples in the buffer or their places; waits for another thread."""
         with self._lock:
-            return self._state(contents=contents)
+            return self._state(contents=as_flag("state_dict(contents=)", contents))
 
     def _state(self, *, contents: bool) -> dict[str, Any]:
         waiting = [*(entry for entry, _ in self._pending), *self._again]
@@ -174,7 +175,11 @@ class LiveRun:
                 "source": self._source.state(places),
                 "places": [[*place] if isinstance(place, tuple) else place for place in places],  # JSON types
             }
-            | ({"contents": kept([entry.sample for entry in held])} if contents else {})
+            | (
+                {"contents": kept([entry.sample for entry in held])}
+                if as_flag("state_dict(contents=)", contents)
+                else {}
+            )
         )
 
     def load_state_dict(self, given: Any) -> None:

@@ -36,8 +36,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_choice
 from shoal.errors import UsageError
-from shoal.hints import did_you_mean
 from shoal.order.arrays.vectorized import order_by
 from shoal.order.balanced_deals import balanced
 from shoal.order.position_subsets import WithoutGaps
@@ -96,9 +96,7 @@ class Partition:
     balance: int = 0
 
     def __post_init__(self) -> None:
-        if self.remainder not in REMAINDERS:
-            msg = f"remainder must be one of {', '.join(map(repr, REMAINDERS))}; got {self.remainder!r}"
-            raise UsageError(msg, hint=did_you_mean(self.remainder, REMAINDERS).rstrip())
+        as_choice("remainder", self.remainder, REMAINDERS)
         check_world_size(self.world_size)
         if self.global_batch > _MOST_OF_BATCH:
             msg = f"a global batch has at most 2**40 samples, over all ranks; got {self.global_batch:,}"

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_flag, with_type
 from shoal.errors import UsageError
 from shoal.order.seeds import draws, key
 
@@ -287,7 +288,7 @@ def as_whole(name: str, value: object) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
-        msg = f"{name} must be an integer; got {value!r} of type {type(value).__name__}"
+        msg = f"{name} must be an integer; got {with_type(value)}"
         raise UsageError(msg) from None
     if not -(2**63) <= number < 2**63:
         msg = f"{name} must be an integer below 2**63; got one of {number.bit_length()} bits"
@@ -308,14 +309,6 @@ def as_within(name: str, value: object, least: int, most: int, *, hint: str = ""
     return number
 
 
-def as_flag(name: str, value: object) -> bool:
-    """Convert a truth value of Python or numpy to a bool, or raise an error: a text like "no" would count as true."""
-    if not isinstance(value, (bool, np.bool_)):
-        msg = f"{name} must be True or False; got {value!r} of type {type(value).__name__}"
-        raise UsageError(msg)
-    return bool(value)
-
-
 def check_flags(order: Any) -> None:
     """Convert the arguments of a dataclass that are True or False by default, or raise an error."""
     for each in fields(order):
@@ -333,7 +326,7 @@ def check_streams(**counts: int) -> None:
 
 def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
     """Return the half-open span as ints, or raise an error if it leaves ``[0, num_samples)``."""
-    first, end = operator.index(start), operator.index(stop)
+    first, end = as_whole("the first position", start), as_whole("the position to stop at", stop)
     if not 0 <= first <= end <= num_samples:
         msg = f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})"
         raise UsageError(msg)

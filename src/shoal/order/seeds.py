@@ -24,6 +24,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from shoal.arguments import with_type
 from shoal.errors import UsageError
 
 MAX_SEED = 2**64 - 1
@@ -52,7 +53,7 @@ def _word(name: str, value: object, hints: tuple[str, str]) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
-        msg = f"{name} must be an integer from 0 to 2**64 - 1; got {value!r} of type {type(value).__name__}"
+        msg = f"{name} must be an integer from 0 to 2**64 - 1; got {with_type(value)}"
         raise UsageError(msg, hint=hints[0]) from None
     if not 0 <= number <= MAX_SEED:
         msg = f"{name} must be an integer from 0 to 2**64 - 1; got {number}"

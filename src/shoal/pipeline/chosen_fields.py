@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.arguments import as_text
 from shoal.errors import UsageError
 from shoal.formats.column_paths import value_inside
 from shoal.hints import did_you_mean
@@ -22,6 +23,12 @@ class Rename:
     """A stage that renames fields: ``new`` takes the value of the first of several old names that exists."""
 
     names: Mapping[str, str]
+
+    @classmethod
+    def asked(cls, names: Mapping[str, Any]) -> Rename:
+        """Return the stage for the arguments of `Dataset.rename`."""
+        hint = "rename(new='old'), and alternatives are separated by ';'"
+        return cls({new: as_text(f"rename({new}=)", old, hint=hint) for new, old in names.items()})
 
     def __repr__(self) -> str:
         return f"rename({', '.join(f'{new}={old!r}' for new, old in self.names.items())})"

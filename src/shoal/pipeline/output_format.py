@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from shoal.arguments import as_choice
 from shoal.errors import UsageError
 from shoal.formats.field_columns import Kind, bytes_of_rows
 from shoal.formats.tables.arrow_columns import arrow_array, arrow_table
 from shoal.formats.tables.arrow_types import is_number, is_numpy_time
 from shoal.formats.tables.arrow_values import numpy_cells, plain_cells, python_values, typed_array
-from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.pipeline.collate import collate, column_of
 from shoal.pipeline.stages import Stage, stages_of
@@ -36,10 +36,12 @@ class Formatting:
     types: StoredTypes = field(default_factory=dict)
     has_types: bool = True
 
+    @classmethod
+    def asked(cls, name: str) -> Formatting:
+        """Return the formatting for the argument of `Dataset.format`."""
+        return cls(as_choice("format()", name, FORMATS))
+
     def __post_init__(self) -> None:
-        if self.name not in (None, *FORMATS):
-            msg = f"format() takes one of {', '.join(map(repr, FORMATS))}; got {self.name!r}"
-            raise UsageError(msg, hint=did_you_mean(self.name, FORMATS).rstrip())
         if self.name == "arrow":
             arrow_table({})  # a missing library is reported here, not when iterating
         elif self.name == "torch":

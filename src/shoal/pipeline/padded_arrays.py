@@ -31,7 +31,7 @@ class PaddedFields:
 
     padded: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     key: str = "tokens"
-    padding: int = 0
+    padding: float = 0
 
     def tokens_of(self, document: Any, num_tokens: int, sample_id: int) -> NDArray[Any]:
         """Return the tokens of a document; `UsageError` if it has not as many as the index says."""

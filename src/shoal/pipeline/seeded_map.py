@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoal.errors import UsageError
-from shoal.hints import did_you_mean
 from shoal.order.seeds import check_seed, generator, key
 from shoal.pipeline.stages import Map, Stage
 from shoal.pipeline.tensors import torch_generator
@@ -34,9 +32,6 @@ class SeededMap:
 
     def __post_init__(self) -> None:
         Map(self.function)  # refuses what cannot be called
-        if self.library not in GENERATORS:
-            msg = f"map(generator={self.library!r}) names no library of generators"
-            raise UsageError(msg, hint=did_you_mean(self.library, GENERATORS) + 'generator="numpy" or "torch"')
 
     @classmethod
     def asked(cls, function: Callable[..., Any], seed: bool | int, library: str) -> SeededMap:  # noqa: FBT001

@@ -153,7 +153,7 @@ def _by_segment(values: NDArray[Any], first: NDArray[np.int64]) -> NDArray[Any]:
     return found
 
 
-def token_type(dtypes: Iterable[np.dtype[Any]], padding: int = 0) -> np.dtype[Any]:
+def token_type(dtypes: Iterable[np.dtype[Any]], padding: float = 0) -> np.dtype[Any]:
     """Return a type for tokens of these types and the padding.
 
     >>> [str(token_type(map(np.dtype, names), -100)) for names in (["uint16"], ["uint64", "int8"], ["float32"])]
@@ -161,6 +161,9 @@ def token_type(dtypes: Iterable[np.dtype[Any]], padding: int = 0) -> np.dtype[An
     """
     given = set(dtypes)
     found = np.result_type(*given)
+    if found.kind in "iu" and padding != (padding // 1):  # nan, too
+        msg = f"padding={padding} is no integer, and the tokens are of {found}"
+        raise UsageError(msg, hint="padding=0")
     if found.kind in "iu" and not np.iinfo(found).min <= padding <= np.iinfo(found).max:
         found = np.result_type(found, np.min_scalar_type(padding))
     # numpy's type for uint64 and signed integers is float64, and no token has a number of 2**63 or more

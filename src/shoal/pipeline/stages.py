@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_flag, with_type
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
 from shoal.formats.decoding.hf_features import feature_decoders
@@ -338,6 +339,14 @@ def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
     return (stage for stage in each_stage(stages) if isinstance(stage, Filter))
 
 
+def _checked_spec(spec: Any) -> str | Mapping[str, Decoder]:
+    is_mapping = isinstance(spec, Mapping) and all(isinstance(name, str) for name in spec)
+    if isinstance(spec, str) or (is_mapping and all(map(callable, spec.values()))):
+        return spec
+    msg = f"decode() takes names of decoders one by one, or mappings from suffix to function; got {with_type(spec)}"
+    raise UsageError(msg, hint='decode("pil", "audio"), or decode({"m4a": function})')
+
+
 class Decode:
     """A stage that decodes bytes by the last part of each field's name ("seg.png" is a png).
 
@@ -355,7 +364,8 @@ class Decode:
         features: Mapping[str, Any] | None = None,
         size: Any = None,
     ) -> None:
-        self._specs, self._allow_pickle, self._features = tuple(specs), allow_pickle, features
+        self._specs, self._features = tuple(map(_checked_spec, specs)), features
+        self._allow_pickle = allow_pickle = as_flag("decode(allow_pickle=)", allow_pickle)
         self._size = None if size is None else exact_size(size)
         if size is not None and not any(isinstance(spec, str) and spec in IMAGE_SPECS for spec in specs):
             msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
@@ -367,7 +377,7 @@ class Decode:
         self._given: dict[str, Decoder] = {}
         self._of_features: dict[str, Callable[[Any], Any]] = {}
         for spec in specs:
-            if spec in FEATURES:
+            if isinstance(spec, str) and spec in FEATURES:
                 self._of_features = feature_decoders(features or {}, names=spec == "hf-names")
             elif isinstance(spec, str):
                 named = decoders_of(spec, size=self._size)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_text, with_type
 from shoal.errors import StorageError, UsageError
 from shoal.hints import did_you_mean, pip_install, pointer_in
 from shoal.index.table import Index
@@ -161,7 +162,7 @@ def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") ->
     UsageError
         There is no such file, it is not a tokenizer, or the `tokenizers` library is not installed.
     """
-    stage = Tokenize(_source(tokenizer), field, to)
+    stage = Tokenize(_source(tokenizer), as_text("tokenize(field=)", field), as_text("tokenize(to=)", to))
     _loaded(stage.source)
     return stage
 
@@ -181,7 +182,7 @@ def _source(tokenizer: Any) -> TokenizerSource:
     fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # transformers wraps a Tokenizer
     to_text = getattr(fast, "to_str", None)
     if not callable(to_text):
-        msg = f"tokenize takes a tokenizer.json or a fast tokenizer; got {type(tokenizer).__name__}"
+        msg = f"tokenize takes a tokenizer.json or a fast tokenizer; got {with_type(tokenizer)}"
         hint = (
             "tokenizers.Tokenizer, AutoTokenizer.from_pretrained(..., use_fast=True), or the path of a tokenizer.json"
         )

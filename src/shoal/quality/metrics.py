@@ -173,8 +173,8 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
 
 def check_correlation(rho: float) -> None:
     """Raise an error unless this is a correlation."""
-    if not -1.0 <= rho <= 1.0:
-        msg = f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho}"
+    if not isinstance(rho, float | int | np.number) or not -1.0 <= rho <= 1.0:
+        msg = f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho!r:.80}"
         raise UsageError(msg)
 
 

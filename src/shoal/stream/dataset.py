@@ -11,6 +11,7 @@ from typing import Any, Self, SupportsIndex, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_text
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.order.protocol import Order
 from shoal.order.sampling.shares import Repeats
@@ -288,7 +289,7 @@ class Dataset(StageVerbs):
 
     def class_names(self, field: str) -> tuple[str, ...]:
         """Return the names behind a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
-        return class_names(self.stream.spec.dataset("class_names()"), field)
+        return class_names(self.stream.spec.dataset("class_names()"), as_text("class_names()", field))
 
     def index_column(self, name: str) -> NDArray[Any]:
         """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only."""

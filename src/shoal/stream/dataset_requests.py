@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_choice
 from shoal.errors import StateError, UsageError
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
@@ -52,7 +53,7 @@ def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderR
     for name in {"window", "chunk"} & given.keys():
         parse_bytes(given[name], name)
     if order == "window" and not given.keys() - _OF_WINDOW_IN_BYTES:
-        return OrderRequest(None, check_seed(seed or 0), **given)
+        return OrderRequest(None, check_seed(0 if seed is None else seed), **given)
     if order == "window" and "window" in given:
         msg = "window= says how large the window is in bytes, and chunks= in chunks"
         raise UsageError(msg, hint="give one of them")
@@ -176,9 +177,7 @@ class Batching:
         steps: Any = None,
     ) -> Batching:
         """Return the arguments of `Dataset.batch`, checked."""
-        if balance not in _BALANCES:
-            msg = f"batch(balance={balance!r}) must be one of {', '.join(map(repr, _BALANCES))}"
-            raise UsageError(msg)
+        as_choice("batch(balance=)", balance, _BALANCES)
         if (size is None) == (global_batch_size is None):
             msg = "batch() takes a size for each rank, or global_batch_size="
             raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
@@ -186,7 +185,7 @@ class Batching:
         if not number:
             msg = "batch() needs at least one sample; got 0"
             raise UsageError(msg)
-        ranks = 0 if balance is None else count_of(neighbours, "batch(neighbours=)")
+        ranks = count_of(neighbours, "batch(neighbours=)") * (balance is not None)
         if balance is not None and ranks < _FEWEST_NEIGHBOURS:
             msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other"
             raise UsageError(msg, hint="the number of ranks on a machine")
@@ -201,7 +200,7 @@ class Batching:
 
 
 def _num_steps(steps: Any) -> int | None:
-    if steps is None or steps == APART:
+    if steps is None or (isinstance(steps, str) and steps == APART):
         return None if steps is None else 0
     if isinstance(steps, str) or not (number := count_of(steps, "batch(steps=)")):
         msg = f"batch(steps={steps!r}) is a number of batches from 1 on, or {APART!r}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_text
 from shoal.errors import UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 from shoal.formats.folder.reader import Folder
@@ -33,6 +34,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
     UsageError
         There is no such column.
     """
+    name = as_text("the name of a column", name)
     if name in index.columns:
         return index.columns[name]
     if name == _SAMPLE_BYTES and index.sample_bytes is not None:
@@ -71,7 +73,7 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
     UsageError
         The index has no such data.
     """
-    if name == "shard":
+    if as_text("the name of a column", name) == "shard":
         values: NDArray[Any] = np.repeat(
             np.arange(index.num_shards), np.diff(index.extent_first_sample[index.shard_first_extent])
         )

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
+from shoal.arguments import with_type
 from shoal.errors import UsageError
 from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.order.partition import check_rank
@@ -184,7 +185,7 @@ def _whole(name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        msg = f"{name} must be an integer; got {value!r} of type {type(value).__name__}"
+        msg = f"{name} must be an integer; got {with_type(value)}"
         hint = f"{name}=int(...)" if isinstance(value, (str, float)) else ""
         raise UsageError(msg, hint=hint) from None
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+from shoal.arguments import as_choice, as_flag, as_texts
 from shoal.formats.decoding.decoders import Decoder
 from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.seeded_map import SeededMap
+from shoal.pipeline.seeded_map import GENERATORS, SeededMap
 from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage, WithIds
 from shoal.pipeline.stored_types import features_of
 from shoal.pipeline.tokenizing import tokenize_with
@@ -28,6 +29,7 @@ class StageVerbs(LengthVerbs):
         number is a seed of its own; with True, each `map` draws others. A sample that comes twice in an epoch is
         augmented alike. Some 10 us a sample. Batches have no such seed: such a `map` comes before `batch`.
         """
+        as_choice("map(generator=)", generator, GENERATORS)
         if seed is False:
             return self._then(Map(function), "map()", takes_batches=True)
         return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
@@ -40,7 +42,7 @@ class StageVerbs(LengthVerbs):
         about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
         `shoal.merge_states` makes one of all of them, for any world size and batch size.
         """
-        return self._then(Filter(function, refill), "filter()")
+        return self._then(Filter(function, as_flag("filter(refill=)", refill)), "filter()")
 
     def decode(
         self,
@@ -75,7 +77,8 @@ class StageVerbs(LengthVerbs):
             There is no such decoder, the library that it needs is not installed, no features are described, or
             ``size`` is given and no decoder of images that can be resized ("pilraw" cannot).
         """
-        features = features_of(self.stream.opened) if any(name in FEATURES for name in decoders) else None
+        describes = any(isinstance(name, str) and name in FEATURES for name in decoders)
+        features = features_of(self.stream.opened) if describes else None
         stage = Decode(decoders, allow_pickle=allow_pickle, features=features, size=size)
         return self._then(stage, "decode()")
 
@@ -110,18 +113,18 @@ class StageVerbs(LengthVerbs):
 
         A path (``document.body``) takes a value from inside a field, a dict or JSON text; the field stays as it is.
         """
-        return self._then(Rename(names), "rename()")
+        return self._then(Rename.asked(names), "rename()")
 
     def columns(self, *names: str) -> Self:
         """Keep only these fields; if this comes first, columnar formats (Parquet, Arrow, MDS) decode no others.
 
         A path (``document.body``) keeps a value from inside a field, under the path as its name.
         """
-        return self._then(SelectColumns(names), "columns()")
+        return self._then(SelectColumns(as_texts("columns", names)), "columns()")
 
     def to_tuple(self, *names: str) -> Self:
         """Turn each sample into a tuple of the values of these fields; alternatives and paths as in `rename`."""
-        return self._then(ToTuple(names), "to_tuple()")
+        return self._then(ToTuple(as_texts("to_tuple", names)), "to_tuple()")
 
     def with_ids(self) -> Self:
         """Add the sample id as the field ``__id__`` and the epoch as ``__epoch__``: enough to seed random numbers.
@@ -139,7 +142,7 @@ class StageVerbs(LengthVerbs):
         the result of "numpy" with tensors in place of arrays. Without `format`, times are Python objects. Functions of
         `map` before `batch` get samples as they are stored.
         """
-        return type(self)(replace(self.stream.spec, formatting=Formatting(name)))
+        return type(self)(replace(self.stream.spec, formatting=Formatting.asked(name)))
 
     def _then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> Self:
         return type(self)(self.stream.spec.then(stage, verb, takes_batches=takes_batches))

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from functools import cache
 from operator import index
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +95,8 @@ def exact_size(size: Any) -> tuple[int, int]:
     >>> exact_size(224), exact_size((240, 320))
     ((224, 224), (240, 320))
     """
-    pair = (size, size) if isinstance(size, SupportsIndex) else size
-    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(each, SupportsIndex) for each in pair):
+    pair = (size, size) if isinstance(size, int | np.integer) else size
+    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(each, int | np.integer) for each in pair):
         height, width = map(index, pair)
         if height > 0 and width > 0:
             return height, width

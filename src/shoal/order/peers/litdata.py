@@ -28,10 +28,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_flag
 from shoal.errors import StateError, UsageError
 from shoal.order.peers.loader_batches import LoaderBatches
 from shoal.order.peers.rank_streams import RankStreams
-from shoal.order.protocol import Adopted, Moved, as_flag, as_whole, check_chunk_samples, check_streams, chunk_starts
+from shoal.order.protocol import Adopted, Moved, as_whole, check_chunk_samples, check_streams, chunk_starts
 from shoal.order.seeds import check_epoch, check_seed
 
 _MOST_SEED = 2**32 - 1  # of numpy's RandomState

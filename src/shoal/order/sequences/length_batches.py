@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_choice
 from shoal.errors import UsageError
 from shoal.order.protocol import as_whole
 from shoal.order.sequences.packed_block import PackedBlock
-from shoal.order.sequences.packed_order import check_too_long
+from shoal.order.sequences.packed_order import TOO_LONG
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class LengthBatches:
             raise UsageError(msg, hint="batch_by_length(32) or batch_by_length(max_tokens=16_384)")
         for name in ("size", "max_tokens", "alike", "block"):
             value = getattr(self, name)
-            if value is None:
+            if value is None and name in ("size", "max_tokens"):
                 continue
             if (number := as_whole(name, value)) < 1:
                 msg = f"batch_by_length({name}={number}) must be at least 1"
@@ -64,7 +65,7 @@ class LengthBatches:
             msg = f"a batch of max_tokens={self.max_tokens} has no room for a document of the bucket {buckets[-1]}"
             raise UsageError(msg, hint="a larger max_tokens=, or a smaller last bucket")
         object.__setattr__(self, "buckets", buckets)
-        check_too_long(self.verb, self.too_long, self.longest)
+        as_choice("batch_by_length(too_long=)", self.too_long, TOO_LONG)
 
     @property
     def longest(self) -> int | None:

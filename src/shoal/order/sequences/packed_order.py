@@ -22,8 +22,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_choice
 from shoal.errors import UsageError
-from shoal.hints import did_you_mean
 from shoal.order.arrays.permutation import permute
 from shoal.order.protocol import BoundOrder, Changing, as_ids, as_span, as_within
 from shoal.order.seeds import key
@@ -82,14 +82,6 @@ class Grouping(Protocol):
         ...
 
 
-def check_too_long(verb: str, too_long: str, longest: int | None) -> None:
-    """Raise `UsageError` unless ``too_long`` is one of `TOO_LONG`."""
-    if too_long not in TOO_LONG:
-        limit = "too many" if longest is None else f"more than {longest}"
-        msg = f"{verb}(too_long={too_long!r}): a document of {limit} tokens can be {', '.join(map(repr, TOO_LONG))}"
-        raise UsageError(msg, hint=did_you_mean(too_long, TOO_LONG).rstrip())
-
-
 @dataclass(frozen=True, slots=True)
 class Packing:
     """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
@@ -111,10 +103,8 @@ class Packing:
         for name, most in (("length", _MOST_LENGTH), ("block", _MOST_BLOCK)):
             value = as_within(f"pack_sequences({name})", getattr(self, name), 1, most)
             object.__setattr__(self, name, value)
-        if self.strategy not in STRATEGIES:
-            msg = f"there is no strategy {self.strategy!r} of packing; there are {', '.join(map(repr, STRATEGIES))}"
-            raise UsageError(msg, hint=did_you_mean(self.strategy, STRATEGIES).rstrip())
-        check_too_long(self.verb, self.too_long, self.length)
+        as_choice("pack_sequences(strategy=)", self.strategy, tuple(STRATEGIES))
+        as_choice("pack_sequences(too_long=)", self.too_long, TOO_LONG)
 
     @property
     def longest(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_flag
 from shoal.errors import UsageError
 from shoal.order.protocol import as_whole
 from shoal.order.states.forms import MAX_POSITION
@@ -124,7 +125,7 @@ class MixedDataset(Dataset):
         request = self._request if packed is None else packed.request
         begin = request.begin(count_of(epoch, "reweight(epoch=)"))
         at, ramp = self._positions(at, ramp, in_steps=in_steps)
-        if in_tokens:
+        if as_flag("reweight(in_tokens=)", in_tokens):
             at, ramp = self._tokens(request, weights, begin, at, ramp, in_steps=in_steps)
         counts_documents = partial(request.reweighted, at + begin)
         change = counts_documents if packed is None else partial(request.reweighted_later, epoch, at)
@@ -144,7 +145,7 @@ class MixedDataset(Dataset):
     def _positions(self, at: int, ramp: int, *, in_steps: bool) -> tuple[int, int]:
         """Return the position and ramp that were given to `reweight`, perhaps in steps."""
         at, ramp = as_whole("reweight(at)", at), as_whole("reweight(ramp)", ramp)
-        if not in_steps:
+        if not as_flag("reweight(in_steps=)", in_steps):
             return at, ramp
         if self.stream.spec.batching is None:
             msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"

@@ -23,7 +23,7 @@ from shoal.stream.ranks import Ranks
 
 def checked_sources(sources: Mapping[str, Any]) -> dict[str, DatasetSpec]:
     """Return the descriptions of datasets that can be mixed; raise `UsageError` for others."""
-    if not sources or not isinstance(sources, Mapping):
+    if not isinstance(sources, Mapping) or not sources:
         msg = f"a mixture takes datasets by name; got {sources!r:.80}"
         raise UsageError(msg, hint='{"web": shoal.open(...), "code": shoal.open(...)}')
     return {_name(name): _spec(name, source) for name, source in sources.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_flag
 from shoal.errors import UsageError
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
@@ -38,6 +39,7 @@ def sampling_of(
         They contradict each other, or an epoch has more samples than can come without repeats.
     """
     _check_arguments(weights=weights, by=by, balanced=balanced, limit=limit, num_samples=num_samples)
+    replacement = as_flag("sample(replacement=)", replacement)
     total = None if num_samples is None else count_of(num_samples, "sample(num_samples=)")
     num_stored = index.num_samples if stored is None else len(stored)
     if by is not None:
@@ -62,9 +64,8 @@ def _check_arguments(*, weights: Any, by: Any, balanced: Any, limit: Any, num_sa
     if weights is not None and by is not None:
         msg = "sample() takes weights, or by= classes; got both"
         raise UsageError(msg, hint="weights that count classes are numpy: 1 / np.bincount(labels)[labels]")
-    if not isinstance(balanced, bool | np.bool_):
-        msg = f"sample(balanced=) is True or False; got {balanced!r:.80}"
-        raise UsageError(msg, hint="shares of classes are weights: np.array([share / size of each class])[labels]")
+    shares = "shares of classes are weights: np.array([share / size of each class])[labels]"
+    as_flag("sample(balanced=)", balanced, hint=shares)
     if by is None and (balanced or limit is not None):
         msg = f"sample({'balanced=True' if balanced else 'limit='}) needs classes, and by= names none"
         raise UsageError(msg, hint='by="label", or an array with the class of each sample')

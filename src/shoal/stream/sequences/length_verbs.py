@@ -122,7 +122,7 @@ class LengthVerbs(DatasetRun):
         buckets: Sequence[int] = (),
         key: str = "tokens",
         lengths: str = "num_tokens",
-        padding: int = 0,
+        padding: float = 0,
         too_long: str = "refuse",
         remainder: str = "keep",
         alike: int = 8,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.arguments import as_choice, as_sequence, as_text
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
@@ -52,10 +53,10 @@ class SequenceRequest:
         extras: Sequence[str],
     ) -> SequenceRequest:
         """Return the request for the arguments of `Dataset.pack_sequences`; `UsageError` for wrong ones."""
-        named = (extras,) if isinstance(extras, str) else tuple(extras)
-        if unknown := [name for name in named if name not in EXTRAS]:
-            msg = f"pack_sequences(extras=...) knows {', '.join(map(repr, EXTRAS))}; got {unknown[0]!r}"
-            raise UsageError(msg, hint=did_you_mean(unknown[0], EXTRAS).rstrip())
+        named = (extras,) if isinstance(extras, str) else as_sequence("pack_sequences(extras=)", extras)
+        for name in named:
+            as_choice("each of pack_sequences(extras=)", name, EXTRAS)
+        key, lengths = as_text("pack_sequences(key=)", key), _column_of("pack_sequences", lengths)
         if key in (taken := ("segment_ids", "position_ids", *EXTRAS)):
             msg = f"pack_sequences(key={key!r}): sequences have a field of this name beside their tokens"
             raise UsageError(msg, hint=f"rename the field before; taken are {', '.join(taken)}")
@@ -74,7 +75,7 @@ class SequenceRequest:
         buckets: Sequence[int],
         key: str,
         lengths: str | None,
-        padding: int,
+        padding: float,
         too_long: str,
         alike: int,
         block: int,
@@ -83,8 +84,11 @@ class SequenceRequest:
         if lengths is None:
             msg = f"batch_by_length(lengths={lengths}) takes the name of a column of the index"
             raise UsageError(msg, hint="without lengths, pack_sequences(lengths=None) packs documents as they come")
+        key, lengths = as_text("batch_by_length(key=)", key), _column_of("batch_by_length", lengths)
         padding = padding if isinstance(padding, float) else as_whole("padding", padding)
-        batches = LengthBatches(size, max_tokens, tuple(buckets), too_long, alike, block)
+        batches = LengthBatches(
+            size, max_tokens, as_sequence("batch_by_length(buckets=)", buckets), too_long, alike, block
+        )
         return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
 
     def fields_of(
@@ -141,6 +145,10 @@ class SequenceRequest:
             hint += f"of raw text `shoal pack --tokenize` writes tokens and their numbers{as_read}; where samples have "
             hint += f"the numbers in a field {self.lengths!r}, `shoal index --columns {self.lengths}` reads them"
             raise UsageError(error.message, hint=hint) from None
+
+
+def _column_of(verb: str, lengths: str | None) -> str | None:
+    return None if lengths is None else as_text(f"{verb}(lengths=)", lengths, hint="the name of a column of the index")
 
 
 def _adds_ids(stages: Sequence[Stage]) -> bool:

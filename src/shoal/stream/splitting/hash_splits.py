@@ -161,8 +161,11 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
     values = list(exclude) if several else [exclude]
     if by is not None:
         return distinct(hashed_values(values))
-    ids = distinct(np.asarray(values, dtype=None if values else np.int64))
-    return groups.distinct(Runs.of(ids, groups.num_samples))
+    ids = np.asarray(values, dtype=None if values else np.int64)
+    if ids.ndim != 1:
+        msg = f"split(exclude=) takes sample ids one by one; got an array of shape {ids.shape}"
+        raise UsageError(msg, hint="a list or an array of shape (num_ids,)")
+    return groups.distinct(Runs.of(distinct(ids), groups.num_samples))
 
 
 def _empty_split(name: str, fraction: Fraction, spec: DatasetSpec, groups: Groups, by: Any) -> UsageError:

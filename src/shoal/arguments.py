@@ -1,0 +1,88 @@
+"""Arguments that are texts, names, flags or one of some words: converted, or refused with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.figures import shown
+from shoal.hints import did_you_mean
+
+
+def with_type(value: object) -> str:
+    """Return a value and its type on one line, for errors.
+
+    >>> with_type(["a", "b"]), with_type(None)
+    ("['a', 'b'] of type list", 'None')
+    """
+    return "None" if value is None else f"{' '.join(shown(value).split())} of type {type(value).__name__}"
+
+
+def as_text(what: str, value: object, *, hint: str = "") -> str:
+    """Return a text, or raise an error that names the argument.
+
+    >>> as_text("tokenize(to=)", "tokens")
+    'tokens'
+    """
+    if isinstance(value, str):
+        return value
+    msg = f"{what} takes a text; got {with_type(value)}"
+    raise UsageError(msg, hint=hint)
+
+
+def as_texts(verb: str, values: Sequence[object]) -> tuple[str, ...]:
+    """Return the texts that a verb was called with, one by one, or raise an error that shows the right call.
+
+    >>> as_texts("columns", ("image", "label"))
+    ('image', 'label')
+    """
+    for value in values:
+        several = isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
+        names = [*map(str, value)] if several and all(isinstance(each, str) for each in value) else []
+        example = ", ".join(map(repr, names)) or "'image', 'label'"
+        as_text(f"{verb}() takes names one by one: each", value, hint=f"{verb}({example})")
+    return tuple(str(value) for value in values)
+
+
+def as_choice(what: str, value: Any, choices: Sequence[Any], *, hint: str = "") -> Any:
+    """Return a value that is one of some texts (or None), or raise an error that lists them.
+
+    >>> as_choice("remainder", "pad", ("keep", "pad", "drop"))
+    'pad'
+    """
+    if isinstance(value, str | None) and value in choices:
+        return value
+    got = repr(value) if isinstance(value, str) else with_type(value)
+    msg = f"{what} must be one of {', '.join(map(repr, choices))}; got {got}"
+    raise UsageError(msg, hint=f"{did_you_mean(value, choices)}{hint}".rstrip())
+
+
+def as_flag(what: str, value: object, *, hint: str = "") -> bool:
+    """Return True or False, or raise an error: a text such as "false" would be true.
+
+    >>> as_flag("filter(refill=)", True)
+    True
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    msg = f"{what} must be True or False; got {with_type(value)}"
+    raise UsageError(msg, hint=hint)
+
+
+def as_sequence(what: str, values: Any) -> tuple[Any, ...]:
+    """Return the elements of a list, tuple or array, or raise an error for a text and for a single value.
+
+    >>> as_sequence("buckets", [64, 128])
+    (64, 128)
+    """
+    if isinstance(values, Sequence | np.ndarray | range) and not isinstance(values, str | bytes):
+        return tuple(values)
+    msg = f"{what} takes a list; got {with_type(values)}"
+    raise UsageError(msg, hint="a single value is a list of one: [value]" if _is_single(values) else "")
+
+
+def _is_single(value: object) -> bool:
+    return isinstance(value, str | SupportsIndex | float)
