@@ -334,7 +334,7 @@ REFUSED: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda ds: ds.sample(balanced=True), "sample.balanced=True. needs classes, and by= names none"),
     (
         lambda ds: ds.sample(by=LABELS, balanced=cast("bool", {"few": 2})),
-        "balanced=. must be True or False; got {'few': 2}",
+        "must be True or False; got {'few': 2}",
     ),
     (lambda ds: ds.sample(limit=4), "sample.limit=. needs classes"),
     (lambda ds: ds.sample(by=LABELS), "takes balanced=True or limit=; got neither"),

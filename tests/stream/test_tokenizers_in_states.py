@@ -45,7 +45,7 @@ def test_a_resume_with_another_tokenizer_is_refused(texts: Path, tokenizers: tup
     iterator = iter(run)
     next(iterator)
     state = json.loads(json.dumps(run.state_dict()))
-    assert len(state["tokenizers"][0]) == 16
+    assert [len(each) for each in state["tokenizers"][""]] == [16]
     assert iterator.state_dict() == state
     again = make(texts, tokenizers[0])
     again.load_state_dict(state)
@@ -90,12 +90,47 @@ def test_sources_of_a_mixture_have_their_own_tokenizers(texts: Path, tokenizers:
         return shoal.mix({"a": sources[0], "b": sources[1]}).shuffle(seed=0)
 
     both = mixed(*tokenizers).state_dict()
-    assert len(both["tokenizers"]) == 2
+    assert {name: len(each) for name, each in both["tokenizers"].items()} == {"a": 1, "b": 1}
     mixed(*tokenizers).load_state_dict(both)
     alike = mixed(tokenizers[0], tokenizers[0])
     for resumed, state in [(alike, both), (mixed(*tokenizers), alike.state_dict())]:
-        with pytest.raises(StateError, match="the tokenizer changed"):
+        with pytest.raises(StateError, match="the tokenizer of the source 'b' changed"):
             resumed.load_state_dict(state)
+
+
+def test_tokenizers_that_sources_swap_between_kill_and_resume_are_noticed(
+    texts: Path, tokenizers: tuple[Path, Path]
+) -> None:
+    def mixed(*order: Path) -> shoal.Dataset:
+        web, code, more = (shoal.open(texts).tokenize(each) for each in order)
+        inner = shoal.mix({"web": web, "code": code})
+        return shoal.mix({"inner": inner, "more": more}).shuffle(seed=0).pack_sequences(64, lengths=None).batch(2)
+
+    first, other = tokenizers
+    run = mixed(first, other, first)
+    next(iter(run))
+    state = json.loads(json.dumps(run.state_dict()))
+    one, two = (state["tokenizers"][name][0] for name in ("inner/web", "inner/code"))
+    mixed(first, other, first).load_state_dict(state)
+    swapped = (
+        rf"{one} of 'inner/web', {two} of 'inner/code'; this stream has {two} of 'inner/web', {one} of 'inner/code'"
+    )
+    with pytest.raises(
+        StateError, match=f"the tokenizer of the sources 'inner/web' and 'inner/code' changed: .*{swapped}"
+    ):
+        mixed(other, first, first).load_state_dict(state)
+    with pytest.raises(StateError, match="the tokenizer of the sources 'inner/code' and 'more' changed"):
+        mixed(first, first, other).load_state_dict(state)
+
+
+def test_a_tokenizer_behind_a_mixture_is_that_of_each_source(texts: Path, tokenizers: tuple[Path, Path]) -> None:
+    def mixed(tokenizer: Path) -> shoal.Dataset:
+        return shoal.mix({"a": shoal.open(texts), "b": shoal.open(texts)}).shuffle(seed=0).tokenize(tokenizer)
+
+    state = mixed(tokenizers[0]).state_dict()
+    assert state["tokenizers"]["a"] == state["tokenizers"]["b"]
+    with pytest.raises(StateError, match="the tokenizer of the sources 'a' and 'b' changed"):
+        mixed(tokenizers[1]).load_state_dict(state)
 
 
 def test_a_source_with_another_tokenizer_may_be_added(texts: Path, tokenizers: tuple[Path, Path]) -> None:
@@ -104,7 +139,7 @@ def test_a_source_with_another_tokenizer_may_be_added(texts: Path, tokenizers: t
     state = run.state_at(10)
     run.reweight(at=10, weights={"a": 1, "b": 1}, add={"b": other}).load_state_dict(state)
     changed = shoal.mix({"a": other}).shuffle(seed=0)
-    with pytest.raises(StateError, match="the tokenizer changed"):
+    with pytest.raises(StateError, match="the tokenizer of the source 'a' changed"):
         changed.reweight(at=10, weights={"a": 1, "b": 1}, add={"b": other}).load_state_dict(state)
 
 

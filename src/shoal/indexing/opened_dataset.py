@@ -44,6 +44,11 @@ class Opened:
         return (self,)
 
     @property
+    def indexes(self) -> dict[str, Index]:
+        """The index, under the name of the only source."""
+        return {"": self.index}
+
+    @property
     def caches(self) -> tuple[ChunkCache | None, ...]:
         """The cache, if there is one."""
         return (self.cache,)
@@ -68,6 +73,11 @@ class OpenedMixture:
     def index(self) -> JoinedIndex:
         """Their indexes as one."""
         return JoinedIndex(self.names, tuple(part.index for part in self.parts))
+
+    @property
+    def indexes(self) -> dict[str, Index]:
+        """Their indexes by name."""
+        return {name: part.index for name, part in zip(self.names, self.parts, strict=True)}
 
     @property
     def depth(self) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import StateError, UsageError
@@ -19,6 +19,9 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.states.checked_states import changed_hint, checked
 from shoal.order.states.forms import MisfitError, Plain, shown
 from shoal.order.states.state_forms import STATE, Kind
+
+Tokenizers = Mapping[str, Sequence[str]]
+"""The identities of the tokenizers of each source; "" names the only source of a dataset that is no mixture."""
 
 STATE_VERSION = 3
 _SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill", "tokenizers")
@@ -33,7 +36,7 @@ class State:
     ``index`` is the fingerprint of the dataset; ``gaps`` are the positions that the run leaves out. ``deals`` say what
     each rank has taken behind ``position`` if ranks fill their batches, in this epoch and later ones. ``segments``
     identifies what the order depends on up to the position, if the fingerprint does not say it; else it is "".
-    ``tokenizers`` identify the tokenizers that made the tokens of samples, as far as they are known.
+    ``tokenizers`` identify the tokenizers that made the tokens of each source, as far as they are known.
     """
 
     epoch: int
@@ -44,7 +47,7 @@ class State:
     gaps: Gaps = NO_GAPS
     deals: tuple[Deal, ...] = ()
     segments: str = ""
-    tokenizers: tuple[str, ...] = ()
+    tokenizers: Tokenizers = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON types, with a checksum; under 1 KB, but for the deals of more than 100 ranks."""
@@ -57,7 +60,7 @@ class State:
             "index": self.index,
         }
         found |= {"segments": self.segments} if self.segments else {}
-        found |= {"tokenizers": list(self.tokenizers)} if self.tokenizers else {}
+        found |= {"tokenizers": {name: list(each) for name, each in self.tokenizers.items()}} if self.tokenizers else {}
         found |= {"without": [list(each) for each in self.gaps.ranges]} if self.gaps else {}
         return sealed(found | ({"refill": [deal.to_dict() for deal in self.deals]} if self.deals else {}))
 
@@ -69,20 +72,28 @@ class State:
             msg = f"the state was changed after it was saved: its checksum is {made['check']!r:.80}, and not {check}"
             raise StateError(msg, hint=_CHANGED)
         terms = {name: made[name] for name in ("epoch", "position", "seed", "order", "index")}
-        segments, tokenizers = made.get("segments", ""), tuple(made.get("tokenizers", ()))
+        segments, tokenizers = made.get("segments", ""), made.get("tokenizers", {})
         return State(**terms, gaps=gaps_in(STATE, made), deals=_deals(made), segments=segments, tokenizers=tokenizers)
 
-    def check_tokenizers(self, tokenizers: Collection[str], order: Mapping[str, Any]) -> None:
-        """Raise `StateError` if the tokens of a stream with this order have other tokenizers than those of the state.
+    def check_tokenizers(self, tokenizers: Tokenizers, order: Mapping[str, Any]) -> None:
+        """Raise `StateError` if a source of a stream with this order has other tokenizers than in the state.
 
         A state without tokenizers, and a stream without them, fit any; a source that was added may bring its own.
         """
-        gone = set(self.tokenizers).difference(tokenizers)
-        new = set(tokenizers).difference(self.tokenizers)
-        has_added = set(order.get("sources", ())) > set(self.order.get("sources", ()))
-        if self.tokenizers and tokenizers and (gone or (new and not has_added)):
-            theirs, ours = (", ".join(side) for side in (self.tokenizers, tokenizers))
-            msg = f"the tokenizer changed: the state was saved with the tokenizer {theirs}; this stream has {ours}"
+        if not self.tokenizers or not tokenizers:
+            return
+        theirs, ours = self.order.get("sources", {"": None}), order.get("sources", {"": None})
+        changed = [
+            name
+            for name in {**self.tokenizers, **tokenizers}
+            if name.partition("/")[0] in theirs.keys() & ours.keys()
+            and set(self.tokenizers.get(name, ())) != set(tokenizers.get(name, ()))
+        ]
+        if changed:
+            of = f" of the source{'s' * (len(changed) > 1)} {' and '.join(map(repr, changed))}" if changed[0] else ""
+            both = (self.tokenizers, tokenizers)
+            saved, now = (told_tokenizers({name: side.get(name, ()) for name in changed}) for side in both)
+            msg = f"the tokenizer{of} changed: the state was saved with the tokenizer {saved}; this stream has {now}"
             hint = "resume with the tokenizer.json of then, or with the shards that were made with it"
             raise StateError(msg, hint=hint)
 
@@ -118,6 +129,17 @@ class State:
         if self.position > num_samples:
             msg = f"the state is at position {self.position} of an epoch of {num_samples} samples"
             raise StateError(msg)
+
+
+def told_tokenizers(tokenizers: Tokenizers) -> str:
+    """Return tokenizers in words, with the names of their sources if there are any.
+
+    >>> told_tokenizers({"": ("6f7e",)}), told_tokenizers({"web": ("6f7e",), "code": ()})
+    ('6f7e', "6f7e of 'web', none of 'code'")
+    """
+    return ", ".join(
+        (", ".join(each) or "none") + (f" of {name!r}" if name else "") for name, each in tokenizers.items()
+    )
 
 
 def sealed(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import lru_cache
@@ -19,7 +19,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.hints import did_you_mean, pip_install, pointer_in
 from shoal.index.table import Index
 from shoal.pipeline.chosen_fields import fields_of, value_at, without_value
-from shoal.pipeline.stages import FieldError, Stage, each_stage
+from shoal.pipeline.stages import FieldError, Stage, stages_of
 from shoal.storage.remote_objects import read_whole
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.store_of_url import open_store
@@ -167,11 +167,18 @@ def tokenize_with(tokenizer: Any, *, field: str = "text", to: str = "tokens") ->
     return stage
 
 
-def tokenizers_of(stages: Iterable[Stage], indexes: Iterable[Index]) -> tuple[str, ...]:
-    """Return the identities of the tokenizers that make the tokens: those of stages, and of shards with tokens."""
-    stored = [name for index in indexes for name in index.metadata.get(TOKENIZERS, ())]
-    staged = [stage.source.identity for stage in each_stage(stages) if isinstance(stage, Tokenize)]
-    return tuple(dict.fromkeys([*map(str, stored), *staged]))
+def tokenizers_of(stages: tuple[Stage, ...], indexes: Mapping[str, Index | None]) -> dict[str, tuple[str, ...]]:
+    """Return the identities of the tokenizers of each source: those of its stages, and of its shards with tokens.
+
+    ``indexes`` are those of the sources by name, in the order of their stages; None where there is none yet.
+    """
+    found = {}
+    for number, (name, index) in enumerate(indexes.items()):
+        stored = [] if index is None else index.metadata.get(TOKENIZERS, ())
+        own = [stage for stage in stages_of(stages, number) if isinstance(stage, Tokenize)]
+        if identities := tuple(dict.fromkeys([*map(str, stored), *(stage.source.identity for stage in own)])):
+            found[name] = identities
+    return found
 
 
 def _source(tokenizer: Any) -> TokenizerSource:

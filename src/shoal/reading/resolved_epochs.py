@@ -13,7 +13,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal, RankPlace, settled, taken_by
 from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_in, position_in, span_in
 from shoal.order.protocol import BoundOrder
-from shoal.order.state_dict import State
+from shoal.order.state_dict import State, Tokenizers
 
 
 class ResolvedEpochs(ABC):
@@ -98,7 +98,7 @@ class ResolvedEpochs(ABC):
         return ids
 
     def state_at(
-        self, epoch: int, number: int, place: RankPlace | None = None, *, tokenizers: tuple[str, ...] = ()
+        self, epoch: int, number: int, place: RankPlace | None = None, *, tokenizers: Tokenizers | None = None
     ) -> dict[str, Any]:
         """Return the state of a run that has delivered ``number`` samples of an epoch, not counting gaps.
 
@@ -109,7 +109,7 @@ class ResolvedEpochs(ABC):
         if place is not None:
             deals += tuple(self._deals_of(place))
         segments = self.segments_of_state(epoch, position, is_whole=bool(deals))
-        terms = (self.seed, self.state_order, self.fingerprint, self.gaps, deals, segments, tokenizers)
+        terms = (self.seed, self.state_order, self.fingerprint, self.gaps, deals, segments, tokenizers or {})
         return State(epoch, position, *terms).to_dict()
 
     def segments_of_state(self, epoch: int, position: int, *, is_whole: bool = False) -> str:  # noqa: ARG002

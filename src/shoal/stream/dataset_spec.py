@@ -17,6 +17,7 @@ from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sampling.shares import Repeats, Sampling
 from shoal.order.sequences.packed_order import Packing
 from shoal.order.sequential_and_full import Sequential
+from shoal.order.state_dict import Tokenizers
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.seeded_map import seeded
 from shoal.pipeline.sequence_arrays import SequenceFields
@@ -92,10 +93,9 @@ class DatasetSpec:
         return self.source.whole if isinstance(self.source, Unindexed) else self.source
 
     @property
-    def tokenizers(self) -> tuple[str, ...]:
+    def tokenizers(self) -> Tokenizers:
         """Identities of the tokenizers of all tokens, for states; shards without an index do not tell theirs."""
-        parts = () if isinstance(self.source, Unindexed) else self.source.parts
-        return tokenizers_of(self.stages, (part.index for part in parts))
+        return tokenizers_of(self.stages, {"": None} if isinstance(self.source, Unindexed) else self.source.indexes)
 
     @property
     def is_growing(self) -> bool:

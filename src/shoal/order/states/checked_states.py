@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoal.arguments import with_type
 from shoal.errors import StateError
 from shoal.order.states.forms import Form, MisfitError, shown
 from shoal.order.states.state_forms import KINDS, Kind
@@ -24,7 +23,7 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
     ``form`` is that of the fields, where it depends on one of them.
     """
     if not isinstance(given, Mapping):
-        msg = f"a {kind.what} is the dict that {kind.call} gave; got {with_type(given)}"
+        msg = f"a {kind.what} is the dict that {kind.call} gave; got {type(given).__name__}"
         raise StateError(msg, hint="json.load() the file first, if it is one")
     other = max(KINDS, key=lambda each: (_likeness(each, given), each is kind))
     if other is not kind and _likeness(other, given) > max(_ALIKE, _likeness(kind, given)):

@@ -30,6 +30,7 @@ _NONE = OneOf((None,))
 _COUNT_OR_NONE = Either((_COUNT, _NONE))
 _NUMBER = Plain(MAX_POSITION)
 _WEIGHTS = ByName(Whole(1 << 40))  # the largest sum of weights
+_TOKENIZERS = ByName(ListOf(_TEXT))
 _SEGMENTS = Text("[0-9]{1,18}-[0-9a-f]+", "a number of segments and their digest")
 _SEQUENCES = Whole(1 << 48)
 _GAPS = ListOf(Row({"epoch": _EPOCH, "start": _COUNT, "stop": _ORDINAL}))
@@ -209,7 +210,7 @@ STATE = Kind(
             "order": Field(ORDER, "the order, and what else selects samples"),
             "index": Field(_TEXT, "fingerprint of the dataset"),
             "segments": Field(_SEGMENTS, "identity of the segments read, in the growing order", is_optional=True),
-            "tokenizers": Field(ListOf(_TEXT), "digests of the tokenizers that made the tokens", is_optional=True),
+            "tokenizers": Field(_TOKENIZERS, "digests by source; one dataset is ''", is_optional=True),
             "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
             "refill": Field(
                 ListOf(Either((RANK_DEAL, DEAL))), "what ranks that fill batches have taken", is_optional=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -63,7 +64,7 @@ class SpanReader:
     @property
     def tokenizers(self) -> tuple[str, ...]:
         """Identities of the tokenizers of all tokens."""
-        return self._spec.tokenizers
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(self._spec.tokenizers.values())))
 
     def alone(self, first: int, stop: int) -> tuple[SpanReader, int]:
         """Return a reader with what the span ``[first, stop)`` needs, and where the span begins there."""

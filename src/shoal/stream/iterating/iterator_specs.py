@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.deals import Start
 from shoal.order.partition import Partition
+from shoal.order.state_dict import Tokenizers, told_tokenizers
 from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.columns.column_sources import gathers
@@ -117,9 +118,9 @@ class WorkerSpec:
         return self.opened.caches if self.growing is None else self.growing.growing.caches
 
     @property
-    def tokenizers(self) -> tuple[str, ...]:
+    def tokenizers(self) -> Tokenizers:
         """Identities of the tokenizers of all tokens, for states."""
-        return tokenizers_of(self.pipeline.stages, (part.index for part in self.opened.parts))
+        return tokenizers_of(self.pipeline.stages, self.opened.indexes)
 
     def grows(self, epoch: int) -> bool:
         """Return True if an epoch can be read while shards are still indexed."""
@@ -217,7 +218,7 @@ class IteratorSpec:
             "world size": partition.world_size,
         }
         if tokenizers := work.tokenizers:
-            settings["tokenizer"] = ", ".join(tokenizers)
+            settings["tokenizer"] = told_tokenizers(tokenizers)
         if partition.balance:
             settings["neighbours"] = partition.balance
         if partition.refills:
