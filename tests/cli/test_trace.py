@@ -91,6 +91,7 @@ def test_every_sample_is_found_where_the_remainder_puts_it(remainder: str, data:
     nowhere = [row for row in rows if row["step"] is None]
     assert len(nowhere) == (1 if remainder == "drop" else 0)
     assert all(row["position"] == 245 for row in nowhere)
+    assert all(row["note"] == "in the remainder of epoch 0, which is dropped" for row in nowhere)
 
 
 def test_no_data_are_read_unless_keys_are_asked_for(data: Path, calls: Calls) -> None:
@@ -194,11 +195,11 @@ def test_questions_that_cannot_be_answered(data: Path, calls: Calls) -> None:
 
 
 def test_a_sample_asked_for_twice_is_said_once_and_on_one_rank_only_where_it_comes(data: Path, calls: Calls) -> None:
-    run = ["--batch-size", 8, "--world-size", 3]
+    run, nowhere = ["--batch-size", 8, "--world-size", 3], {"step": None, "rank": None, "place": None}
     (row,) = calls.json("trace", data, "--sample", "17,17", *run)["samples"]
     for rank in range(3):
         (alone,) = calls.json("trace", data, "--sample", 17, "--rank", rank, *run)["samples"]
-        assert alone == (row if rank == row["rank"] else row | {"step": None, "rank": None, "place": None})
+        assert alone == (row if rank == row["rank"] else row | {**nowhere, "note": "comes to another rank"})
 
 
 def test_people_see_the_same(data: Path, calls: Calls) -> None:

@@ -33,6 +33,9 @@ def both():
 def mixture():
     return shoal.mix({"a": data().take(100), "b": data().skip(100)}, weights={"a": 3, "b": 1}).shuffle(seed=2).batch(10)
 
+def never():
+    return shoal.mix({"a": data().take(100), "b": data().skip(100)}, weights={"a": 1, "b": 0}).shuffle(seed=2).batch(10)
+
 def packed():
     return data().shuffle(seed=2).batch_by_length(8, lengths="cls")
 
@@ -80,6 +83,42 @@ def test_all_copies_of_a_sample_are_found(calls: Calls) -> None:
     rows = calls.json("trace", "--run", "traced_training:sampled", "--sample", often)["samples"]
     assert [row["position"] for row in rows] == (ids == often).nonzero()[0].tolist()
     assert len(rows) == 2
+
+
+@pytest.mark.parametrize("name", ["part", "both", "packed", "never"])
+def test_samples_that_never_come_are_told_in_words(name: str, calls: Calls, tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec(MODULE, scope)
+    run, all_ids = scope[name](), ",".join(map(str, range(246)))
+    come = {sample for step in range(len(run)) for sample in run.batch_ids(step).tolist()}
+    asked = ["trace", "--run", f"traced_training:{name}", "--sample", all_ids]
+    rows = calls.json(*asked)["samples"]
+    never = [row for row in rows if row["step"] is None]
+    assert {row["sample"] for row in never} == set(range(246)) - come
+    assert never
+    assert {(row["position"], row["note"]) for row in never} == {(None, "does not come in epoch 0")}
+    assert all("note" not in row for row in rows if row["step"] is not None)
+    page = tmp_path / "trace.html"
+    text = calls.text(*asked, "--html", page)
+    line = next(line for line in text.splitlines() if "does not come" in line)
+    assert line.split()[:5] == [str(never[0]["sample"]), "-", "-", "-", "-"]
+    assert " -1 " not in text
+    assert "osition -1" not in page.read_text()
+    assert "Does not come in epoch 0" in page.read_text()
+    if name == "part":
+        shard = calls.json("trace", "--run", f"traced_training:{name}", "--shard", rows[0]["shard"])["samples"]
+        positions = [row["position"] for row in shard]
+        comes = [position for position in positions if position is not None]
+        assert positions == sorted(comes) + [None] * (len(positions) - len(comes))
+
+
+def test_a_sample_left_out_by_a_gap_is_told_in_words(calls: Calls) -> None:
+    run = shoal.open("data/*.tar").shuffle(seed=2).batch(10)
+    text = "import shoal\nrun = shoal.open('data/*.tar').shuffle(seed=2).batch(10).without(steps=1)\n"
+    Path("gaps.py").write_text(text)
+    (row,) = calls.json("trace", "--run", "gaps:run", "--sample", run.batch_ids(1)[0])["samples"]
+    assert (row["position"], row["note"]) == (10, "left out of epoch 0, as the state or without() says")
+    sys.modules.pop("gaps", None)
 
 
 def test_a_state_of_another_selection_is_refused(calls: Calls, tmp_path: Path) -> None:

@@ -129,7 +129,8 @@ def _answer(traced: TracedRun, arguments: argparse.Namespace) -> tuple[Row, list
     if arguments.shard is not None:
         limit = arguments.limit or _OF_SHARD
         ids, num_samples = traced.ids_of_shard(arguments.shard, limit)
-        rows = sorted(traced.rows_of_samples(ids, 1 if traced.is_mixture else limit), key=lambda row: row["position"])
+        rows = traced.rows_of_samples(ids, 1 if traced.is_mixture else limit)
+        rows.sort(key=lambda row: (row["position"] is None, row["position"] or 0))
         return {"shard": arguments.shard, "num_samples": num_samples, "num_shown": len(ids)}, rows
     ids = arguments.sample if arguments.key is None else [traced.id_of_key(arguments.key)]
     most_uses = arguments.limit or _FEW
@@ -153,10 +154,11 @@ def _show(about: Mapping[str, Any], rows: list[Row]) -> None:
     output.emit(output.without_usual(about, counted_from=0, num_rows=len(rows), num_shown=len(rows)))
     hidden = {"seen", "fields"} | (set() if any(row["repeat"] for row in rows) else {"repeat"})
     hidden |= {"step"} if "step" in about and "steps" not in about else set()
-    shown = []
+    shown, has_notes = [], any("note" in row for row in rows)
     for row in rows:
         seen = {f"step in epoch {epoch}": step for epoch, step in row.get("seen", {}).items()}
         cells = {name: value for name, value in row.items() if name not in hidden} | seen
+        cells |= {"note": row.get("note", "")} if has_notes else {}
         shown.append({name: printable(value) if isinstance(value, str) else value for name, value in cells.items()})
     output.say()
     output.say(output.format_table(shown) if shown else "no samples")

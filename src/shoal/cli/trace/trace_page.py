@@ -82,7 +82,7 @@ def trace_page(
     body = []
     for step, numbers in by_step.items():
         shown = [_card(rows[number], sample) for number in numbers if (sample := fields[number]) is not None]
-        name = "Not delivered in this epoch" if step is None else f"Step {step:,}"
+        name = "Not delivered" if step is None else f"Step {step:,}"
         parts = [cards(shown)]
         if missing := len(numbers) - len(shown):
             parts.append(paragraph(f"{missing:,} more are not shown; --limit shows more.", kind="soft"))
@@ -150,8 +150,9 @@ def _card(row: Row, sample: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     key = sample.get(_KEY)
     name = f"Sample {row['sample']:,}" + (" (repeat)" if row["repeat"] else "")
     parts = [_field(str(name), value, row["sample"]) for name, value in sample.items() if name != _KEY]
-    to = "" if row["rank"] is None else f"rank {row['rank']:,}, place {row['place']:,}, "
-    parts.append(paragraph(f"{to}position {row['position']:,}".capitalize(), kind="soft"))
+    to = [] if row["rank"] is None else [f"rank {row['rank']:,}", f"place {row['place']:,}"]
+    to += [] if row["position"] is None else [f"position {row['position']:,}"]
+    parts.append(paragraph(", ".join([*to, *filter(None, [row.get("note")])]).capitalize(), kind="soft"))
     shard = printable(str(row["shard"]))
     if "segment" in row:
         text = f"Segment {row['segment']:,} of the sequence, tokens [{row['first_token']:,}, {row['end_token']:,})"

@@ -133,23 +133,14 @@ class TracedRun:
         return [row for rank in self.ranks for row in self._rows_of_share(rank, step)]
 
     def rows_of_samples(self, ids: list[int], most_uses: int) -> list[Row]:
-        """Return the deliveries of these samples to the ranks in question; without any, a row with no step and rank.
+        """Return the deliveries of these samples to the ranks in question; without any, a row with a note why.
 
         In a mixture a sample may come any number of times: these are the first ``most_uses`` of each.
         """
         wanted = np.array(ids, dtype=np.int64)
         check_ids(self.index, wanted)
-        order, left = self.documents.untouched(self.epoch), self.resolved.left(self.epoch)
-        if isinstance(order, MixedEpoch | Repeating):
-            found = [_all_positions(order, sample, most_uses) for sample in ids]
-            positions = np.array([each[0] if len(each) else -1 for each in found])
-            numbers = np.concatenate(found)
-        else:
-            numbers = positions = order.positions(wanted)
-        if isinstance(self.resolved, ResolvedSequences):  # a document that is in no sequence has no position
-            numbers = self.resolved.untouched(self.epoch).sequences_with(numbers[numbers >= 0])
-            positions = np.full(len(ids), -1)
-        numbers = numbers if left is None else left.numbers(numbers)
+        places = dict(zip(ids, self._places(wanted, most_uses), strict=True))
+        numbers = self._numbers(np.concatenate([np.zeros(0, np.int64), *places.values()]))
         deliveries: dict[int, list[Row]] = {sample: [] for sample in ids}
         # The steps that may hold these samples: their own, and the last, which may repeat samples.
         steps = set(((numbers[numbers >= 0] - self.start) // self.partition.global_batch).tolist())
@@ -157,11 +148,39 @@ class TracedRun:
             for rank in self.ranks:
                 for row in self._rows_of_share(rank, step, only=wanted):
                     deliveries[row["sample"]].append(row)
-        rows: list[Row] = []
-        nowhere = {"step": None, "rank": None, "place": None}
-        for sample, position in dict(zip(ids, positions.tolist(), strict=True)).items():
-            rows += deliveries[sample] or [{"sample": sample, **nowhere, "position": position, "repeat": False}]
-        return rows
+        return [row for sample, at in places.items() for row in deliveries[sample] or [self._nowhere(sample, at)]]
+
+    def _places(self, ids: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]:
+        """Return the first positions of each sample in the epoch, or of each document in its order."""
+        order = self.documents.untouched(self.epoch)
+        if isinstance(order, MixedEpoch | Repeating):
+            return [_all_positions(order, sample, most) for sample in ids.tolist()]
+        return [each[each >= 0] for each in order.positions(ids)[:, None]]
+
+    def _numbers(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of these positions in the epoch, or of the sequences with documents there; -1 for gaps."""
+        left = self.resolved.left(self.epoch)
+        if isinstance(self.resolved, ResolvedSequences):
+            places = self.resolved.untouched(self.epoch).sequences_with(places)
+        return places if left is None else left.numbers(places)
+
+    def _nowhere(self, sample: int, places: NDArray[np.int64]) -> Row:
+        """Return the row of a sample that comes to none of the ranks in question, with a note that says why."""
+        numbers, position = self._numbers(places), None
+        if len(numbers) and not isinstance(self.resolved, ResolvedSequences):
+            position = int(places[0])
+        if not len(numbers):
+            note = f"does not come in epoch {self.epoch}"
+        elif (numbers < 0).all():
+            note = f"left out of epoch {self.epoch}, as the state or without() says"
+        elif (numbers < self.start + self.first_step * self.partition.global_batch).all():
+            note = f"comes before step {self.first_step}"
+        elif (numbers >= self.start + self.end_step * self.partition.global_batch).all():
+            note = f"in the remainder of epoch {self.epoch}, which is dropped"
+        else:
+            note = "comes to another rank"
+        nowhere = {"sample": sample, "step": None, "rank": None, "place": None, "position": position}
+        return {**nowhere, "repeat": False, "note": note}
 
     def id_of_key(self, key: str) -> int:
         """Return the id of the first sample with this key, found by reading the dataset from its start."""
@@ -185,7 +204,8 @@ class TracedRun:
         first, end = (index.extent_first_sample[index.shard_first_extent[number : number + 2]] + before).tolist()
         ids = np.arange(first, end)
         positions = self.documents.untouched(self.epoch).positions(ids)
-        return ids[np.argsort(positions, kind="stable")][:limit].tolist(), end - first
+        never_last = np.lexsort((positions, positions < 0))
+        return ids[never_last][:limit].tolist(), end - first
 
     def add_locations(self, rows: list[Row], *, keys: bool = False) -> None:
         """Add to the rows the bytes of their samples, and their keys if requested, which reads the samples."""
