@@ -186,6 +186,52 @@ def test_the_certificate_is_that_of_the_documents(documents: Dataset) -> None:
     assert shoal.merge_certificates(certificates) == plain.certificate()
 
 
+def test_a_check_in_the_middle_of_an_epoch_says_what_it_covered(documents: Dataset) -> None:
+    dataset = streamed(documents, size=1)
+    iterator = iter(dataset)
+    next(iterator)
+    groups = f"a group of {GROUP} documents that pack_sequences(lengths=None) packs counts once all its sequences are"
+    said = dataset.check_certificate(dataset.certificate())
+    assert said == f"no documents yet; {groups} delivered"
+    while not dataset.certificate()["epochs"]:
+        next(iterator)
+    said = dataset.check_certificate(dataset.certificate())
+    assert said == f"epoch 0, not whole: positions [0, {GROUP}) of {NUM_DOCUMENTS}; {groups} delivered"
+    for _ in iterator:
+        pass
+    assert dataset.check_certificate(dataset.certificate()) == f"epoch 0: all of {NUM_DOCUMENTS} samples"
+
+
+def test_passes_of_some_steps_add_up_to_one_certificate(documents: Dataset) -> None:
+    def passes() -> Dataset:
+        shuffled = documents.shuffle(seed=1, window="8KiB", chunk="1KiB")
+        return shuffled.pack_sequences(LENGTH, lengths=None, block=GROUP).batch(3, steps=9)
+
+    dataset = passes()
+    next(iter(dataset))  # a look, which is forgotten
+    while "1" not in dataset.certificate()["epochs"]:
+        list(dataset)
+    assert dataset.check_certificate(dataset.certificate()).startswith(f"epoch 0: all of {NUM_DOCUMENTS} samples; ")
+    parts, state = [], passes().state_dict()
+    while state["refill"][0]["epoch"] == 0 if "refill" in state else not state["epoch"]:
+        run = passes()
+        run.load_state_dict(state)
+        list(run)
+        parts.append(run.certificate())
+        state = run.state_dict()
+    told = run.check_certificate(shoal.merge_certificates(parts))
+    assert told.startswith(f"epoch 0: all of {NUM_DOCUMENTS} samples")
+
+
+def test_ranks_at_different_places_are_told_when_a_certificate_holds(documents: Dataset) -> None:
+    ranks = [streamed(documents, size=1).partition(rank=rank, world_size=2) for rank in range(2)]
+    for rank, num_steps in zip(ranks, (60, 20), strict=True):
+        list(itertools.islice(rank, num_steps))
+    with pytest.raises(StateError, match="fewer than there are") as told:
+        ranks[0].check_certificate(shoal.merge_certificates(rank.certificate() for rank in ranks))
+    assert "ranks that fill their batches are at different positions until an epoch ends" in told.value.hint
+
+
 @pytest.mark.parametrize("separators", [(7, None), (None, 7)])
 def test_with_or_without_separators_nothing_is_missed_behind_a_state_of_the_other(
     documents: Dataset, separators: tuple[int | None, int | None]

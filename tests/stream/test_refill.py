@@ -463,3 +463,15 @@ def test_a_rank_that_did_not_load_the_merged_state_is_found(tars: Dataset) -> No
         check_agreement([part.stream.iterator_spec().settings() for part in new])
     new[1].load_state_dict(state)
     check_agreement([part.stream.iterator_spec().settings() for part in new])
+
+
+def test_the_certificate_of_passes_of_some_steps_is_that_of_the_epoch(tars: Dataset) -> None:
+    def passes(num_steps: int | str) -> Dataset:
+        filled = tars.shuffle(seed=1).filter(keep(1, 5), refill=True)
+        return filled.batch(4, steps=num_steps).partition(rank=0, world_size=1)
+
+    run, whole = passes(7), passes("apart")
+    while "1" not in run.certificate()["epochs"]:
+        list(run)
+    list(whole)
+    assert run.certificate()["epochs"]["0"] == whole.certificate()["epochs"]["0"]

@@ -415,8 +415,10 @@ class Stream:
                 hint += (
                     '; what filter(), reading() or remainder="drop" leave out was not delivered, and stats() counts it'
                 )
+            if self.spec.refills:
+                hint += "; ranks that fill their batches are at different positions until an epoch ends"
             raise StateError("; ".join(found), hint=hint)
-        return covered(given, self.resolved)
+        return covered(given, self.resolved, self.spec.packed_as_they_come)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and those of the chunk cache."""

@@ -114,6 +114,8 @@ class Position:
             return self.start
         if self.grows:  # all batches so far were whole
             return self.start + self.num_yielded * self.partition.global_batch
+        if self.rank is not None and self.partition.world_size == 1:  # also inside of a batch, as a group may end there
+            return self.start + self.num_yielded
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         return self.partition.end_of(-(-self.num_yielded // size) - 1, self.num_samples, self.start)
 
@@ -165,18 +167,21 @@ class Deliveries:
     def __init__(self) -> None:
         self._epochs: dict[int, DeliveredPart] = {}
         self._newest: Position | None = None
+        self._begins: dict[int, tuple[int, int, int]] = {}
 
     def follow(self, position: Position) -> None:
         """Record that a new iterator begins at this position."""
         parts = self.parts()
-        part = parts.get(position.epoch)
-        if part is not None and position.start <= part.start:
-            del parts[position.epoch]
+        # A pass of some steps begins inside of the share that the rank has from the start.
+        begin = (position.start, position.num_yielded, position.num_sequences)
+        if position.epoch not in parts or begin <= self._begins[position.epoch]:
+            parts.pop(position.epoch, None)
+            self._begins[position.epoch] = begin
         self._epochs, self._newest = parts, position  # last, for other threads that begin an iterator
 
     def forget(self) -> None:
         """Forget all deliveries: a state was loaded, and what follows stands on its own."""
-        self._epochs, self._newest = {}, None
+        self._epochs, self._newest, self._begins = {}, None, {}
 
     def parts(self) -> dict[int, DeliveredPart]:
         """Return the delivered parts by epoch."""

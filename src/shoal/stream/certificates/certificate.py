@@ -12,6 +12,7 @@ import numpy as np
 from shoal.errors import StateError, UsageError
 from shoal.figures import counted
 from shoal.order.position_subsets import NO_GAPS, Gaps
+from shoal.order.sequences.packed_order import Packing
 from shoal.order.state_dict import State, gaps_in
 from shoal.order.states.checked_states import checked
 from shoal.order.states.state_forms import CERTIFICATE
@@ -158,9 +159,12 @@ def differences(certificate: Certificate, resolved: Resolved | ResolvedGrowing) 
     return found
 
 
-def covered(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> str:
-    """Return in words how much of each epoch a certificate tells of; `differences` says if that was delivered."""
-    resolved, told = _of_run(certificate, resolved), []
+def covered(certificate: Certificate, resolved: Resolved | ResolvedGrowing, packing: Packing | None = None) -> str:
+    """Return in words how much of each epoch a certificate tells of; `differences` says if that was delivered.
+
+    ``packing`` is that of documents that are packed as they come, whose groups count as a whole.
+    """
+    resolved, told, is_whole = _of_run(certificate, resolved), [], True
     for epoch, part in sorted(certificate.epochs.items()):
         size = resolved.num_positions(epoch)
         num_left_out = size - resolved.num_samples_of(epoch)
@@ -168,8 +172,13 @@ def covered(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> s
             but = f" but {num_left_out:,} left out" if num_left_out else ""
             told.append(f"epoch {epoch}: all of {counted(size, 'sample')}{but}")
         else:
+            is_whole = False
             told.append(f"epoch {epoch}, not whole: positions [{part.start}, {part.end}) of {size:,}")
-    return "; ".join(told) or "nothing was delivered"
+    if packing is None:
+        return "; ".join(told) or "nothing was delivered"
+    group = f"a group of {counted(packing.block, 'document')} that pack_sequences(lengths=None) packs counts once all "
+    group += "its sequences are delivered"
+    return "; ".join(told) if told and is_whole else f"{'; '.join(told) or 'no documents yet'}; {group}"
 
 
 def _of_run(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> Resolved | ResolvedGrowing:
