@@ -153,6 +153,30 @@ def test_files_of_other_suffixes_are_counted_and_taken_by_a_glob(calls: Calls, t
     assert both["num_samples"] == 67
 
 
+@pytest.mark.parametrize(("name", "documents"), [("text", "line"), ("folder", "file")])
+def test_a_format_that_is_only_read_is_that_of_the_texts(
+    calls: Calls, tmp_path: Path, tokenizer: Path, name: str, documents: str
+) -> None:
+    write(tmp_path / "raw", "file")
+    (tmp_path / "raw" / "a.md").write_text("first line\nsecond line")
+    for number, source in enumerate((tmp_path / "raw", tmp_path / "raw" / "*.md")):
+        outs = []
+        for words in (("--format", name), ("--documents", documents), ("--format", name, "--documents", documents)):
+            outs.append(tmp_path / f"{number}-{len(outs)}")
+            said = calls.json("pack", source, outs[-1], "--tokenize", tokenizer, *words)
+            assert said["format"] == "mds"
+        tokens = [[sample["tokens"].tolist() for sample in shoal.open(out)] for out in outs]
+        assert tokens[0] == tokens[1] == tokens[2]
+        assert number == 0 or len(tokens[0]) == (2 if name == "text" else 1)
+    other = "file" if documents == "line" else "line"
+    words = ("--tokenize", tokenizer, "--format", name, "--documents", other)
+    refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *words)
+    assert f"--format {name} takes each {documents} for a document, and --documents {other} does not" in refused
+    assert "there is no format 'text' to write" in calls.refused(
+        "pack", tmp_path / "raw", tmp_path / "out", "--format", "text"
+    )
+
+
 def test_a_directory_of_other_texts_says_how_to_have_them(calls: Calls, tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "a.md").write_text("text")

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = "a directory of files, a glob, a manifest (.csv, .tsv, .jsonl, .parquet), or what save_to_disk has written"
     parser.add_argument("source", metavar="SRC", nargs="?", help=source)
     parser.add_argument("destination", metavar="DST", nargs="?", help="a directory or URL that holds no shards yet")
-    text = f"format of the shards: {format_names()} (default: tar)"
+    text = f"format of the shards: {format_names()} (default: tar); with --tokenize, text and folder are formats of SRC"
     parser.add_argument("--format", metavar="NAME", help=text)
     add_shard_arguments(
         parser,

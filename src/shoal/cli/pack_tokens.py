@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 
 from shoal.cli.options.engine_options import engine_of
 from shoal.cli.options.pack_options import factors_of
@@ -13,11 +14,14 @@ from shoal.errors import UsageError
 from shoal.indexing.open_source import open_source
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.repack_settings import RepackRequest
-from shoal.pack.from_shards.text_sources import documents_format
+from shoal.pack.from_shards.text_sources import Documents, documents_format
 from shoal.pack.records.output_names import check_apart
 from shoal.pipeline.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 
+DOCUMENTS_OF_FORMAT: Mapping[str, Documents] = {"text": "line", "folder": "file"}
+"""What a document is in formats that are read and never written: there ``--format`` is that of SRC."""
+_WRITTEN = "mds"
 _OF_FILES = {
     "--group": "group", "--label": "labelled", "--path-column": "path_column", "--require": "require",
     "--shuffle": "shuffle",
@@ -36,9 +40,21 @@ def add_token_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--text-field", metavar="NAME", default="text", help=text)
     text = (
         "SRC is plain text, of any suffix if a glob names it ('DIR/**/*.md'), and a document is a file (default), or a "
-        "line that is not empty"
+        "line that is not empty; --format folder and --format text say the same"
     )
     group.add_argument("--documents", choices=("file", "line"), help=text)
+
+
+def _formats(arguments: argparse.Namespace) -> tuple[str, Documents | None]:
+    """Return the format to write, and what a document is, if that was said."""
+    said = DOCUMENTS_OF_FORMAT.get(arguments.format)
+    if said is None:
+        return arguments.format or _WRITTEN, arguments.documents
+    if arguments.documents not in (None, said):
+        other = f"--documents {arguments.documents}"
+        msg = f"--format {arguments.format} takes each {said} for a document, and {other} does not"
+        raise UsageError(msg, hint="leave out one of them; tokens are written in mds unless --format names another one")
+    return _WRITTEN, said
 
 
 def run_tokens(arguments: argparse.Namespace) -> int:
@@ -51,8 +67,9 @@ def run_tokens(arguments: argparse.Namespace) -> int:
     check_apart(arguments.source, arguments.destination)
     here, there = options_of_sides(arguments.source, arguments.destination, storage_options_of(arguments))
     field = arguments.text_field
+    written, documents = _formats(arguments)
     request = RepackRequest(
-        format=arguments.format or "mds",
+        format=written,
         shard_bytes=None if arguments.shard_bytes is None else parse_bytes(arguments.shard_bytes, "--shard-bytes"),
         num_readers=arguments.readers,
         seed=arguments.seed,
@@ -67,7 +84,7 @@ def run_tokens(arguments: argparse.Namespace) -> int:
         on_error=arguments.on_error,
         num_workers=arguments.workers,
     )
-    format = documents_format(arguments.source, arguments.documents, field=field, storage_options=here)  # noqa: A001
+    format = documents_format(arguments.source, documents, field=field, storage_options=here)  # noqa: A001
     opened = open_source(arguments.source, format=format, storage_options=here)
     return repack_and_report(
         opened,
