@@ -36,6 +36,12 @@ def mixture():
 def never():
     return shoal.mix({"a": data().take(100), "b": data().skip(100)}, weights={"a": 1, "b": 0}).shuffle(seed=2).batch(10)
 
+def refilled():
+    return data().shuffle(seed=2).filter(bool, refill=True).batch(10)
+
+def as_they_come():
+    return data().shuffle(seed=2).pack_sequences(8, lengths=None, key="txt").batch(10)
+
 def packed():
     return data().shuffle(seed=2).batch_by_length(8, lengths="cls")
 
@@ -136,6 +142,13 @@ def test_a_run_that_packs_is_traced_by_its_documents(calls: Calls) -> None:
     rows = calls.json("trace", "--run", "traced_training:packed", "--step", 3)["samples"]
     packed = shoal.open("data/*.tar", index_columns=["cls"]).shuffle(seed=2).batch_by_length(8, lengths="cls")
     assert {row["sample"] for row in rows} == set(packed.batch_ids(3).tolist())
+
+
+@pytest.mark.parametrize(("name", "field"), [("refilled", "__id__"), ("as_they_come", "document_ids")])
+def test_a_run_that_fills_batches_says_how_to_see_what_is_in_them(name: str, field: str, calls: Calls) -> None:
+    said = calls.refused("trace", "--run", f"traced_training:{name}", "--step", 3)
+    assert "reading alone tells what is in them" in said
+    assert f"with_ids() before it adds the sample ids to each batch, as the field '{field}'" in said
 
 
 def test_what_is_no_run_is_said_so(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:

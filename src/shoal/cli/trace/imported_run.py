@@ -38,7 +38,10 @@ class ImportedRun:
         dataset = self.dataset
         if dataset.stream.spec.refills:
             msg = f"{self.name} fills batches with {dataset.stream.spec.filler}: reading alone tells what is in them"
-            raise UsageError(msg, hint="with_ids() shows it in each batch")
+            field = "document_ids" if dataset.stream.spec.packed_as_they_come else "__id__"
+            raise UsageError(
+                msg, hint=f"with_ids() before it adds the sample ids to each batch, as the field {field!r}"
+            )
         if state is not None:
             dataset.load_state_dict(state.to_dict())
         resolved = dataset.stream.resolved
