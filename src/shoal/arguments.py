@@ -33,15 +33,15 @@ def as_text(what: str, value: object, *, hint: str = "") -> str:
     raise UsageError(msg, hint=hint)
 
 
-def as_texts(verb: str, values: Sequence[object]) -> tuple[str, ...]:
+def as_texts(verb: str, values: Sequence[Any]) -> tuple[str, ...]:
     """Return the texts that a verb was called with, one by one, or raise an error that shows the right call.
 
     >>> as_texts("columns", ("image", "label"))
     ('image', 'label')
     """
     for value in values:
-        several = isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
-        names = [*map(str, value)] if several and all(isinstance(each, str) for each in value) else []
+        several: Any = value if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) else ()
+        names = [*map(str, several)] if all(isinstance(each, str) for each in several) else []
         example = ", ".join(map(repr, names)) or "'image', 'label'"
         as_text(f"{verb}() takes names one by one: each", value, hint=f"{verb}({example})")
     return tuple(str(value) for value in values)

@@ -160,7 +160,7 @@ def test_a_format_that_is_only_read_is_that_of_the_texts(
     write(tmp_path / "raw", "file")
     (tmp_path / "raw" / "a.md").write_text("first line\nsecond line")
     for number, source in enumerate((tmp_path / "raw", tmp_path / "raw" / "*.md")):
-        outs = []
+        outs: list[Path] = []
         for words in (("--format", name), ("--documents", documents), ("--format", name, "--documents", documents)):
             outs.append(tmp_path / f"{number}-{len(outs)}")
             said = calls.json("pack", source, outs[-1], "--tokenize", tokenizer, *words)
@@ -169,8 +169,8 @@ def test_a_format_that_is_only_read_is_that_of_the_texts(
         assert tokens[0] == tokens[1] == tokens[2]
         assert number == 0 or len(tokens[0]) == (2 if name == "text" else 1)
     other = "file" if documents == "line" else "line"
-    words = ("--tokenize", tokenizer, "--format", name, "--documents", other)
-    refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *words)
+    asked = ("--tokenize", tokenizer, "--format", name, "--documents", other)
+    refused = calls.refused("pack", tmp_path / "raw", tmp_path / "out", *asked)
     assert f"--format {name} takes each {documents} for a document, and --documents {other} does not" in refused
     assert "there is no format 'text' to write" in calls.refused(
         "pack", tmp_path / "raw", tmp_path / "out", "--format", "text"

@@ -339,7 +339,7 @@ def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
     return (stage for stage in each_stage(stages) if isinstance(stage, Filter))
 
 
-def _checked_spec(spec: Any) -> str | Mapping[str, Decoder]:
+def _checked_spec(spec: Any) -> Any:
     is_mapping = isinstance(spec, Mapping) and all(isinstance(name, str) for name in spec)
     if isinstance(spec, str) or (is_mapping and all(map(callable, spec.values()))):
         return spec

@@ -171,7 +171,7 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     return min(1.0, max(-1.0, together / pairs / variance))
 
 
-def check_correlation(rho: float) -> None:
+def check_correlation(rho: Any) -> None:
     """Raise an error unless this is a correlation."""
     if not isinstance(rho, float | int | np.number) or not -1.0 <= rho <= 1.0:
         msg = f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho!r:.80}"

@@ -21,7 +21,7 @@ from shoal.stream.mixing.mean_lengths import mean_length
 from shoal.stream.ranks import Ranks
 
 
-def checked_sources(sources: Mapping[str, Any]) -> dict[str, DatasetSpec]:
+def checked_sources(sources: Any) -> dict[str, DatasetSpec]:
     """Return the descriptions of datasets that can be mixed; raise `UsageError` for others."""
     if not isinstance(sources, Mapping) or not sources:
         msg = f"a mixture takes datasets by name; got {sources!r:.80}"

@@ -75,7 +75,7 @@ class SequenceRequest:
         buckets: Sequence[int],
         key: str,
         lengths: str | None,
-        padding: float,
+        padding: Any,
         too_long: str,
         alike: int,
         block: int,
@@ -86,9 +86,8 @@ class SequenceRequest:
             raise UsageError(msg, hint="without lengths, pack_sequences(lengths=None) packs documents as they come")
         key, lengths = as_text("batch_by_length(key=)", key), _column_of("batch_by_length", lengths)
         padding = padding if isinstance(padding, float) else as_whole("padding", padding)
-        batches = LengthBatches(
-            size, max_tokens, as_sequence("batch_by_length(buckets=)", buckets), too_long, alike, block
-        )
+        borders = as_sequence("batch_by_length(buckets=)", buckets)
+        batches = LengthBatches(size, max_tokens, borders, too_long, alike, block)
         return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
 
     def fields_of(
@@ -147,7 +146,7 @@ class SequenceRequest:
             raise UsageError(error.message, hint=hint) from None
 
 
-def _column_of(verb: str, lengths: str | None) -> str | None:
+def _column_of(verb: str, lengths: Any) -> str | None:
     return None if lengths is None else as_text(f"{verb}(lengths=)", lengths, hint="the name of a column of the index")
 
 
