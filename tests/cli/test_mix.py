@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -158,6 +159,12 @@ def test_a_mixture_by_tokens_is_shown_in_tokens_and_sequences(calls: Calls, tmp_
     assert abs(int(shown[2]) - 80) < 8
     assert "step of 8 sequences of 500 tokens" in picture
     assert "among the tokens of the run" in picture
+    assert "2,100 documents an epoch" in picture
+    text = calls.text("mix", blend, *packed, "--html", tmp_path / "mix.html")
+    assert "documents of a batch" in text
+    page = (tmp_path / "mix.html").read_text()
+    assert "steps of 8 sequences of 500 tokens are shown" in page
+    assert ".pack_sequences(500, lengths='num_tokens').batch(global_batch_size=8)" in html.unescape(page)
     assert "of tokens" in calls.text("mix", blend)
     assert "counts samples" in calls.refused("mix", plain(tmp_path), *packed)
     assert "--global-batch is not given" in calls.refused("mix", blend, "--pack-sequences", 500)
@@ -218,7 +225,7 @@ def test_trace_finds_every_use_of_a_sample_in_a_mixture(
     delivered = [(row["sample"], row["step"], row["rank"], row["place"]) for row in found if row["step"] is not None]
     assert sorted(delivered) == sorted(expected)
     ids = ds.ids(epoch)
-    assert all(ids[row["position"]] == row["sample"] for row in found if row["position"] >= 0)
+    assert all(ids[row["position"]] == row["sample"] for row in found if row["position"] is not None)
     missing = {row["sample"] for row in found if row["step"] is None}
     assert missing == {each for each in wanted if each not in {sample for sample, *_ in expected}}
     if rank is None:

@@ -17,6 +17,7 @@ from shoal.cli.options.argument_types import at_least_one
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, source_of
 from shoal.cli.options.stream_options import add_order_arguments, shuffled_mixture
 from shoal.errors import UsageError
+from shoal.figures import counted
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture, source_table
@@ -199,7 +200,8 @@ def _show(record: dict[str, Any]) -> None:
         output.say(output.format_table(changes))
     if record["vr"]:
         output.say()
-        output.say(output.format_table([{"num_batch": size, "VR": f"{vr:.2f}"} for size, vr in record["vr"].items()]))
+        head = "num_documents of a batch" if "pack_sequences" in record else "num_batch"
+        output.say(output.format_table([{head: size, "VR": f"{vr:.2f}"} for size, vr in record["vr"].items()]))
 
 
 def _shares_text(weights: dict[str, float]) -> str:
@@ -224,16 +226,21 @@ def _draw(
     shares, parts = lengths.shares(np.diff(counts, axis=0)), "samples" if lengths.means is None else "tokens"
     drawn = MixtureFigures(names, sizes, edges, counts, changes, ends, steps, shares, record["vr"], lengths.unit, parts)
     title = f"Mixture {printed(source_of(arguments))}"
-    length = "no end" if record["num_samples"] is None else f"{record['num_samples']:,} samples an epoch"
-    about = (
-        f"{len(names)} sources, {length}, seed {request.seed}, choice {request.choice.name}; {end:,} samples are shown"
-    )
+    what, call = "samples", f'shoal.open("{printed(source_of(arguments))}")'
+    shown = f"{end:,} samples are shown"
+    if lengths.sequence is not None:
+        num_steps = counted(lengths.whole_steps(end) or 0, "step")
+        what, shown = "documents", f"{num_steps}{lengths.unit.removeprefix('step')} are shown"
+        call += f".pack_sequences({lengths.sequence}, lengths={request.length!r})"
+        call += f".batch(global_batch_size={lengths.batch})"
+    length = "no end" if record["num_samples"] is None else f"{record['num_samples']:,} {what} an epoch"
+    about = f"{len(names)} sources, {length}, seed {request.seed}, choice {request.choice.name}; {shown}"
     lead = _lead(record)
     if arguments.picture is not None:
         write_picture(arguments.picture, mixture_picture(drawn, title=title, about=about, lead=lead))
     if arguments.html is not None:
         tables = [source_table(_page_rows(record["sources"]), "The sources")]
-        made_by, call = typed_command(arguments.words), f'shoal.open("{printed(source_of(arguments))}")'
+        made_by = typed_command(arguments.words)
         page = mixture_page(drawn, tables, title=title, about=about, call=call, lead=lead, made_by=made_by)
         write_page(arguments.html, page)
 

@@ -145,7 +145,8 @@ class ResolvedMixture(ResolvedEpochs):
         names = [name for name, _ in self.request.leaves()]
         lines = [f"  {name}: {part!r}" for name, part in zip(names, self.parts, strict=True)]
         shares = ", ".join(f"{name} {weight / total:.2%}" for name, weight in weights.items())
-        return "\n".join([f"mix of {shares}; seed={self.seed}, {self.request.choice!r}", *lines])
+        of = "" if self.request.length is None else " of the samples"  # weights are shares of tokens
+        return "\n".join([f"mix of {shares}{of}; seed={self.seed}, {self.request.choice!r}", *lines])
 
 
 def _resolved(opened: Opened, source: SourceRequest) -> ResolvedOrder:
