@@ -1,4 +1,4 @@
-"""The Trainer of transformers on a shoal loader: given by `get_train_dataloader`, saved by a callback, resumed exactly.
+"""The Trainer of transformers on a shoal loader: given by `get_train_dataloader`, and resumed exactly.
 
     python examples/hf_trainer.py DATA OUT
 
@@ -7,15 +7,15 @@ DATA is a directory of tar shards; OUT gets the checkpoints.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 import shoal
+import shoal.huggingface
 import shoal.torch
 
 
@@ -37,7 +37,7 @@ class ShoalTrainer(Trainer):
     """A Trainer that takes its batches from a loader, and shares nothing out."""
 
     def __init__(self, loader: shoal.torch.DataLoader, **options: Any) -> None:
-        super().__init__(callbacks=[SaveLoader(loader)], **options)
+        super().__init__(callbacks=[shoal.huggingface.position_saver(loader)], **options)
         self.loader = loader
 
     def get_train_dataloader(self) -> Any:
@@ -45,30 +45,15 @@ class ShoalTrainer(Trainer):
         return self.loader
 
 
-class SaveLoader(TrainerCallback):
-    """Writes the state of the loader into each checkpoint."""
-
-    def __init__(self, loader: shoal.torch.DataLoader) -> None:
-        self.loader = loader
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002  # the Trainer's signature
-        """Beside the model."""
-        path = Path(args.output_dir, f"checkpoint-{state.global_step}", "shoal.json")
-        path.write_text(json.dumps(self.loader.state_dict()))
-
-
 def fit(data: str, out: Path, *, num_workers: int, resume: Path | None = None) -> list[list[int]]:
     """Train two epochs, or what is left of them; the batches that were seen."""
     ds = shoal.open(data).shuffle(seed=0).with_ids().columns("__id__").rename(ids="__id__").batch(8)
     loader = shoal.torch.DataLoader(ds, num_workers=num_workers)
-    if resume is not None:
-        loader.load_state_dict(json.loads((resume / "shoal.json").read_text()))
     arguments = TrainingArguments(
         output_dir=str(out),
         num_train_epochs=2,
         per_device_train_batch_size=8,
         save_steps=33,
-        ignore_data_skip=True,  # the loader knows where it is
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,

@@ -64,6 +64,7 @@ LIBRARIES = {
     "jax": ("shoal.integrations",),
     "lightning": ("shoal.integrations",),
     "accelerate": ("shoal.integrations",),
+    "transformers": ("shoal.integrations",),
     "datasets": ("shoal.integrations",),
     "obstore": ("shoal.storage",),
     "pycurl": ("shoal.storage.http",),

@@ -1,8 +1,7 @@
-"""The Trainer of transformers: a callback saves the loader's state beside its checkpoints."""
+"""The Trainer of transformers: a callback of shoal keeps the loader's position in its checkpoints."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from tests.integration.laws.notes import NUM_EPOCHS, SAVE_EVERY, Notes, arguments, dataset, latest, saved
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+import shoal.huggingface
 import shoal.torch
 
 
@@ -54,17 +54,15 @@ class ShoalTrainer(Trainer):  # type: ignore[misc]  # untyped, where it is not i
         return self.source
 
 
-class SaveLoader(TrainerCallback):  # type: ignore[misc]
-    """Writes the state of the loader into each checkpoint."""
+class Told(TrainerCallback):  # type: ignore[misc]
+    """Tells the test of every checkpoint that is complete."""
 
-    def __init__(self, loader: Any, out: Path) -> None:
-        self.loader, self.out = loader, out
+    def __init__(self, out: Path) -> None:
+        self.out = out
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        name = f"checkpoint-{state.global_step}"
         if state.is_world_process_zero:
-            (self.out / name / "shoal.json").write_text(json.dumps(self.loader.state_dict()))
-            saved(self.out, name)
+            saved(self.out, f"checkpoint-{state.global_step}")
 
 
 def main() -> None:
@@ -73,7 +71,6 @@ def main() -> None:
         output_dir=str(out),
         num_train_epochs=NUM_EPOCHS,
         save_steps=SAVE_EVERY,
-        ignore_data_skip=True,
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
@@ -81,9 +78,8 @@ def main() -> None:
     )
     loader = shoal.torch.DataLoader(dataset(data), num_workers=num_workers)
     name = latest(out)
-    if name is not None:
-        loader.load_state_dict(json.loads((out / name / "shoal.json").read_text()))
-    trainer = ShoalTrainer(model=Model(), args=settings, callbacks=[SaveLoader(loader, out)])
+    callbacks = [shoal.huggingface.position_saver(loader), Told(out)]
+    trainer = ShoalTrainer(model=Model(), args=settings, callbacks=callbacks)
     trainer.source = Noting(loader, Notes(out, int(os.environ.get("RANK", "0"))), trainer)
     trainer.train(resume_from_checkpoint=str(out / name) if name else None)
 
