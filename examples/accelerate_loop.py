@@ -24,13 +24,12 @@ def main() -> None:
     accelerator = Accelerator(cpu=True)
     ds = shoal.open(data).shuffle(seed=0).with_ids().columns("__id__").batch(8)
     net = torch.nn.Linear(1, 1)
-    # Nothing is dealt again, and nothing is moved: .to(accelerator.device) in the loop where that is wanted.
+    # Nothing is dealt again, and accelerator.save_state holds the position of the loader.
     model, loader = accelerator.prepare(net, shoal.torch.DataLoader(ds, num_workers=1))
-    accelerator.register_for_checkpointing(loader)
 
     seen: list[int] = []
     for step, batch in enumerate(loader):
-        loss = model(batch["__id__"][:, None].float().to(accelerator.device) / 1000).mean()
+        loss = model(batch["__id__"][:, None].float() / 1000).mean()
         accelerator.backward(loss)
         seen += batch["__id__"].tolist()
         if step == 4:

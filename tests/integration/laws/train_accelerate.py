@@ -1,4 +1,4 @@
-"""Accelerate: its save_state and load_state keep the position of a registered loader."""
+"""Accelerate: its save_state and load_state keep the position of a prepared loader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ def main() -> None:
     notes = Notes(out, accelerator.process_index)
     loader = shoal.torch.DataLoader(dataset(data), num_workers=num_workers)
     model, loader = accelerator.prepare(torch.nn.Linear(1, 1), loader)
-    accelerator.register_for_checkpointing(loader)
     name = latest(out)
     if name is not None:
         accelerator.load_state(out / name)
