@@ -61,9 +61,13 @@ def test_ray_train_goes_on_with_another_number_of_workers(python: PythonWith, tm
         assert lines[-1].endswith(says), lines
 
 
-@pytest.mark.parametrize("library", ["jax", "datasets"])
-def test_a_door_works_with_the_library_behind_it(library: str, python: PythonWith, tmp_path: Path) -> None:
-    inside(python(library), f"inside_{library}.py", tmp_path)
+@pytest.mark.parametrize(
+    ("library", "environment"), [("jax", "jax"), ("datasets", "datasets"), ("torchdata", "datasets")]
+)
+def test_a_door_works_with_the_library_behind_it(
+    library: str, environment: str, python: PythonWith, tmp_path: Path
+) -> None:
+    inside(python(environment), f"inside_{library}.py", tmp_path)
 
 
 def inside(python: Path, tests: str, folder: Path) -> None:

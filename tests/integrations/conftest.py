@@ -40,3 +40,9 @@ def scratch() -> Iterator[Path]:
 def tars(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """197 samples in 8 tars, one of them empty, of 95 extents."""
     return open_finely(write_tars(tmp_path_factory.mktemp("tars") / "data", [30, 1, 0, 47, 22, 60, 5, 32]))
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """23 samples in 3 tars."""
+    return open_finely(write_tars(tmp_path_factory.mktemp("few") / "data", [9, 3, 11]), extent_bytes=2000)

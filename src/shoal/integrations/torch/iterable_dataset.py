@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, cast
 
@@ -35,9 +36,14 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
     these may change, use `shoal.torch.DataLoader`.
 
     An epoch does not end by itself, since no worker can know whether the others are done: call `set_epoch` before each,
-    as with torch's ``DistributedSampler``, or the same order comes again. Persistent workers
-    (``persistent_workers=True``) begin where the dataset does, however it was moved: by `set_epoch` and
-    `load_state_dict` here or of the dataset itself, between two loops.
+    as with torch's ``DistributedSampler``, or the same order comes again. Without workers it may be called until the
+    first batch is taken. Worker processes begin as soon as the loader's iterator is made, or a ``StatefulDataLoader``
+    is asked for its state: call it before that. Persistent workers (``persistent_workers=True``) begin where the
+    dataset does, however it was moved: by `set_epoch` and `load_state_dict` here or of the dataset itself, between two
+    loops.
+
+    A state of a ``StatefulDataLoader`` resumes the pass in which it was saved, whatever epoch was set before that pass
+    begins again; later passes are of the epochs that `set_epoch` sets.
 
     Parameters
     ----------
@@ -132,37 +138,78 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 
 
 class _Part:
-    """One worker's part of an epoch, with a state that only the same worker can use."""
+    """One worker's part of an epoch, with a state that only the same worker can use.
+
+    It begins with its first batch, where the dataset stands by then: so an epoch that is set after the iterator was
+    made, but before it gave anything, is the one that comes. A state resumes this part and leaves the dataset where it
+    is, since loaders load a state late: after the epoch behind it was set.
+    """
 
     def __init__(self, dataset: Dataset, worker: int, num_workers: int) -> None:
-        self._dataset, self._worker, self._num_workers = dataset, worker, num_workers
-        self._begin(0)
-
-    def _begin(self, step: int) -> None:
-        stream = self._dataset.stream
-        self._start_state, (rank, world_size) = stream.start_state(), stream.spec.ranks.resolve()
-        self._here = {"worker": self._worker, "num_workers": self._num_workers, "rank": rank, "world_size": world_size}
-        spec = stream.iterator_spec().of_worker(self._worker, self._num_workers, first_step=step)
-        convert = partial(map, tensors) if stream.partition.batched else None
-        self._iteration = Iteration(spec, BatchMaker(spec, convert))
+        self._dataset = dataset
+        rank, world_size = dataset.stream.spec.ranks.resolve()
+        self._here = {"worker": worker, "num_workers": num_workers, "rank": rank, "world_size": world_size}
+        self._loaded: tuple[dict[str, Any], dict[str, Any]] | None = None  # and where the dataset stood then
+        self._begun: tuple[dict[str, Any], Iteration] | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
+        if self._begun is None:
+            self._begun = self._begin()
+        iteration = self._begun[1]
         try:
-            return next(self._iteration)
+            return next(iteration)
         except StopIteration:
-            dataset, epoch = self._dataset, self._iteration.position.epoch
+            dataset, epoch = self._dataset, iteration.position.epoch
             # A loaded position was used up. No worker can say that: the loop may not have received what it made ahead.
             if torch.utils.data.get_worker_info() is None and dataset.epoch == epoch:
                 dataset.set_epoch(epoch + 1)
                 dataset.set_epoch(epoch)
             raise
 
+    def _begin(self) -> tuple[dict[str, Any], Iteration]:
+        start, step = self._place()
+        stream = self._dataset.stream
+        with self._standing_at(start):
+            whole = stream.iterator_spec()
+        spec = whole.of_worker(self._here["worker"], self._here["num_workers"], first_step=step)
+        convert = partial(map, tensors) if stream.partition.batched else None
+        return start, Iteration(spec, BatchMaker(spec, convert))
+
+    def _place(self) -> tuple[dict[str, Any], int]:
+        """Return the state of the dataset at which the epoch begins, and the number of items taken since."""
+        if self._begun is not None:
+            return self._begun[0], self._begun[1].position.num_yielded
+        now = self._dataset.stream.start_state()
+        if self._loaded is None:
+            return now, 0
+        saved, before = self._loaded
+        # As with `Dataset.set_epoch`: to set the epoch of a loaded position does not move it.
+        names_epoch_of_state = (now["epoch"], now["position"]) == (saved["start"]["epoch"], 0)
+        return (saved["start"], saved["step"]) if now == before or names_epoch_of_state else (now, 0)
+
+    @contextmanager
+    def _standing_at(self, start: Mapping[str, Any]) -> Iterator[None]:
+        """Let the dataset stand where an epoch began, and after that where it stood before.
+
+        It keeps what else it takes from a state: the numbers of its order, and the positions left out.
+        """
+        dataset, before = self._dataset, self._dataset.stream.start_state()
+        if start == before:
+            yield
+            return
+        try:
+            dataset.load_state_dict(start)
+            yield
+        finally:
+            dataset.load_state_dict(dataset.state_at(before["position"], epoch=before["epoch"]))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this worker."""
-        return {"start": self._start_state, "step": self._iteration.position.num_yielded, **self._here}
+        start, step = self._place()
+        return {"start": start, "step": step, **self._here}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same worker."""
@@ -172,13 +219,15 @@ class _Part:
                 msg = f"the state was saved with {name}={made[name]}; this is {name}={ours}"
                 hint = "keep ranks and workers as they were, or use shoal.torch.DataLoader, whose state fits any number"
                 raise StateError(msg, hint=hint)
-        self._iteration.close()
-        self._dataset.load_state_dict(made["start"])
-        self._begin(made["step"])
+        with self._standing_at(made["start"]):  # an error of the state is one of this call
+            pass
+        self.close()
+        self._loaded, self._begun = (made, self._dataset.stream.start_state()), None
 
     def close(self) -> None:
         """Stop iterating."""
-        self._iteration.close()
+        if self._begun is not None:
+            self._begun[1].close()
 
 
 class SharedState:
