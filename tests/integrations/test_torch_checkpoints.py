@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
+import torch.distributed.checkpoint
 from tests.integrations import whole_and_resumed
 from tests.integrations.whole_and_resumed import Made, Point, ids_of
 from torch.distributed.checkpoint.stateful import Stateful
@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is"),
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
 ]
+dcp: Any = torch.distributed.checkpoint
 POINTS: list[Point] = [(0, "new"), (0, 2), (0, "end"), (1, 0), (1, 5), (1, 6)]
 
 

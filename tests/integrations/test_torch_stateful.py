@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.utils.data as torch_data
 from tests.integrations import whole_and_resumed
-from tests.integrations.whole_and_resumed import EVERYWHERE, Made, ids_of
+from tests.integrations.whole_and_resumed import EVERYWHERE, Made, Point, ids_of
 
 from shoal.stream.dataset import Dataset
 from shoal.torch import IterableDataset
@@ -34,7 +34,7 @@ def test_a_state_of_any_point_resumes_exactly(is_shuffled: bool, size: int, sets
 def test_a_state_of_workers_resumes_exactly(persistent: bool, few: Dataset) -> None:
     pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
     made = Made(few, is_shuffled=True, size=4, num_workers=2, persistent=persistent)
-    points = [(0, 3), (0, "end"), (1, 0)]
+    points: list[Point] = [(0, 3), (0, "end"), (1, 0)]
     assert whole_and_resumed.differences(made, sets_epochs=True, points=points) == []
 
 
@@ -80,7 +80,7 @@ def test_an_epoch_set_before_the_first_batch_is_the_one_that_comes(size: int, fe
     made = Made(few, is_shuffled=True, size=size)
     source = made.source()
     loader: Any = torch_data.DataLoader(source, batch_size=made.batch_size)
-    orders = [[], [], [], []]
+    orders: list[list[list[int]]] = [[], [], [], []]
     for epoch in range(4):
         source.set_epoch(epoch)
         orders[epoch] = ids_of(loader)
