@@ -155,3 +155,33 @@ def test_each_rank_finds_its_own_state_among_those_of_all(few: Dataset, tmp_path
         again = OfRank(rank)
         dcp.load({"loader": again}, checkpoint_id=tmp_path / "both")
         assert ids_of(itertools.islice(iter(again), 9)) == ids_of(itertools.islice(iterator, 9))
+
+
+class Repeating:
+    """As DeepSpeed's loader of this kind: it makes its iterator at once, and another whenever one ends."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.iterator = loader, iter(loader)
+
+    def __iter__(self) -> Repeating:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.iterator = iter(self.loader)
+            return next(self.iterator)
+
+
+@pytest.mark.parametrize("taken", [0, 4, 6, 9])
+def test_a_loader_that_repeats_goes_on_in_the_next_epoch(taken: int, few: Dataset) -> None:
+    def loader() -> DataLoader:
+        return DataLoader(few.shuffle(seed=3).with_ids().batch(4))
+
+    first = loader()
+    expected = [first.dataset.batch_ids(step, epoch=epoch).tolist() for epoch in range(3) for step in range(6)]
+    seen = ids_of(itertools.islice(Repeating(first), taken))
+    again = loader()
+    again.load_state_dict(by_torch(first.state_dict()))
+    assert seen + ids_of(itertools.islice(Repeating(again), 18 - taken)) == expected
