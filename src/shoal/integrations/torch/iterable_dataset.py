@@ -205,6 +205,7 @@ class _Part:
             yield
         finally:
             dataset.load_state_dict(dataset.state_at(before["position"], epoch=before["epoch"]))
+            dataset.stream.cursor.loaded_epoch = None  # no state was loaded into the dataset
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this worker."""
