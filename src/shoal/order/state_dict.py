@@ -26,8 +26,8 @@ Tokenizers = Mapping[str, Sequence[str]]
 STATE_VERSION = 3
 _SUMMED = ("version", "epoch", "position", "seed", "order", "index", "segments", "without", "refill", "tokenizers")
 _CHANGED = (
-    "load the state as it was saved (torch.distributed.checkpoint drops fields: save json.dumps(state) with it); one for a "
-    "position of your own choice is ds.state_at(position, epoch=...)"
+    "load the state as it was saved (torch.distributed.checkpoint drops fields: save json.dumps(state) with it); "
+    "one for a position of your own choice is ds.state_at(position, epoch=...)"
 )
 
 
