@@ -204,3 +204,38 @@ def test_a_loader_of_torch_made_of_the_attributes_skips_without_reading(
         assert at(vars(loader)["dataset"]) == (epoch + 1, 0)
         assert loader.stats()["num_samples"] - before["num_samples"] == 197 - 16 * num_skipped
     loader.close()
+
+
+class FitLoop:
+    """As Lightning's, which has read the state of a loader, and will not load it."""
+
+    def __init__(self, loader: shoal.torch.DataLoader, state: dict[str, Any]) -> None:
+        self.loader, self._combined_loader_states_to_load = loader, [state] if state else []
+
+    def _load_combined_loader_states(self) -> None:
+        self.loader.load_state_dict(self._combined_loader_states_to_load.pop())
+
+    def begin(self, epoch: int) -> None:
+        source = "def on_advance_start(self, epoch):\n    self.loader.sampler.set_epoch(epoch)"
+        exec(source, module := {"__name__": "lightning.pytorch.loops.fit_loop"})  # noqa: S102  # a method of that module
+        module["on_advance_start"](self, epoch)
+
+
+def test_a_state_that_lightning_did_not_load_is_loaded_when_it_names_the_epoch(ds: Dataset) -> None:
+    loader = shoal.torch.DataLoader(ds)
+    loop, batches = FitLoop(loader, ds.state_at(64, epoch=1)), iter(loader)
+    loop.begin(1)
+    assert batches_of(batches) == epoch_of(ds, 1, 64)
+    loop.begin(2)
+    assert batches_of(itertools.islice(loader, 3)) == epoch_of(ds, 2)[:3]
+    loop.begin(3)
+    assert batches_of(loader) == epoch_of(ds, 3)
+
+
+def test_lightning_without_a_length_is_warned_about_once(tars: Dataset, caplog: pytest.LogCaptureFixture) -> None:
+    ds = tars.with_ids().filter(bool, refill=True).batch(16)
+    for loader in (shoal.torch.DataLoader(ds), shoal.torch.DataLoader(tars.batch(16))):
+        for epoch in range(2):
+            FitLoop(loader, {}).begin(epoch)
+    (record,) = caplog.records
+    assert "batch(..., steps=n)" in record.getMessage()

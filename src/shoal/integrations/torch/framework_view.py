@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler
 
-from shoal.integrations.torch.framework_states import load_what_lightning_kept
+from shoal.integrations.torch.framework_states import meet_lightning
 from shoal.stream.dataset import Dataset as ShoalDataset
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
         Fabric counts epochs from 0 in each process. So the first name after a state was loaded stands for the epoch of
         that state, and later ones for those that follow.
         """
-        load_what_lightning_kept()
+        meet_lightning(self._loader)
         self._loader.name_epoch(epoch)
 
     def __len__(self) -> int:
