@@ -217,7 +217,8 @@ class FitLoop:
 
     def begin(self, epoch: int) -> None:
         source = "def on_advance_start(self, epoch):\n    self.loader.sampler.set_epoch(epoch)"
-        exec(source, module := {"__name__": "lightning.pytorch.loops.fit_loop"})  # a method of that module
+        module: dict[str, Any] = {"__name__": "lightning.pytorch.loops.fit_loop"}
+        exec(source, module)  # a method of that module
         module["on_advance_start"](self, epoch)
 
 

@@ -143,7 +143,7 @@ def test_nodes_of_a_window_are_unrelated() -> None:
 
 @pytest.mark.parametrize("seed", [None, 1.0, "1", b"1", [1]])
 def test_a_seed_of_another_kind_is_refused(seed: object) -> None:
-    with pytest.raises(UsageError, match=r"seed must be an integer from 0 to 2\*\*64 - 1; got .* of type"):
+    with pytest.raises(UsageError, match=r"seed must be an integer from 0 to 2\*\*64 - 1; got "):
         check_seed(seed)
 
 

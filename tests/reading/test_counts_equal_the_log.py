@@ -200,9 +200,9 @@ def test_requests_of_workers_equal_the_log_at_the_end(shards: Path, order: str) 
         ds = opened(server, shards, "a").shuffle(order, seed=3, **options).batch(50)
         server.clear()
         for _ in torch.DataLoader(ds, num_workers=2):
-            stats, log = ds.stats(), list(server.exchanges)
-            assert stats["num_requests"] <= len(log)
-            assert stats["requested_bytes"] <= sum(seen.num_bytes for seen in log)
+            # The server notes the bytes of an exchange when it has sent them, which may be after they were received.
+            num_requests = ds.stats()["num_requests"]
+            assert num_requests <= len(server.exchanges)
         stats = ds.stats()
         looks = [seen for seen in server.exchanges if seen.num_bytes == 1]
         assert stats["num_requests"] == len(server.exchanges) - len(looks)

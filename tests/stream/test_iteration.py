@@ -214,9 +214,9 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
     looked_at: list[int] = []
     read = salvage.read_sample
 
-    def counted(opened: Any, sample_id: int) -> Any:
+    def counted(opened: Any, sample_id: int, *others: Any) -> Any:
         looked_at.append(sample_id)
-        return read(opened, sample_id)
+        return read(opened, sample_id, *others)
 
     monkeypatch.setattr(batches, "read_sample", counted)
     ds = tars.shuffle("full", seed=6)

@@ -120,7 +120,7 @@ def test_what_has_no_documents_or_sources_is_refused(home: Path) -> None:
     web = shoal.open(home / "web")
     with pytest.raises(UsageError, match="this is one dataset"):
         web.pack_sequences(LENGTH, extras=["source_ids"])
-    with pytest.raises(UsageError, match=r"(?s)knows .*'document_ids'.*did you mean 'document_ids'"):
+    with pytest.raises(UsageError, match=r"(?s)must be one of .*'document_ids'.*did you mean 'document_ids'"):
         web.pack_sequences(LENGTH, extras=["document_id"])
     with pytest.raises(UsageError, match="are not packed"):
         web.batch(4).batch_segments(0)

@@ -62,10 +62,7 @@ class BatchMaker:
         work, counters = spec.work if spec.work.growing is None else spec.work.of_epoch(spec.epoch), spec.counters
         options, resolved = work.options, work.resolved
         pipeline = replace(work.pipeline, stages=_counting(in_epoch(work.pipeline.stages, spec.epoch), work, counters))
-        parts = tuple(
-            _prepared(part, stages_of(pipeline.stages, number), options, counters)
-            for number, part in enumerate(work.opened.parts)
-        )
+        parts = _prepared_parts(work.opened.parts, pipeline.stages, options, counters)
         opened = work.opened.with_parts(parts)
         order, batched = resolved.epoch(spec.epoch), pipeline.partition.batched
         packed = resolved if isinstance(resolved, ResolvedSequences) else None
@@ -74,7 +71,11 @@ class BatchMaker:
         self.position = position = spec.position() if position is None else position
         sums = _sums(position, hashes)
         quarantine = quarantine_of(options, opened.index, spec.results, growing=work.numbering)
-        self._reading = reading = _reading_of(parts, documents, counters, options)
+        self._reading = reading = (
+            MixedReading(parts, documents, counters, options)
+            if isinstance(documents, ResolvedMixture)
+            else SourceReading(parts[0], documents, counters, options)
+        )
         _compare_memory(documents.parts, pipeline, options)
         self._decoders = decoders = _decoders(pipeline, opened.index, quarantine)
         requests = RequestStats(counters)
@@ -126,14 +127,6 @@ class BatchMaker:
             self._reading.close()
             if self._decoders is not None:
                 self._decoders.close()
-
-
-def _reading_of(
-    parts: tuple[Opened, ...], documents: ResolvedOrder | ResolvedMixture, counters: Counters, options: ReadingOptions
-) -> SourceReading | MixedReading:
-    if isinstance(documents, ResolvedMixture):
-        return MixedReading(parts, documents, counters, options)
-    return SourceReading(parts[0], documents, counters, options)
 
 
 def _compare_memory(orders: Sequence[ResolvedOrder], pipeline: PipelineSpec, options: ReadingOptions) -> None:
@@ -189,6 +182,13 @@ def _keep_memory(partition: Partition, parts: tuple[Opened, ...]) -> None:
     num_samples = sum(part.index.num_samples for part in parts)
     num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
     keep_for_next(int(partition.global_batch / partition.world_size * num_bytes / max(1, num_samples)))
+
+
+def _prepared_parts(
+    parts: Sequence[Opened], stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters
+) -> tuple[Opened, ...]:
+    numbered = enumerate(parts)
+    return tuple(_prepared(part, stages_of(stages, number), options, counters) for number, part in numbered)
 
 
 def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters) -> Opened:
