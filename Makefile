@@ -69,6 +69,8 @@ bench: .venv/stamp ## the measurements of bench/; write what they say into bench
 bench-peers: .venv/stamp ## shoal beside other loaders, in turn: prints goals met or short, and writes docs/benchmarks.md
 	$(BIN)/python bench/peers/compare.py
 
+STREAMS = 2000 # configurations for each release of datasets
+
 compat: .venv/stamp ## the golden digests on every Python and numpy at hand, and what other packages wrote and read
 	$(MAKE) --no-print-directory -j 2 compat-versions compat-peers
 
@@ -83,7 +85,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python -m tests.compat.orders.torch_samplers
 	$(BIN)/python tests/compat/orders/run.py
 	$(BIN)/python tests/compat/sequences/run.py
-	$(BIN)/python -m tests.compat.orders.huggingface_streams
+	$(BIN)/python -m tests.compat.orders.huggingface_streams --num $(STREAMS)
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration tests/integration tests/integrations
