@@ -24,7 +24,13 @@ HOME = ROOT / ".integration"
 SWIFT, AZURITE = "2.38.3", "3.34.0"  # the newest Azurite that takes Node 20
 TESTING = ("pytest==9.2.0", "pytest-timeout==2.4.0", "hypothesis==6.170.15")
 ENVIRONMENTS = {
-    "frameworks": ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"),
+    "frameworks": (
+        "accelerate==1.15.0",
+        "lightning==2.6.6",
+        "torchdata==0.11.0",
+        "transformers==5.24.0",
+        "trl==1.16.0",
+    ),
     "jax": ("jax==0.10.2", *TESTING),
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
     "ray": ("ray[data,train]==2.60.0", *TESTING),

@@ -1,0 +1,37 @@
+"""What a framework makes of shoal's loader is what it makes of torch's: epochs, steps, resumes, learning rates.
+
+``python -m tests.integration.frameworks.table`` prints the same as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.integration.frameworks.cells import CELLS, EXPLAINED, LAUNCHES, Launch
+from tests.integration.frameworks.side_by_side import compare, write_data
+
+GUIDES = Path(__file__).parent.parent.parent / "docs" / "guides"
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=str)
+def test_a_run_with_shoal_is_that_with_torch(launch: Launch, python: Callable[[str], Path], tmp_path: Path) -> None:
+    write_data(tmp_path)
+    differing = {
+        one.cell: one.unexplained for one in compare(launch, python("frameworks"), tmp_path) if one.unexplained
+    }
+    shown = "\n".join(f"{cell}: {text}" for cell, texts in differing.items() for text in texts)
+    assert not differing, f"{len(differing)} of {len(launch.cells)} cells\n{shown}"
+
+
+def test_every_cell_is_run_and_every_law_has_a_cell() -> None:
+    run = {(launch.framework, cell) for launch in LAUNCHES for cell in launch.cells}
+    assert run == {(framework, cell) for framework, cells in CELLS.items() for cell in cells}
+    assert EXPLAINED.keys() <= run
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "fabric", "lightning", "transformers"])
+def test_a_guide_has_a_row_for_every_cell(framework: str) -> None:
+    text = (GUIDES / f"training-with-{framework}.md").read_text()
+    assert [words for words in CELLS[framework].values() if f"| {words} |" not in text] == []
