@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
+import pickle
 from typing import Any
 
 import pytest
@@ -135,7 +137,7 @@ def test_a_loader_is_one_of_torch_and_shows_its_attributes(ds: Dataset) -> None:
     assert isinstance(loader.sampler, DistributedSampler)
     assert isinstance(loader.sampler, BatchSampler)
     assert (loader.sampler.rank, loader.sampler.num_replicas, loader.sampler.epoch) == (0, 1, 0)
-    assert loader.dataset is ds
+    assert vars(loader)["dataset"] is ds
     assert loader.batch_sampler is None
     assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.timeout) == (16, False, 2, 50)
     assert (loader.worker_init_fn, loader.generator, loader.collate_fn) == (begin, generator, None)
@@ -160,11 +162,14 @@ def test_a_loader_made_anew_of_its_attributes_is_equal(options: dict[str, Any], 
     loader.close()
 
 
-def test_a_framework_that_wants_the_same_batches_in_each_epoch_gets_them(ds: Dataset) -> None:
+def test_a_framework_that_wants_the_same_batches_in_each_epoch_gets_them(
+    ds: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
     loader = shoal.torch.DataLoader(ds, sampler=SequentialSampler(range(5)), shuffle=False)
     for epoch in range(3):
         loader.sampler.set_epoch(epoch)
         assert batches_of(itertools.islice(loader, 2)) == epoch_of(ds, 0)[:2]
+    assert caplog.text == ""
     with pytest.raises(UsageError, match="sampler="):
         shoal.torch.DataLoader(ds, sampler=torch_data.RandomSampler(range(5)))
 
@@ -240,3 +245,21 @@ def test_lightning_without_a_length_is_warned_about_once(tars: Dataset, caplog: 
             FitLoop(loader, {}).begin(epoch)
     (record,) = caplog.records
     assert "batch(..., steps=n)" in record.getMessage()
+
+
+def test_the_dataset_of_a_loader_counts_samples_as_training_code_expects(ds: Dataset, tars: Dataset) -> None:
+    loader = shoal.torch.DataLoader(ds)
+    shown = loader.dataset
+    assert (len(shown), len(loader), len(ds)) == (197, 13, 13)
+    assert isinstance(shown, Dataset)
+    assert type(shown) is type(loader.dataset)
+    assert repr(shown) == repr(ds)
+    next(iter(loader))
+    assert at(shown) == at(ds) == (0, 16)
+    assert len(shoal.torch.DataLoader(shown)) == 13
+    assert len(shown.map(print).partition(rank=0, world_size=13)) == 1  # batches, of a dataset as ever
+    for copied in (copy.copy(shown), copy.deepcopy(shown), pickle.loads(pickle.dumps(shown))):
+        assert (len(copied), len(shoal.torch.DataLoader(copied))) == (197, 13)
+    mixed = shoal.mix({"a": tars, "b": tars}).shuffle(seed=0).batch(16)
+    assert len(shoal.torch.DataLoader(mixed).dataset) == mixed.num_samples
+    assert shoal.torch.DataLoader(mixed).dataset.sources == mixed.sources

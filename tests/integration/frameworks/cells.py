@@ -192,9 +192,7 @@ _AGAIN = "A pass that was left early begins again, and a warning says so. Name t
 _SPLIT = "Each rank reads its own part, and a warning says so: `batch(global_batch_size=n)` is over all ranks."
 _EMPTY = "The state after the last batch is that of the next epoch. torchdata's begins with an empty rest of the epoch."
 _REPEAT = "Where fewer samples are left than ranks, a rank gets a repeat: leave it out by its mark in `__pad__`."
-_LENGTH = "`loader.dataset` is shoal's, and its length counts batches; `ds.num_samples` counts samples."
 EXPLAINED: dict[tuple[str, str], dict[str, str]] = {
-    ("lightning", "overfit"): {"warned": "A warning says that the same samples come again, as was asked."},
     ("accelerate", "limit_break"): {"order": _AGAIN, "warned": _AGAIN},
     ("accelerate", "limit_islice"): {"order": _AGAIN, "warned": _AGAIN},
     ("accelerate", "split_batches"): dict.fromkeys(("steps", "updates", "lengths", "warned"), _SPLIT),
@@ -203,7 +201,6 @@ EXPLAINED: dict[tuple[str, str], dict[str, str]] = {
     ("fabric", "resume_last_batch"): {"steps": _EMPTY, "updates": _EMPTY},
     ("torchdata", "last_batch"): {"steps": _EMPTY},
     ("torch", "limit_break"): {"order": _AGAIN, "warned": _AGAIN},
-    ("torch", "quickstart"): {"lengths": _LENGTH},
 }
 
 # What a table says beside a cell that does not differ.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler
@@ -85,8 +86,38 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
         return (Step(epoch, number) for number in numbers)
 
 
+def counted_in_samples(dataset: ShoalDataset) -> ShoalDataset:
+    """Return the dataset with the length that training code expects of ``loader.dataset``: samples over all ranks."""
+    view: ShoalDataset = object.__new__(_kind_in_samples(cast("Any", type(dataset))))
+    view.__dict__ = dataset.__dict__
+    return view
+
+
+def as_given(dataset: ShoalDataset) -> ShoalDataset:
+    """Return the dataset that `counted_in_samples` was called with, or an equal one."""
+    kind = getattr(type(dataset), "_kind_as_given", None)
+    if kind is None:
+        return dataset
+    given: ShoalDataset = object.__new__(kind)
+    given.__dict__ = dataset.__dict__
+    return given
+
+
+@cache
+def _kind_in_samples(kind: type[ShoalDataset]) -> type[ShoalDataset]:
+    def length(dataset: ShoalDataset) -> int:
+        return dataset.stream.num_samples(dataset.stream.cursor.epoch)
+
+    def reduced(dataset: ShoalDataset) -> Any:
+        return counted_in_samples, (as_given(dataset),)
+
+    # What its verbs make are datasets as ever.
+    methods = {"__len__": length, "__new__": lambda _, *given: kind(*given), "__reduce__": reduced}
+    return type(kind.__name__, (kind,), {**methods, "__doc__": kind.__doc__, "_kind_as_given": kind})
+
+
 class Steps(Dataset):  # type: ignore[type-arg]
-    """The batches of a loader by `Step`, and their samples by number alone: a dataset for a loader of torch.
+    """The batches of a loader by `Step`: a dataset for a loader of torch.
 
     Batches are made by the loader, so that its workers, state, counters and certificate serve here as well. Steps in
     order cost what a loop costs; a step out of order begins there, without reading what is before it.
@@ -132,7 +163,7 @@ def _as_it_is(made: Any) -> Any:
     return made
 
 
-# What code sees that makes another loader of the attributes of this one, or counts its samples, by its module.
+# What code sees that makes another loader of the attributes of this one, by its module.
 _VIEWS: dict[str, dict[str, Callable[[Loader], Any]]] = {
     "accelerate.data_loader": {
         "dataset": Steps,
@@ -143,12 +174,17 @@ _VIEWS: dict[str, dict[str, Callable[[Loader], Any]]] = {
         "timeout": lambda _: 0,
         **dict.fromkeys(("worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor"), lambda _: None),
     },
-    "transformers.trainer": {"dataset": Steps},
 }
 
 
 class Shown(Generic[T]):
-    """An attribute of torch's loader that a loader keeps as it was given, and shows as `_VIEWS` says."""
+    """An attribute of torch's loader that a loader keeps as it was given, and shows as `_VIEWS` says.
+
+    All others see what ``shown_as`` makes of it.
+    """
+
+    def __init__(self, shown_as: Callable[[T], T] | None = None) -> None:
+        self._shown_as = shown_as
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -157,8 +193,10 @@ class Shown(Generic[T]):
         if loader is None:
             return cast("T", self)
         views = _VIEWS.get(sys._getframe(1).f_globals.get("__name__", ""))  # noqa: SLF001  # who asks
-        shown = views[self._name](loader) if views and self._name in views else loader.__dict__[self._name]
-        return cast("T", shown)
+        if views and self._name in views:
+            return cast("T", views[self._name](loader))
+        given: T = loader.__dict__[self._name]
+        return given if self._shown_as is None else self._shown_as(given)
 
     def __set__(self, loader: Any, value: T) -> None:
         loader.__dict__[self._name] = value

@@ -15,7 +15,7 @@ from torch.utils.data import SequentialSampler
 from shoal.errors import UsageError
 from shoal.integrations.torch.accelerated_pass import Accelerated, AcceleratedPass, PreparedMark
 from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinned_for
-from shoal.integrations.torch.framework_view import Shown, StepSampler
+from shoal.integrations.torch.framework_view import Shown, StepSampler, as_given, counted_in_samples
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.protocol import as_within
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -115,7 +115,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         Arguments contradict each other, or are decided by the dataset.
     """
 
-    dataset = Shown[Dataset]()  # type: ignore[assignment]  # torch has another class of that name
+    dataset = Shown[Dataset](counted_in_samples)  # type: ignore[assignment]  # torch has another class of that name
     num_workers = Shown[int]()
     collate_fn = Shown[Any]()
     pin_memory = Shown[bool]()
@@ -169,7 +169,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
                 generator=generator,
                 persistent_workers=persistent_workers or None,
             )
-        self.dataset = dataset
+        self.dataset = as_given(dataset)
         self.num_workers = num_workers
         self.collate_fn = collate_fn
         self.pin_memory = pin_memory
@@ -203,7 +203,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
-        return len(self.dataset)
+        return self.dataset.stream.length()
 
     def __iter__(self) -> Iteration | StepsOfPass | AcceleratedPass:  # type: ignore[override]
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
@@ -292,7 +292,9 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
         An iterator that has yielded nothing yet follows.
         """
-        if not self._keeps_epoch:
+        if self._keeps_epoch:
+            self.dataset.stream.cursor.name_epoch()  # which is to come again
+        else:
             self.dataset.set_epoch(epoch)
 
     def name_epoch(self, epoch: int) -> None:
