@@ -6,8 +6,10 @@ import copy
 import itertools
 import logging
 import pickle
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data as torch_data
@@ -263,3 +265,11 @@ def test_the_dataset_of_a_loader_counts_samples_as_training_code_expects(ds: Dat
     mixed = shoal.mix({"a": tars, "b": tars}).shuffle(seed=0).batch(16)
     assert len(shoal.torch.DataLoader(mixed).dataset) == mixed.num_samples
     assert shoal.torch.DataLoader(mixed).dataset.sources == mixed.sources
+
+
+def test_batches_by_length_have_no_size(tmp_path: Path) -> None:
+    rows = ({"num_tokens": row % 7 + 1, "tokens": np.arange(row % 7 + 1)} for row in range(100))
+    shoal.pack.pack(rows, tmp_path / "rows", format="mds", columns=("num_tokens",))
+    ds = shoal.open(tmp_path / "rows").shuffle(seed=0)
+    assert shoal.torch.DataLoader(ds.batch_by_length(max_tokens=40)).batch_size is None
+    assert shoal.torch.DataLoader(ds.pack_sequences(16).batch(4)).batch_size == 4

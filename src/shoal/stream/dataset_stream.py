@@ -140,8 +140,9 @@ class Stream:
     @property
     def batch_size(self) -> int | None:
         """Samples in a whole batch of this rank; None without batches, and where lengths decide their sizes."""
-        partition = self.partition
-        return partition.size_of(self.spec.ranks.resolve()[0]) if partition.batched else None
+        partition, sequences = self.partition, self.spec.sequences
+        by_length = sequences is not None and sequences.packing.alike
+        return partition.size_of(self.spec.ranks.resolve()[0]) if partition.batched and not by_length else None
 
     @property
     def num_steps_of_pass(self) -> int | None:
