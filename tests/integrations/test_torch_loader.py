@@ -362,13 +362,14 @@ def test_nested_loaders(num_workers: int, tars: Dataset) -> None:
 
 
 def test_copies_and_pickles_stand_where_the_original_does_and_go_their_own_way(tars: Dataset) -> None:
-    loader = DataLoader(tars.shuffle(seed=2).with_ids().batch(20), num_workers=1, persistent_workers=True)
+    ds = tars.shuffle(seed=2).with_ids().batch(20)
+    loader = DataLoader(ds, num_workers=1, persistent_workers=True)
     iterator = iter(loader)
     received = ids_of(itertools.islice(iterator, 3))
     for other in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
         assert other.state_dict() == loader.state_dict()
         other.load_state_dict(other.state_dict())
-        assert received + ids_of(other) == expected(loader.dataset)
+        assert received + ids_of(other) == expected(ds)
         assert other.state_dict()["epoch"] == 1
         other.close()
     assert at(loader.dataset) == (0, 60)
