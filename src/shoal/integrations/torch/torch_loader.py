@@ -65,7 +65,8 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
 
     It takes the arguments of `torch.utils.data.DataLoader` that have a meaning here, and gives what that gives. It is
     an instance of that, so frameworks accept it; of its code it uses nothing. ``sampler`` says that samples are shared
-    out already, and lets frameworks name the epoch (`framework_view`).
+    out already, and lets frameworks name the epoch (`framework_view`). ``len(loader)`` counts batches of this rank, and
+    ``len(loader.dataset)`` samples over all ranks, as with torch's.
 
     The position is the dataset's: ``loader.state_dict()`` is ``ds.state_dict()``, and counts received batches, not
     those made ahead.
