@@ -52,8 +52,8 @@ class Loader(Protocol):
 class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
     """The sampler of a loader: the steps of the current epoch, of this rank alone, from the start of the epoch.
 
-    It is one of torch's ``DistributedSampler``, so that no framework adds another; and one of batches, of which
-    ``accelerate.skip_first_batches`` leaves out the first.
+    It is one of torch's ``DistributedSampler``, so that no framework adds another; and one of batches, so
+    that ``accelerate.skip_first_batches`` can leave out the first batches.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -67,7 +67,7 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
         """Name the epoch of the next pass.
 
         Fabric counts epochs from 0 in each process. So the first name after a state was loaded stands for the epoch of
-        that state, and later ones for those that follow.
+        that state, and later names for later epochs.
         """
         meet_lightning(self._loader)
         self._loader.name_epoch(epoch)

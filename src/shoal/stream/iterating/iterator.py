@@ -160,7 +160,7 @@ class Iteration:
             raise
 
     def _begin_where_moved(self) -> None:
-        """Begin again if the cursor was moved since; what was made ahead is dropped."""
+        """Begin again if the cursor was moved since; batches made ahead are dropped."""
         cursor = self._cursor
         if cursor is None:
             return
