@@ -35,7 +35,8 @@ from PIL import Image
 import shoal.torch
 from shoal.formats.decoding import jpeg_pixels
 from shoal.formats.decoding.images import image_decoder
-from shoal.pipeline.stages import Decode, run_stages
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.running import run_stages
 
 ROUNDS = 7
 BATCH = 64

@@ -81,7 +81,7 @@ LIBRARIES = {
     "xxhash": ("shoal.formats.metadata.manifests",),
     "yaml": ("shoal.formats",),
     "zstandard": ("shoal.formats",),
-    "tokenizers": ("shoal.pipeline.tokenizing",),
+    "tokenizers": ("shoal.pipeline.stages.tokenizing",),
     "google_crc32c": ("shoal.formats",),
     "backports": ("shoal.formats",),
     "ray": ("shoal.pack", "shoal.cli.options.engine_options"),

@@ -19,7 +19,7 @@ import shoal
 from shoal.errors import UsageError
 from shoal.formats.decoding.images import exact_size, image_decoder
 from shoal.formats.decoding.jpeg_pixels import jpeg_pixels
-from shoal.pipeline.stages import Decode
+from shoal.pipeline.stages.decode import Decode
 
 
 def resized(data: bytes, mode: str, size: tuple[int, int]) -> Any:

@@ -16,7 +16,10 @@ from tests.stream.made import reading_threads
 from shoal.errors import ShardError
 from shoal.pipeline.decode_pool import Decoders, Threaded, choose_threads
 from shoal.pipeline.quarantine import QUARANTINED
-from shoal.pipeline.stages import DROPPED, Decode, Filter, Map, WithIds
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.map_and_filter import Filter, Map
+from shoal.pipeline.stages.stage import DROPPED
+from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.checks.salvage import Damaged
 from shoal.storage.retry import StoppedError
 

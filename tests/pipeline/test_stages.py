@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
-from shoal.pipeline.stages import DROPPED, Decode, Filter, Map, Stage, WithIds, run_stages, verb_of
+from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.map_and_filter import Filter, Map
+from shoal.pipeline.stages.running import run_stages
+from shoal.pipeline.stages.stage import DROPPED, Stage, verb_of
+from shoal.pipeline.stages.with_ids import WithIds
 
 
 def run(stage: Stage, sample: Any) -> Any:

@@ -16,7 +16,7 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.repack_settings import RepackRequest
 from shoal.pack.from_shards.text_sources import Documents, documents_format
 from shoal.pack.records.output_names import check_apart
-from shoal.pipeline.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 
 DOCUMENTS_OF_FORMAT: Mapping[str, Documents] = {"text": "line", "folder": "file"}

@@ -12,10 +12,12 @@ from shoal.formats.decoding.decoders import Decoder
 from shoal.hints import no_attribute
 from shoal.live.live_run import LiveRun, LiveSpec
 from shoal.live.shuffle_buffer import BufferSize
-from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.seeded_map import GENERATORS, SeededMap
-from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage, verb_of
+from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages.decode import FEATURES, Decode
+from shoal.pipeline.stages.map_and_filter import Filter, Map
+from shoal.pipeline.stages.seeded_map import GENERATORS, SeededMap
+from shoal.pipeline.stages.stage import Stage, verb_of
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.ranks import Ranks

@@ -18,7 +18,7 @@ from shoal.pack.from_shards.repacking import plan_repacking
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.pack_job import PackJob
 from shoal.pack.packing import inputs_and_request, plan_inputs
-from shoal.pipeline.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.storage.sources.source import SourceLike
 from shoal.stream.dataset import Dataset
 

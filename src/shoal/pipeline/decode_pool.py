@@ -19,10 +19,14 @@ from typing import Any
 from shoal.formats.decoding.jpeg_pixels import decodes_without_lock
 from shoal.index.table import SampleIndex
 from shoal.pipeline.batch_memory import bytes_of
-from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.quarantine import QUARANTINED
-from shoal.pipeline.stages import BySource, Decode, FillMissing, Stage, WithIds, run_stages
-from shoal.pipeline.tokenizing import Tokenize
+from shoal.pipeline.stages.by_source import FillMissing
+from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.running import run_stages
+from shoal.pipeline.stages.stage import Stage, each_stage
+from shoal.pipeline.stages.tokenizing import Tokenize
+from shoal.pipeline.stages.with_ids import WithIds
 from shoal.processes.interpreters import usable_processors
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.processes.process_ends import Stop, end_pool, is_done, submit
@@ -108,23 +112,21 @@ def _num_that_gain(stages: Sequence[Stage]) -> int:
 
 
 def _gains(stage: Stage) -> bool:
-    if isinstance(stage, BySource):
-        return any(_gains(each) for stages in stage.stages for each in stages)
-    return isinstance(stage, Tokenize) or (isinstance(stage, Decode) and stage.has_media)
+    return any(
+        isinstance(each, Tokenize) or (isinstance(each, Decode) and each.has_media) for each in each_stage([stage])
+    )
 
 
 def _tokenizes(stage: Stage) -> bool:
-    if isinstance(stage, BySource):
-        return all(_tokenizes(each) for stages in stage.stages for each in stages if _gains(each))
-    return isinstance(stage, Tokenize)
+    """Return True if tokenizing is all that gains in this stage."""
+    return all(isinstance(each, Tokenize) for each in each_stage([stage]) if _gains(each))
 
 
 def _is_own(stage: Stage) -> bool:
-    if isinstance(stage, Decode):
-        return not stage.has_functions
-    if isinstance(stage, BySource):
-        return all(_is_own(each) for stages in stage.stages for each in stages)
-    return isinstance(stage, Tokenize | SelectColumns | Rename | ToTuple | WithIds | FillMissing)
+    own = (Tokenize, SelectColumns, Rename, ToTuple, WithIds, FillMissing)
+    return all(
+        not each.has_functions if isinstance(each, Decode) else isinstance(each, own) for each in each_stage([stage])
+    )
 
 
 class Decoders:

@@ -16,10 +16,13 @@ from shoal.formats.shard_format import FieldNamesFormat
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
-from shoal.pipeline.chosen_fields import Rename, SelectColumns
-from shoal.pipeline.stages import BySource, Decode, FillMissing, Filter, NameSource, Stage, WithIds, stages_of
+from shoal.pipeline.stages.by_source import NONE, FillMissing, NameSource
+from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.map_and_filter import Filter
+from shoal.pipeline.stages.stage import Stage, stages_of
+from shoal.pipeline.stages.with_ids import WithIds
 
-NONE = "none"
 _ARGUMENT = 'mix(missing="none") makes them None in batches, mix(missing={...}) gives values'
 _MOST_NAMED = 8
 
@@ -62,7 +65,7 @@ def declared_fields(opened: Opened, stages: Sequence[Stage]) -> frozenset[str] |
 
 def refuse_other_fields(opened: OpenedMixture, stages: tuple[Stage, ...]) -> None:
     """Raise `UsageError` if sources are known to have other fields, and nothing was said about that."""
-    if not _are_refused(stages):
+    if not any(stage.refuses_missing for stage in stages[:1]):
         return
     declared = ((name, declared_fields(part, stages_of(stages, number))) for number, (name, part) in
                 enumerate(zip(opened.names, opened.parts, strict=True)))  # fmt: skip
@@ -83,7 +86,7 @@ def warner_of_missing(stages: tuple[Stage, ...]) -> Callable[[Sequence[Any]], No
 
     Within a source, fields may be optional.
     """
-    if not _are_refused(stages):
+    if not any(stage.refuses_missing for stage in stages[:1]):
         return None
     warned = False
 
@@ -102,11 +105,6 @@ def warner_of_missing(stages: tuple[Stage, ...]) -> Callable[[Sequence[Any]], No
             warnings.warn(f"{text}None there; {_ARGUMENT}", stacklevel=2)
 
     return warn
-
-
-def _are_refused(stages: tuple[Stage, ...]) -> bool:
-    """Return True for the stages of a mixture for which `mix` was told nothing about all missing fields."""
-    return bool(stages) and isinstance(first := stages[0], BySource) and first.missing != NONE
 
 
 def _is_text(name: object) -> bool:

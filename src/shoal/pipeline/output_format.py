@@ -16,7 +16,7 @@ from shoal.formats.tables.arrow_types import is_number, is_numpy_time
 from shoal.formats.tables.arrow_values import numpy_cells, plain_cells, python_values, typed_array
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.pipeline.collate import collate, column_of
-from shoal.pipeline.stages import Stage, stages_of
+from shoal.pipeline.stages.stage import Stage, stages_of
 from shoal.pipeline.stored_types import StoredTypes, stored_types
 from shoal.pipeline.tensors import tensors, torch_library
 

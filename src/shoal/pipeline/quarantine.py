@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
 from shoal.index.table import SampleIndex
-from shoal.pipeline.stages import Stage, run_stages
+from shoal.pipeline.stages.running import run_stages
+from shoal.pipeline.stages.stage import Stage
 from shoal.reading.checks.salvage import Damaged
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stats.counters import Counters

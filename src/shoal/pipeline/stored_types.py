@@ -10,8 +10,8 @@ from shoal.formats.shard_format import SchemaFormat
 from shoal.formats.tables.arrow_types import plain_type
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.indexing.opened_dataset import Opened
-from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
-from shoal.pipeline.stages import Stage
+from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages.stage import Stage
 
 
 def features_of(opened: Opened) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from shoal.order.sequences.packed_order import Packing
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.state_dict import Tokenizers
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.seeded_map import seeded
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.pipeline.stages import BySource, Filter, Stage, filters_in, verb_of
-from shoal.pipeline.tokenizing import tokenizers_of
+from shoal.pipeline.stages.map_and_filter import Filter, filters_in
+from shoal.pipeline.stages.seeded_map import seeded
+from shoal.pipeline.stages.stage import Stage, verb_of
+from shoal.pipeline.stages.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_order
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
@@ -128,7 +129,7 @@ class DatasetSpec:
             order = request.order
             name = "growing" if self.is_growing else "window" if order is None else order.name
             parts.append(f"order {name} with seed={request.seed}")
-        parts += [verb_of(stage) for stage in self.stages if not isinstance(stage, BySource)]
+        parts += [verb_of(stage) for stage in self.stages if not stage.own_stages]
         if packed is not None and not packed.packing.alike:
             parts.append(f"packed into sequences of {packed.packing.longest:,} tokens")
         if batching is not None:

@@ -10,7 +10,8 @@ from typing import Any, SupportsIndex
 from shoal.errors import NoSampleError, UsageError
 from shoal.indexing.opened_dataset import OpenedMixture
 from shoal.pipeline.columns.column_sources import with_chosen
-from shoal.pipeline.stages import BySource, Filter, in_epoch, run_stages
+from shoal.pipeline.stages.running import run_stages
+from shoal.pipeline.stages.stage import in_epoch
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
@@ -45,11 +46,7 @@ class MapView:
         opened = resolved.growing.whole if isinstance(resolved, ResolvedGrowing) else spec.opened
         self._opened = opened if isinstance(opened, OpenedMixture) else with_chosen(opened, spec.stages)
         self._resolved, self._cursor = resolved, cursor
-        self._stages = tuple(
-            stage.unfiltered() if isinstance(stage, BySource) else stage
-            for stage in spec.seeded_stages
-            if not isinstance(stage, Filter)
-        )
+        self._stages = tuple(left for stage in spec.seeded_stages for left in stage.unfiltered())
         self._formatting = spec.formatting.of(self._opened, self._stages)
         self._verifies = spec.reading.verify == "always"
 

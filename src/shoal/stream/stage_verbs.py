@@ -8,12 +8,15 @@ from typing import Any, Self
 
 from shoal.arguments import as_choice, as_flag, as_texts
 from shoal.formats.decoding.decoders import Decoder
-from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.output_format import Formatting
-from shoal.pipeline.seeded_map import GENERATORS, SeededMap
-from shoal.pipeline.stages import FEATURES, Decode, Filter, Map, Stage, WithIds
+from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
+from shoal.pipeline.stages.decode import FEATURES, Decode
+from shoal.pipeline.stages.map_and_filter import Filter, Map
+from shoal.pipeline.stages.seeded_map import GENERATORS, SeededMap
+from shoal.pipeline.stages.stage import Stage
+from shoal.pipeline.stages.tokenizing import tokenize_with
+from shoal.pipeline.stages.with_ids import WithIds
 from shoal.pipeline.stored_types import features_of
-from shoal.pipeline.tokenizing import tokenize_with
 from shoal.stream.sequences.length_verbs import LengthVerbs
 
 

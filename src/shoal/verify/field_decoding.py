@@ -7,7 +7,8 @@ from typing import Any
 
 from shoal.formats.decoding.images import IMAGE_SPECS
 from shoal.indexing.opened_dataset import Opened
-from shoal.pipeline.stages import Decode, FieldError
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stored_types import declared_features
 from shoal.reading.checks.salvage import Damaged
 from shoal.reading.schedule.units import UnitRead, starts_in

@@ -30,7 +30,7 @@ from shoal.indexing.open_source import (
 )
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
-from shoal.pipeline.stages import Decode
+from shoal.pipeline.stages.decode import Decode
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries

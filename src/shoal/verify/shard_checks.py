@@ -25,7 +25,7 @@ from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
-from shoal.pipeline.stages import Decode
+from shoal.pipeline.stages.decode import Decode
 from shoal.reading.checks.checked_reads import parse_unit
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords

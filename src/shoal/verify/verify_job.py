@@ -24,7 +24,7 @@ from shoal.indexing.jobs.shard_units import cut_units, spans
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike
-from shoal.pipeline.stages import Decode
+from shoal.pipeline.stages.decode import Decode
 from shoal.reading.checks.record_checksums import FRAMES, RECORD_CRCS
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.retry import with_retries

@@ -12,7 +12,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.integrations.jax.jax_arrays import Placement, jax_library, rank_of_rows
 from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
-from shoal.pipeline.stages import Stage
+from shoal.pipeline.stages.stage import Stage
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_stream import Stream

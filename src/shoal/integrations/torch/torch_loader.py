@@ -21,7 +21,7 @@ from shoal.order.protocol import as_within
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.collate import collate
 from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
-from shoal.pipeline.stages import Stage
+from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.tensors import tensors
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.processes.start_methods import begin_importing, start_context

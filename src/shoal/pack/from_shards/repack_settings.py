@@ -28,8 +28,9 @@ from shoal.pack.from_shards.span_reader import Numbered, SpanReader
 from shoal.pack.inputs.duplicates import Dedup, check_dedup
 from shoal.pack.jobs import Progress
 from shoal.pack.shard_sizes import ShardSizing, shard_sizing
-from shoal.pipeline.stages import Decode, Stage
-from shoal.pipeline.tokenizing import COUNT_FIELD, Tokenize
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.stage import Stage
+from shoal.pipeline.stages.tokenizing import COUNT_FIELD, Tokenize
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec

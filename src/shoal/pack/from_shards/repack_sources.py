@@ -18,9 +18,10 @@ from shoal.indexing.open_source import open_source
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.pack.records.output_names import check_apart
-from shoal.pipeline.seeded_map import SeededMap
-from shoal.pipeline.stages import Stage, WithIds
-from shoal.pipeline.tokenizing import Tokenize
+from shoal.pipeline.stages.seeded_map import SeededMap
+from shoal.pipeline.stages.stage import Stage
+from shoal.pipeline.stages.tokenizing import Tokenize
+from shoal.pipeline.stages.with_ids import WithIds
 from shoal.storage.sources.source import SourceLike
 from shoal.storage.store_of_url import options_of_sides
 from shoal.stream.dataset import Dataset

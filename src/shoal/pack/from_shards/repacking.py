@@ -66,7 +66,7 @@ from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_
 from shoal.pack.shard_plan import PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing
 from shoal.pack.shard_writer import Shard
-from shoal.pipeline.tokenizing import tokenize_with
+from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike

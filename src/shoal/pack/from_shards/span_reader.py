@@ -19,7 +19,8 @@ from shoal.pack.from_shards.unit_specs import part_of
 from shoal.pack.inputs.duplicates import KEY_FIELDS
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Named, Unreadable
-from shoal.pipeline.stages import in_epoch, run_stages
+from shoal.pipeline.stages.running import run_stages
+from shoal.pipeline.stages.stage import Stage, in_epoch
 from shoal.reading.checks.salvage import Damaged, salvaged_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.iterating.iterator import Iteration
@@ -153,10 +154,8 @@ def _arrived(packed: bytes, needs_keys: bool, renamed: dict[str, str], first_id:
     return SpanReader(spec, needs_keys=needs_keys, renamed=renamed, continues=False, first_id=first_id)
 
 
-class Numbered:
+class Numbered(Stage):
     """A stage that pairs a sample with its id."""
-
-    has_functions = False
 
     def __call__(self, sample: Any, sample_id: int, /) -> Any:
         """Return the id and the sample."""

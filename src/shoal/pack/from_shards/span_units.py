@@ -22,7 +22,7 @@ from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
 from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_writer import Shard
-from shoal.pipeline.tokenizing import TOKENIZERS
+from shoal.pipeline.stages.tokenizing import TOKENIZERS
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import ResolvedOrder
 

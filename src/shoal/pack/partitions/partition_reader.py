@@ -15,7 +15,7 @@ from shoal.indexing.open_source import open_source
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
-from shoal.pipeline.stages import Decode
+from shoal.pipeline.stages.decode import Decode
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
 from shoal.storage.sources.source import SourceLike

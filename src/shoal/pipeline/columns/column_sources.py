@@ -11,8 +11,9 @@ import numpy as np
 from shoal.formats.field_columns import Columns, Kind, Kinds, Record
 from shoal.formats.shard_format import ColumnarFormat, RecordFormat, Records
 from shoal.indexing.opened_dataset import Opened
-from shoal.pipeline.chosen_fields import Rename, SelectColumns, ToTuple, have_paths
-from shoal.pipeline.stages import BySource, FillMissing, Stage, WithIds
+from shoal.pipeline.stages.by_source import FillMissing
+from shoal.pipeline.stages.chosen_fields import SelectColumns, ToTuple
+from shoal.pipeline.stages.stage import Stage
 from shoal.reading.checks.salvage import SalvagedRecords
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.schedule.units import UnitRead
@@ -20,18 +21,7 @@ from shoal.reading.schedule.units import UnitRead
 
 def gathers(stages: Sequence[Stage]) -> bool:
     """True if these stages do to the columns of a batch what they do to its samples."""
-    return all(
-        all(isinstance(own, FillMissing) or _chooses_columns(own) for part in stage.stages for own in part)
-        if isinstance(stage, BySource)
-        else isinstance(stage, WithIds) or _chooses_columns(stage)
-        for stage in stages
-    )
-
-
-def _chooses_columns(stage: Stage) -> bool:
-    """Return True for a stage that chooses whole fields; a path may lead into the values of a column."""
-    names = stage.names.values() if isinstance(stage, Rename) else getattr(stage, "names", ())
-    return isinstance(stage, SelectColumns | Rename | ToTuple) and not have_paths(names)
+    return all(stage.takes_columns for stage in stages)
 
 
 def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:

@@ -18,8 +18,7 @@ from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource, with_chosen
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Quarantine, quarantine_of
-from shoal.pipeline.stages import BySource, Stage, in_epoch, stages_of
-from shoal.pipeline.tokenizing import Tokenize
+from shoal.pipeline.stages.stage import Stage, in_epoch, stages_of
 from shoal.processes.interrupts import InterruptsHeld, begin_elsewhere
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.borrowed_values import with_views
@@ -154,12 +153,7 @@ def _counting(stages: tuple[Stage, ...], work: WorkerSpec, counters: Counters) -
         with lock:
             counters.num_tokens += num_tokens
 
-    def counting(stage: Stage) -> Stage:
-        if isinstance(stage, BySource):
-            return replace(stage, stages=tuple(tuple(map(counting, own)) for own in stage.stages))
-        return replace(stage, count=count) if isinstance(stage, Tokenize) else stage
-
-    return stages if work.pipeline.sequences is not None else tuple(map(counting, stages))
+    return stages if work.pipeline.sequences is not None else tuple(stage.counting(count) for stage in stages)
 
 
 def _decoders(pipeline: PipelineSpec, index: Index | JoinedIndex, quarantine: Quarantine | None) -> Decoders | None:
@@ -225,7 +219,7 @@ def _gathering(
         parts, units, ids = reading.parts, reading.first_units, reading.first_ids
     else:
         parts, units, ids = [reading], [0], [0]
-    first = next(iter(pipeline.stages), None)
+    own_stages = pipeline.stages[0].own_stages if pipeline.stages else ()
     sources = []
     for number, (part, first_unit, first_id) in enumerate(zip(parts, units, ids, strict=False)):
         fetch, budget = part.reader, part.budget
@@ -233,6 +227,6 @@ def _gathering(
             return None
         if not isinstance(fetch.opened.format, ColumnarFormat):
             return None
-        own = first.stages[number] if isinstance(first, BySource) else ()
+        own = own_stages[number] if own_stages else ()
         sources.append(ColumnSource(fetch, budget.units.num_units, first_unit, first_id, own))
     return Gathering(sources, formatting=formatting, allocate=pipeline.allocate)

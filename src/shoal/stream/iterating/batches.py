@@ -18,7 +18,9 @@ from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import SKIPPED, Quarantine
-from shoal.pipeline.stages import DROPPED, BySource, Stage, filters_in, run_stages
+from shoal.pipeline.stages.map_and_filter import filters_in
+from shoal.pipeline.stages.running import run_stages
+from shoal.pipeline.stages.stage import DROPPED, Stage
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -259,8 +261,7 @@ def _all_made(
 def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of columns."""
     collated, deliver = source.pipeline.collator, source.deliverer
-    # The stages of each source of a mixture have run.
-    stages = [stage.naming if isinstance(stage, BySource) else stage for stage in source.pipeline.stages]
+    stages = [stage.on_batch_columns for stage in source.pipeline.stages]
     for span in spans:
         ids, repeated = span.share.ids, span.share.repeated
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.share.batch_first.tolist()), strict=True):
@@ -274,7 +275,7 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
                 batch = collated(batch)
             else:
                 for stage in stages:
-                    batch = stage(batch, ids[begin:end])  # type: ignore[arg-type]  # one id for each row
+                    batch = stage(batch, ids[begin:end])  # one id for each row
             delivered = deliver(batch, repeated[begin:end])
             source.position.num_yielded = step + 1  # only now: a batch that failed was not yielded
             yield delivered

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.partition import Share
 from shoal.pipeline.quarantine import SKIPPED
-from shoal.pipeline.stages import DROPPED
+from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.storage.retry import StoppedError
 from shoal.stream.certificates.delivery_sums import DeliverySums, Proof, RecordHashes

@@ -23,8 +23,10 @@ from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import Quarantine
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.pipeline.stages import Decode, Stage, filters_in
-from shoal.pipeline.tokenizing import tokenizers_of
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.map_and_filter import filters_in
+from shoal.pipeline.stages.stage import Stage
+from shoal.pipeline.stages.tokenizing import tokenizers_of
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder

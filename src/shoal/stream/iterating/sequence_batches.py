@@ -16,7 +16,7 @@ from shoal.order.sequences.packed_order import PackedOrder, Pieces
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.pipeline.stages import DROPPED
+from shoal.pipeline.stages.stage import DROPPED
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.batches import BatchContext
 from shoal.stream.iterating.read_schedule import ReadSpan

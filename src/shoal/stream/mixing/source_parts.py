@@ -11,8 +11,10 @@ from typing import Any
 
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.indexing.opened_dataset import OpenedMixture
-from shoal.pipeline.seeded_map import SeededMap
-from shoal.pipeline.stages import BySource, FillMissing, NameSource, Stage, WithIds, stages_of
+from shoal.pipeline.stages.by_source import BySource, FillMissing, NameSource
+from shoal.pipeline.stages.seeded_map import SeededMap
+from shoal.pipeline.stages.stage import Stage, stages_of
+from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.mixture.mix_request import SourceRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset

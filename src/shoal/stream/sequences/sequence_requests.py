@@ -21,7 +21,8 @@ from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Grouping, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, SequenceFields
-from shoal.pipeline.stages import BySource, Stage, WithIds
+from shoal.pipeline.stages.stage import Stage, each_stage
+from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.index_columns import column_names, lengths_of_column
 
@@ -152,10 +153,7 @@ def _column_of(verb: str, lengths: Any) -> str | None:
 
 def _adds_ids(stages: Sequence[Stage]) -> bool:
     """Return True if samples get their ids, also by a stage of a source of a mixture."""
-    return any(
-        isinstance(stage, WithIds) or (isinstance(stage, BySource) and any(map(_adds_ids, stage.stages)))
-        for stage in stages
-    )
+    return any(isinstance(stage, WithIds) for stage in each_stage(stages))
 
 
 def _first_of_sources(opened: OpenedMixture) -> tuple[int, ...]:

@@ -14,12 +14,13 @@ from shoal.arguments import as_text
 from shoal.errors import UsageError
 from shoal.formats.column_paths import value_inside
 from shoal.hints import did_you_mean
+from shoal.pipeline.stages.stage import Stage
 
 _MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(Stage):
     """A stage that renames fields: ``new`` takes the value of the first of several old names that exists."""
 
     names: Mapping[str, str]
@@ -32,6 +33,11 @@ class Rename:
 
     def __repr__(self) -> str:
         return f"rename({', '.join(f'{new}={old!r}' for new, old in self.names.items())})"
+
+    @property
+    def takes_columns(self) -> bool:
+        """True for whole fields; a path may lead into the values of a column."""
+        return not have_paths(self.names.values())
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with fields renamed; an old name may list alternatives with ";".
@@ -46,13 +52,18 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectColumns:
+class SelectColumns(Stage):
     """A stage that keeps only some fields."""
 
     names: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"columns({', '.join(map(repr, self.names))})"
+
+    @property
+    def takes_columns(self) -> bool:
+        """True for whole fields; a path may lead into the values of a column."""
+        return not have_paths(self.names)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with these fields alone, in this order; a value at a path is named by the path."""
@@ -61,13 +72,18 @@ class SelectColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class ToTuple:
+class ToTuple(Stage):
     """A stage that turns the values of some fields into a tuple."""
 
     names: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"to_tuple({', '.join(map(repr, self.names))})"
+
+    @property
+    def takes_columns(self) -> bool:
+        """True for whole fields; a path may lead into the values of a column."""
+        return not have_paths(self.names)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the values; a name may list alternatives with ";"."""

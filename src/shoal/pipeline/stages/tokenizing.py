@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as attribute
 from functools import lru_cache
 from typing import Any
@@ -18,8 +18,9 @@ from shoal.arguments import as_text, with_type
 from shoal.errors import StorageError, UsageError
 from shoal.hints import did_you_mean, pip_install, pointer_in
 from shoal.index.table import Index
-from shoal.pipeline.chosen_fields import fields_of, value_at, without_value
-from shoal.pipeline.stages import FieldError, Stage, stages_of
+from shoal.pipeline.stages.chosen_fields import fields_of, value_at, without_value
+from shoal.pipeline.stages.running import FieldError
+from shoal.pipeline.stages.stage import Stage, stages_of
 from shoal.storage.remote_objects import read_whole
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.store_of_url import open_store
@@ -63,7 +64,7 @@ class TokenizerSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenize:
+class Tokenize(Stage):
     """A stage that replaces a text by its tokens, and adds their number as the field ``num_tokens``.
 
     The tokens are an array of shape (num_tokens,), of uint16 if the vocabulary fits, else of int32. Special tokens are
@@ -98,6 +99,10 @@ class Tokenize:
     def digest(self) -> str:
         """Digest of the tokenizer's text."""
         return self.source.digest
+
+    def counting(self, count: Callable[[int], None]) -> Tokenize:
+        """Return this stage with the tokens of each sample counted."""
+        return replace(self, count=count)
 
     def __repr__(self) -> str:
         name = without_secrets(self.source.name)

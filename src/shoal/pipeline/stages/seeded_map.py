@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.order.seeds import check_seed, generator, key
-from shoal.pipeline.stages import Map, Stage
+from shoal.pipeline.stages.map_and_filter import Map
+from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.tensors import torch_generator
 
 GENERATORS = ("numpy", "torch")
@@ -16,7 +17,7 @@ GENERATORS = ("numpy", "torch")
 
 
 @dataclass(frozen=True, slots=True)
-class SeededMap:
+class SeededMap(Stage):
     """A stage that calls ``function(sample, rng)`` with a generator keyed by the seed, the epoch and the sample id.
 
     ``seed`` None stands for that of the order, which `seeded` fills in, with the ``number`` of the stage among those

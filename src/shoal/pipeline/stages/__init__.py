@@ -1,0 +1,1 @@
+"""The stages between the bytes of a sample and its batch: small functions of one sample."""

@@ -1,0 +1,142 @@
+"""Stages of a mixture: each source has stages of its own, a name, and perhaps values for fields that it lacks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.pipeline.stages.running import DecodeError, FieldError
+from shoal.pipeline.stages.stage import DROPPED, Stage, in_epoch
+from shoal.pipeline.stages.with_ids import WithIds
+
+NONE = "none"
+"""What `shoal.mix` takes as ``missing`` for None in place of the fields that a source lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class BySource(Stage):
+    """A stage that runs a sample of a mixture through the stages of its own source, and adds ``__source__``.
+
+    ``first_ids`` are the first sample id of each source, ascending; ``names`` and ``stages`` are those of each.
+    ``missing`` is what `shoal.mix` was told of fields that a source lacks.
+    """
+
+    names: tuple[str, ...]
+    first_ids: tuple[int, ...]
+    stages: tuple[tuple[Stage, ...], ...]
+    missing: Mapping[str, Any] | str | None = None
+
+    @property
+    def own_stages(self) -> tuple[tuple[Stage, ...], ...]:  # type: ignore[override]
+        """The stages of each source."""
+        return self.stages
+
+    @property
+    def refuses_missing(self) -> bool:  # type: ignore[override]
+        """True if `shoal.mix` was told nothing about all missing fields."""
+        return self.missing != NONE
+
+    def in_epoch(self, epoch: int) -> BySource:
+        """Return this stage for one epoch."""
+        return replace(self, stages=tuple(in_epoch(stages, epoch) for stages in self.stages))
+
+    def __repr__(self) -> str:
+        return "the stages of a source"
+
+    def __call__(self, sample: Any, sample_id: int) -> Any:
+        """Return the sample after the stages of its source, or `DROPPED`."""
+        source = bisect_right(self.first_ids, sample_id) - 1
+        for stage in self.stages[source]:
+            try:
+                sample = stage(sample, sample_id)
+            except Exception as error:
+                error.add_note(f"shoal: in {stage!r} of the source {self.names[source]!r}")
+                if stage.blames_data(error) and not isinstance(error, FieldError):
+                    raise DecodeError(error) from None
+                raise
+            if sample is DROPPED:
+                return DROPPED
+        return NameSource(self.names[source])(sample, sample_id)
+
+    @property
+    def takes_columns(self) -> bool:
+        """True if the stages of all sources do; ids are added to columns of whole batches alone."""
+        return all(each.takes_columns and not isinstance(each, WithIds) for own in self.stages for each in own)
+
+    @property
+    def on_batch_columns(self) -> NameSources:
+        """The stage that adds ``__source__`` alone."""
+        return NameSources(np.array(self.names, dtype=object), np.array(self.first_ids, dtype=np.int64))
+
+    def unfiltered(self) -> tuple[Stage, ...]:
+        """Return this stage without the filters of sources."""
+        kept = tuple(tuple(left for each in own for left in each.unfiltered()) for own in self.stages)
+        return (replace(self, stages=kept),)
+
+    def counting(self, count: Callable[[int], None]) -> BySource:
+        """Return this stage with the tokens of all sources counted."""
+        return replace(self, stages=tuple(tuple(each.counting(count) for each in own) for own in self.stages))
+
+
+@dataclass(frozen=True, slots=True)
+class NameSource(Stage):
+    """A stage that adds the name of its source to a sample; within a nested mixture, that of its dataset there."""
+
+    name: str
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """Return the sample with the field ``__source__``; refuse one that has such a field of its own."""
+        if not isinstance(sample, Mapping):
+            return sample
+        if "__source__" in sample and "/" not in self.name:
+            msg = f"samples of {self.name!r} have a field '__source__', by which a mixture names sources"
+            raise UsageError(msg, hint='.rename(origin="__source__") on that source, before mix()')
+        return {**sample, "__source__": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class FillMissing(Stage):
+    """A stage that gives a value to each of some fields that a sample lacks."""
+
+    values: Mapping[str, Any]
+
+    @property
+    def takes_columns(self) -> bool:
+        """True: a unit that lacks a column gets one."""
+        return True
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """Return the sample with these fields."""
+        if not isinstance(sample, Mapping):
+            return sample
+        return {**sample, **{name: value for name, value in self.values.items() if name not in sample}}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameSources(Stage):
+    """A stage that adds the name of its source to each sample, or to columns with an id for each row.
+
+    ``names`` and ``first_ids``, the first sample id of each source, have the shape (num_sources,).
+    """
+
+    names: NDArray[Any]
+    first_ids: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return "the names of sources"
+
+    def __call__(self, sample: Any, sample_id: Any) -> Any:
+        """Return the sample, or the columns, with ``__source__``; refuse a field of that name as `NameSource` does."""
+        names = self.names[np.searchsorted(self.first_ids, sample_id, side="right") - 1]
+        if not isinstance(sample_id, np.ndarray):
+            return NameSource(names)(sample, sample_id)
+        if "__source__" in sample:
+            for name in dict.fromkeys(names):
+                NameSource(name)(sample, -1)
+        return {**sample, "__source__": names.tolist()}

@@ -1,0 +1,143 @@
+"""The stage that decodes bytes by the suffix of their field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shoal.arguments import as_flag, with_type
+from shoal.errors import ShoalError, UsageError
+from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
+from shoal.formats.decoding.hf_features import feature_decoders
+from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
+from shoal.hints import did_you_mean, pointer_in
+from shoal.pipeline.stages.chosen_fields import fields_of
+from shoal.pipeline.stages.running import FieldError
+from shoal.pipeline.stages.stage import Stage
+
+FEATURES = ("hf", "hf-names")
+"""Decoders that follow the column features of Hugging Face."""
+
+NO_DAMAGE = (MemoryError, ImportError, NameError, ConnectionError, TimeoutError, ShoalError)
+"""Errors of a decoder that say nothing about the data: a lack of memory, a missing library, a bug in the decoder, a
+failed connection; and shoal's own errors."""
+
+_MOST_NAMES = 1 << 10  # lists of fields whose decoders are cached
+
+
+def _checked_spec(spec: Any) -> Any:
+    is_mapping = isinstance(spec, Mapping) and all(isinstance(name, str) for name in spec)
+    if isinstance(spec, str) or (is_mapping and all(map(callable, spec.values()))):
+        return spec
+    msg = f"decode() takes names of decoders one by one, or mappings from suffix to function; got {with_type(spec)}"
+    raise UsageError(msg, hint='decode("pil", "audio"), or decode({"m4a": function})')
+
+
+class Decode(Stage):
+    """A stage that decodes bytes by the last part of each field's name ("seg.png" is a png).
+
+    ``specs`` are names of decoders ("pil", "rgb8", "audio", ...) or mappings from suffix to function; later ones win.
+    Values that are not bytes, and fields of unknown suffix, stay as they are. ``features`` are those that Hugging Face
+    describes, if "hf" or "hf-names" is among the specs: these fields are decoded by their full names. ``size`` is a
+    height and a width of all images, or one number for both.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[str | Mapping[str, Decoder]],
+        *,
+        allow_pickle: bool = False,
+        features: Mapping[str, Any] | None = None,
+        size: Any = None,
+    ) -> None:
+        self._specs, self._features = tuple(map(_checked_spec, specs)), features
+        self._allow_pickle = allow_pickle = as_flag("decode(allow_pickle=)", allow_pickle)
+        self._size = None if size is None else exact_size(size)
+        if size is not None and not any(isinstance(spec, str) and spec in IMAGE_SPECS for spec in specs):
+            msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
+            meant = "".join(did_you_mean(spec, IMAGE_SPECS) for spec in specs)
+            raise UsageError(
+                msg, hint=meant + 'decode("rgb8", size=...) gives arrays, and decode("pil", size=...) images'
+            )
+        self._decoders: dict[str, Decoder] = decoders_of(None, allow_pickle=allow_pickle)
+        self._given: dict[str, Decoder] = {}
+        self._of_features: dict[str, Callable[[Any], Any]] = {}
+        for spec in specs:
+            if isinstance(spec, str) and spec in FEATURES:
+                self._of_features = feature_decoders(features or {}, names=spec == "hf-names")
+            elif isinstance(spec, str):
+                named = decoders_of(spec, size=self._size)
+                self._decoders |= named
+                self._given = {suffix: given for suffix, given in self._given.items() if suffix not in named}
+            else:
+                self._decoders |= spec
+                self._given |= spec
+        self._by_names: dict[tuple[Any, ...], tuple[tuple[str, Decoder], ...]] = {}
+
+    @property
+    def has_functions(self) -> bool:
+        """True if it calls functions of the user."""
+        return any(not isinstance(spec, str) for spec in self._specs)
+
+    @property
+    def has_media(self) -> bool:
+        """True if it decodes images, audio or video, which releases the interpreter's lock."""
+        return any(isinstance(spec, str) for spec in self._specs)
+
+    def blames_data(self, error: Exception) -> bool:
+        """Return True unless the error says nothing about the data."""
+        return not isinstance(error, NO_DAMAGE)
+
+    def __repr__(self) -> str:
+        given = [*map(repr, self._specs), *([] if self._size is None else [f"size={self._size}"])]
+        return f"decode({', '.join(given)})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _decode, (self._specs, self._allow_pickle, self._features, self._size)
+
+    def __call__(self, sample: Any, _: int) -> Any:
+        """Return the sample with its fields decoded."""
+        fields = fields_of(sample, "decode()")
+        names, decoded = tuple(fields), dict(fields)
+        for name, decoder in self._by_names.get(names) or self._decoders_of(names):
+            value = decoded[name]
+            try:
+                if type(value) is bytes:
+                    decoded[name] = decoder(value)
+                elif name in self._of_features:
+                    decoded[name] = None if value is None else decoder(value)
+                elif isinstance(value, bytes | memoryview):
+                    decoded[name] = decoder(bytes(value))
+            except Exception as error:
+                size = f" ({len(value)} bytes)" if isinstance(value, bytes | memoryview) else ""
+                what = f"the field {name!r}{size}"
+                if not isinstance(error, NO_DAMAGE) and self._is_own(name):
+                    stored = value.get("bytes") if isinstance(value, dict) else value
+                    if pointer := pointer_in(bytes(stored)) if isinstance(stored, bytes | memoryview) else None:
+                        raise FieldError(what, f"{pointer[1]}, and write the shard again") from ValueError(pointer[0])
+                    raise FieldError(what, 'decode({"suffix": function}) decodes fields otherwise') from error
+                error.add_note(f"shoal: decoding {what}")
+                raise
+        return decoded
+
+    def _decoders_of(self, names: tuple[Any, ...]) -> tuple[tuple[str, Decoder], ...]:
+        """Return the fields that are decoded, of samples with these fields, and how."""
+        known = (name for name in names if isinstance(name, str))
+        pairs = ((name, self._of_features.get(name) or decoder_for(name, self._decoders)) for name in known)
+        found = tuple((name, decoder) for name, decoder in pairs if decoder is not None)
+        if len(self._by_names) < _MOST_NAMES:
+            self._by_names[names] = found
+        return found
+
+    def _is_own(self, name: str) -> bool:
+        """True if no user function decodes this field."""
+        return name in self._of_features or decoder_for(name, self._given) is None
+
+
+def _decode(
+    specs: Sequence[str | Mapping[str, Decoder]],
+    allow_pickle: bool,  # noqa: FBT001
+    features: Mapping[str, Any] | None,
+    size: tuple[int, int] | None,
+) -> Decode:
+    return Decode(specs, allow_pickle=allow_pickle, features=features, size=size)

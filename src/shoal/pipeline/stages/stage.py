@@ -1,0 +1,91 @@
+"""The protocol of a stage: a step between the bytes of a sample and its batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from shoal.errors import UsageError
+
+DROPPED = object()
+"""Result of a filter for a sample that it rejects."""
+
+
+class Stage(ABC):
+    """One processing step of a sample; a subclass overrides what differs from a step of samples that are all alike."""
+
+    __slots__ = ()
+
+    own_stages: tuple[tuple[Stage, ...], ...] = ()
+    """The stages of each part of a join of datasets; empty if all samples go through this one."""
+
+    refuses_missing = False
+    """True if samples that lack a field which others have are refused."""
+
+    @abstractmethod
+    def __call__(self, sample: Any, sample_id: Any, /) -> Any:
+        """Return the sample after this step, or `DROPPED`."""
+
+    def in_epoch(self, epoch: int) -> Stage:  # noqa: ARG002
+        """Return this stage for one epoch."""
+        return self
+
+    def unfiltered(self) -> tuple[Stage, ...]:
+        """Return what is left of this stage where every sample is kept."""
+        return (self,)
+
+    def counting(self, count: Callable[[int], None]) -> Stage:  # noqa: ARG002
+        """Return this stage with ``count`` called with the number of tokens of each sample that the stage tokenizes."""
+        return self
+
+    @property
+    def takes_columns(self) -> bool:
+        """True if this stage does to the columns of a batch what it does to samples."""
+        return False
+
+    @property
+    def on_batch_columns(self) -> Stage:
+        """The stage to run on the columns of a batch, after `own_stages` ran on the columns of each part."""
+        return self
+
+    def blames_data(self, error: Exception) -> bool:  # noqa: ARG002
+        """Return True if an error of this stage means that the sample is damaged."""
+        return False
+
+
+def verb_of(stage: Stage) -> str:
+    """Return the name of the method that added a stage."""
+    return repr(stage).partition("(")[0]
+
+
+def in_epoch(stages: Iterable[Stage], epoch: int) -> tuple[Stage, ...]:
+    """Return the stages for one epoch."""
+    return tuple(stage.in_epoch(epoch) for stage in stages)
+
+
+def stages_of(stages: tuple[Stage, ...], part: int) -> tuple[Stage, ...]:
+    """Return the stages that the samples of one part go through."""
+    own = stages[0].own_stages if stages else ()
+    return (*own[part], *stages[1:]) if own else stages
+
+
+def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
+    """Yield the stages, with those of each part in place of the stage that runs them."""
+    for stage in stages:
+        if not stage.own_stages:
+            yield stage
+        for own in stage.own_stages:
+            yield from each_stage(own)
+
+
+def check_callable(verb: str, function: object) -> None:
+    """Raise `UsageError` unless a verb was given a function."""
+    if not callable(function):
+        msg = f"{verb} takes a function; got {function!r}"
+        raise UsageError(msg)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function."""
+    return getattr(function, "__qualname__", "") or repr(function)
