@@ -26,6 +26,7 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.spilled import decoded_pieces
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating.source_reading import divided_limits
 from shoal.stream.open_dataset import open_dataset
 from shoal.testing import Fault
 from shoal.testing.delivery import Exchange
@@ -90,7 +91,7 @@ def reads_in(ds: Dataset, shard_names: dict[str, int], answers: list[Exchange], 
     num_reads = read_bytes = 0
     first_shard = 0
     resolved = ds.stream.resolved
-    limits = resolved.limits(limit) if isinstance(resolved, ResolvedMixture) else [limit]
+    limits = divided_limits(resolved.parts, limit) if isinstance(resolved, ResolvedMixture) else [limit]
     for order, part_limit in zip(resolved.parts, limits, strict=True):
         units = budget_of(order, part_limit, is_remote=True).units
         _, shard, first_byte, end_byte, *_ = units.columns(np.arange(units.num_units))

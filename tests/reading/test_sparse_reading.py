@@ -13,7 +13,8 @@ from shoal.orders import Full, Sequential
 from shoal.pack import Writer
 from shoal.pack.from_shards.repack_settings import RepackRequest, reading_spec
 from shoal.pack.from_shards.span_reader import SpanReader
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset import Dataset
 
 NUM_SAMPLES = 20_000

@@ -21,8 +21,8 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import expand
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.steps_of_pass import StepsOfPass
 from shoal.stream.open_dataset import open_dataset
+from shoal.stream.refilling.steps_of_pass import StepsOfPass
 
 
 def content(number: int) -> bytes:

@@ -305,7 +305,9 @@ def test_states_and_certificates_hold_after_every_chain_of_verbs(
         for _ in (done := built(home, source, links)):
             pass
         spec = done.stream.spec
-        leaves_out = spec.filters or spec.refills or spec.reading.leaves_out  # and so delivers less than there is
+        leaves_out = (
+            spec.filters or spec.batcher.counts_share or spec.reading.leaves_out
+        )  # and so delivers less than there is
         outcome(lambda: done.check_certificate(done.certificate()), *[StateError] * leaves_out)
 
 

@@ -20,7 +20,8 @@ from shoal.pipeline.sample_columns import added_columns
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
+from shoal.stream.iterating.iterator_specs import WorkerSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.workers import pickling
 
 HF = Path(__file__).parent.parent / "formats" / "data" / "hf"

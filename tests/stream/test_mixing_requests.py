@@ -323,7 +323,7 @@ def test_a_filter_that_keeps_nothing_without_end(home: Path, batch: int, *, refi
     lines, parquet = (sources_in(home)[name] for name in ("lines", "parquet"))
     nested = shoal.mix({"b": parquet, "c": lines}, weights={"b": 1, "c": 5}, ends="forever")
     ds = shoal.mix({"a": lines, "in": nested}, weights={"a": 5, "in": 1}, ends="forever").shuffle("full", seed=1)
-    assert 45 * 36 <= ds.stream.resolved.request.round_at(0) <= 46 * 36  # type: ignore[union-attr]
+    assert 45 * 36 <= ds.stream.resolved.request.round_at(0) <= 46 * 36  # type: ignore[attr-defined]
 
     def stream(function: Callable[[Any], bool]) -> Any:
         kept = ds.filter(function, refill=refill and batch > 0)

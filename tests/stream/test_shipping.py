@@ -39,7 +39,7 @@ def test_what_arrives_gives_the_same_batches(least: int, tars: Dataset, monkeypa
     work = work_of(tars.shuffle(seed=2).batch(7))
     arrived = pickling.unpack(pickling.pack(work))
     assert ids_of(arrived) == ids_of(work)
-    assert arrived.opened.index is arrived.resolved.index
+    assert arrived.opened.index is arrived.resolved.sample_index
     assert (len(pickling.pack(work)) < 4000) == (least == 0)
 
 

@@ -24,8 +24,7 @@ from shoal.cli.options.stream_options import open_mixture, read_saved
 from shoal.errors import StateError, UsageError
 from shoal.order.state_dict import PACKED
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.resolved_sequences import Resolved
+from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.storage.sources.source import printed
 from shoal.storage.store_protocol import Store
 from shoal.stream.certificates.certificate import Certificate, covered, differences, merge_certificates
@@ -216,7 +215,7 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
     resolved = _due(arguments, given)
     found = differences(given, resolved)
     record = {
-        "num_samples": resolved.index.num_samples,
+        "num_samples": resolved.sample_index.num_samples,
         "num_delivered": sum(part.proof.num_samples for part in given.epochs.values()),
         "checksums": given.checksums,
         "epochs": [{"epoch": epoch, **part.to_dict()} for epoch, part in sorted(given.epochs.items())],

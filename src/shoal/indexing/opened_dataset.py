@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 from shoal.errors import UsageError
 from shoal.figures import counted
@@ -15,6 +16,56 @@ from shoal.indexing.changed_shards import ShardCheck
 from shoal.order.arrays.index_ranges import Runs
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.store_protocol import Store
+
+
+class OpenedDataset(Protocol):
+    """Shards with their index: of one dataset, or of several parts whose sample ids follow one another."""
+
+    @property
+    def parts(self) -> tuple[Opened, ...]:
+        """The datasets, in the order of their sample ids."""
+        ...
+
+    @property
+    def index(self) -> Index | JoinedIndex:
+        """The index of all samples."""
+        ...
+
+    @property
+    def indexes(self) -> dict[str, Index]:
+        """The index of each part by name; the only part has the name ""."""
+        ...
+
+    @property
+    def caches(self) -> tuple[ChunkCache | None, ...]:
+        """The cache of each part."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Number of joins in one another: 0 for one dataset."""
+        ...
+
+    @property
+    def whole(self) -> OpenedDataset:
+        """The dataset itself, which has an index already."""
+        ...
+
+    def words(self, num_samples: Callable[[], str]) -> str:
+        """Return what the shards are in words."""
+        ...
+
+    def one(self, verb: str) -> Opened:
+        """Return the dataset if it is one; `UsageError` for several, on which ``verb`` does not work."""
+        ...
+
+    def with_parts(self, parts: tuple[Opened, ...]) -> OpenedDataset:
+        """Return the dataset with its parts replaced."""
+        ...
+
+    def part_of(self, sample_id: int) -> tuple[Opened, int]:
+        """Return the part that holds a sample, and the id of the sample there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +104,24 @@ class Opened:
         """The cache, if there is one."""
         return (self.cache,)
 
+    @property
+    def depth(self) -> int:
+        """0: nothing is joined."""
+        return 0
+
+    @property
+    def whole(self) -> Opened:
+        """The dataset itself."""
+        return self
+
+    def words(self, num_samples: Callable[[], str]) -> str:
+        """Return the number of samples and shards, and their format."""
+        return f"{num_samples()} of {self.index.num_shards:,} {self.index.format} shards"
+
+    def one(self, verb: str) -> Opened:  # noqa: ARG002
+        """Return the dataset itself."""
+        return self
+
     def with_parts(self, parts: tuple[Opened, ...]) -> Opened:
         """Return the dataset with its only part replaced."""
         return parts[0]
@@ -83,6 +152,20 @@ class OpenedMixture:
     def depth(self) -> int:
         """Mixtures in one another: 1 if none is nested."""
         return 1 + max(name.count("/") for name in self.names)
+
+    @property
+    def whole(self) -> OpenedMixture:
+        """The mixture itself."""
+        return self
+
+    def words(self, num_samples: Callable[[], str]) -> str:
+        """Return the number of samples, and their sources."""
+        return f"{num_samples()} of {', '.join(self.names)}"
+
+    def one(self, verb: str) -> Opened:
+        """Raise `UsageError`: a mixture is several datasets."""
+        msg = f"{verb} works on one dataset, and this is a mixture of {', '.join(self.names)}"
+        raise UsageError(msg, hint=f"call {verb} on its sources, before mix()")
 
     @property
     def caches(self) -> tuple[ChunkCache | None, ...]:

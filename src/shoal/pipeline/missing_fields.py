@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import FieldNamesFormat
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.hints import did_you_mean
-from shoal.indexing.opened_dataset import Opened, OpenedMixture
+from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.pipeline.stages.by_source import NONE, FillMissing, NameSource
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns
 from shoal.pipeline.stages.decode import Decode
@@ -63,12 +63,12 @@ def declared_fields(opened: Opened, stages: Sequence[Stage]) -> frozenset[str] |
     return fields - {"__source__"}
 
 
-def refuse_other_fields(opened: OpenedMixture, stages: tuple[Stage, ...]) -> None:
+def refuse_other_fields(opened: OpenedDataset, stages: tuple[Stage, ...]) -> None:
     """Raise `UsageError` if sources are known to have other fields, and nothing was said about that."""
     if not any(stage.refuses_missing for stage in stages[:1]):
         return
     declared = ((name, declared_fields(part, stages_of(stages, number))) for number, (name, part) in
-                enumerate(zip(opened.names, opened.parts, strict=True)))  # fmt: skip
+                enumerate(zip(opened.indexes, opened.parts, strict=True)))  # fmt: skip
     known = [(name, fields) for name, fields in declared if fields is not None]
     everything: frozenset[str] = frozenset().union(*(fields for _, fields in known))
     for name, fields in known:

@@ -14,7 +14,7 @@ from shoal.formats.field_columns import Kind, bytes_of_rows
 from shoal.formats.tables.arrow_columns import arrow_array, arrow_table
 from shoal.formats.tables.arrow_types import is_number, is_numpy_time
 from shoal.formats.tables.arrow_values import numpy_cells, plain_cells, python_values, typed_array
-from shoal.indexing.opened_dataset import Opened, OpenedMixture
+from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.pipeline.collate import collate, column_of
 from shoal.pipeline.stages.stage import Stage, stages_of
 from shoal.pipeline.stored_types import StoredTypes, stored_types
@@ -47,7 +47,7 @@ class Formatting:
         elif self.name == "torch":
             torch_library()
 
-    def of(self, opened: Opened | OpenedMixture, stages: tuple[Stage, ...]) -> Formatting:
+    def of(self, opened: OpenedDataset, stages: tuple[Stage, ...]) -> Formatting:
         """Return this formatting with the stored types of samples after these stages; of a mixture, if all agree."""
         if self.name in (None, "python"):
             return self

@@ -96,12 +96,12 @@ class Quarantine:
 
 
 def quarantine_of(
-    options: ReadingOptions, index: SampleIndex, counters: Counters, *, growing: str | None = None
+    options: ReadingOptions, index: SampleIndex, counters: Counters, *, numbering: str
 ) -> Quarantine | None:
     """Return the `Quarantine` of a run with these options; None if it leaves nothing out.
 
-    ``growing`` is the name of a dataset of which ``index`` has only the first samples, perhaps; None for a dataset that
-    is all of ``index``, by whose fingerprint it is known.
+    ``numbering`` is the identity of the dataset whose samples have these ids. If the fingerprint of ``index`` is
+    another, the index may have only the first samples.
 
     Raises
     ------
@@ -115,13 +115,13 @@ def quarantine_of(
     if options.quarantine is not None:
         if options.skips:
             make_line_file(options.quarantine)  # a file that cannot be written is found now, not after a night
-        known = _known(options.quarantine, index, growing)
+        known = _known(options.quarantine, index, numbering)
     if not options.skips and not len(known):
         return None
-    return Quarantine(options, index, counters, known, index.fingerprint if growing is None else growing)
+    return Quarantine(options, index, counters, known, numbering)
 
 
-def _known(path: str, index: SampleIndex, growing: str | None) -> NDArray[np.int64]:
+def _known(path: str, index: SampleIndex, numbering: str) -> NDArray[np.int64]:
     """Return the ids that a quarantine file lists for a dataset, sorted, each once."""
     lines = read_lines(path)
     if lines is None:
@@ -136,9 +136,9 @@ def _known(path: str, index: SampleIndex, growing: str | None) -> NDArray[np.int
         if not isinstance(told.get("dataset"), str) or type(sample_id) is not int:
             msg = f"line {number} of the quarantine file {path} names no sample of a dataset: {line[:80]!r}"
             raise UsageError(msg, hint="take the line out, or name the right file")
-        if told["dataset"] != (index.fingerprint if growing is None else growing):
+        if told["dataset"] != numbering:
             continue
-        if growing is not None and sample_id >= index.num_samples:
+        if numbering != index.fingerprint and sample_id >= index.num_samples:
             continue  # of shards that are not indexed yet
         if not 0 <= sample_id < index.num_samples:
             msg = f"line {number} of the quarantine file {path} names sample {sample_id}; there are {index.num_samples}"

@@ -1,27 +1,111 @@
-"""Epochs of which some positions are left out, and states: what a dataset and a mixture have in common."""
+"""The epochs of a dataset, as everything that streams them knows them: positions, lengths, states, and what is read.
+
+A dataset is read in parts, each with a resolved order of its own; most have one part. An epoch is read in pieces: most
+epochs are one piece, which is known from the start.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import UsageError
+from shoal.index.joined_index import JoinedIndex
+from shoal.index.table import Index
+from shoal.indexing.growing.growing_shards import Growth
+from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal, RankPlace, settled, taken_by
 from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_in, position_in, span_in
 from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State, Tokenizers
+from shoal.storage.chunk_cache.chunk_cache import ChunkCache
+
+PartT = TypeVar("PartT")
 
 
-class ResolvedEpochs(ABC):
-    """Epochs of ``num_samples`` positions, of which ``gaps`` are left out, and those that ``deals`` have taken."""
+class Source(Protocol):
+    """Shards that have an index, or of which one is made when `whole` is asked for."""
+
+    @property
+    def whole(self) -> OpenedDataset:
+        """All shards with their index."""
+        ...
+
+    def words(self, num_samples: Callable[[], str]) -> str:
+        """Return what the shards are in words; ``num_samples`` counts their samples, which may take long."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Number of joins in one another: 0 for one dataset."""
+        ...
+
+    @property
+    def indexes(self) -> Mapping[str, Index | None]:
+        """The index of each part by name, without waiting; None for one that is not made yet."""
+        ...
+
+    @property
+    def caches(self) -> tuple[ChunkCache | None, ...]:
+        """The cache of each part."""
+        ...
+
+
+class Length(NamedTuple):
+    """The samples of an epoch over all ranks; of an estimate, its standard error and what it rests on, in words."""
+
+    num_samples: int
+    error: int = 0
+    words: str = ""
+
+
+class BatchSegments(NamedTuple):
+    """The pieces of documents in the sequences of a batch, one after the other; all of shape (num_segments,).
+
+    Attributes
+    ----------
+    rows
+        The row of the batch that holds each: a sequence, or the batch itself if documents are batched by length.
+    segments
+        The number of each in its row, from 1: that of ``segment_ids``.
+    ids
+        The sample id of its document.
+    starts, stops
+        The tokens of the document that are there.
+    """
+
+    rows: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+class ResolvedEpochs(ABC, Generic[PartT]):
+    """Epochs of ``num_samples`` positions, of which ``gaps`` are left out, and those that ``deals`` have taken.
+
+    ``parts`` are the resolved orders of the datasets that are read.
+    """
 
     gaps: Gaps
     deals: tuple[Deal, ...]
     _lefts: dict[int, Runs | None]
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[PartT, ...]:
+        """The datasets that are read, in the order of their sample ids."""
+
+    @property
+    @abstractmethod
+    def sample_index(self) -> Index | JoinedIndex:
+        """The index of the stored samples, waiting until it is made."""
 
     @property
     @abstractmethod
@@ -47,6 +131,11 @@ class ResolvedEpochs(ABC):
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch, gaps included."""
 
+    def with_deals(self, deals: tuple[Deal, ...], gaps: Gaps | None = None) -> Self:
+        """Return these epochs with other deals, and with other gaps if they are given."""
+        changed: Any = replace(cast("Any", self), deals=deals, gaps=self.gaps if gaps is None else gaps)
+        return cast("Self", changed)
+
     @abstractmethod
     def resumed(self, saved: State, gaps: Gaps) -> Self:
         """Return this order with the numbers of a state, and with ``gaps`` beside those of the state.
@@ -56,6 +145,76 @@ class ResolvedEpochs(ABC):
         StateError
             The state is of another order or dataset.
         """
+
+    @property
+    def numbering(self) -> str:
+        """Identity of the numbering of samples by ids."""
+        return self.fingerprint
+
+    @property
+    def words(self) -> str:
+        """The samples in words, if the source does not tell them."""
+        return ""
+
+    def knows_end(self, epoch: int) -> bool:  # noqa: ARG002
+        """Return False if the samples of an epoch cannot all be counted yet."""
+        return True
+
+    def length(self, epoch: int) -> Length:
+        """Return the positions of an epoch, gaps included, or an estimate; waits for little."""
+        return Length(self.num_positions(epoch))
+
+    def most_until_any(self, epoch: int, number: int) -> int:  # noqa: ARG002
+        """Return a number of positions, from this one on, among which every sample of an epoch comes."""
+        return self.num_samples_of(epoch)
+
+    def begin(self, reader: int, num_readers: int) -> None:
+        """Let whatever is prepared in the background begin, for one of several readers."""
+
+    def growth(self) -> Growth | None:
+        """Return what is indexed by now, of shards that are indexed while they are read; None of others."""
+        return None
+
+    def cached(
+        self, opened: OpenedDataset, share: Callable[[Opened, PartT, int | None], Opened]
+    ) -> tuple[OpenedDataset, Self]:
+        """Return the first piece, and these epochs, with a cache of this machine for each part.
+
+        ``share`` adds the cache to a part, given its order and, unless that tells, the bytes of its window.
+        """
+        parts = zip(opened.parts, self.parts, strict=True)
+        return opened.with_parts(tuple(share(part, order, None) for part, order in parts)), self
+
+    def adopted(self, checkpoint: Mapping[str, Any]) -> tuple[Self, int, int] | None:  # noqa: ARG002
+        """Return where a run of another library goes on: in which order, epoch and position; None if nothing is known.
+
+        Raises
+        ------
+        StateError
+            It is a checkpoint of the library whose order this is, but of another seed or order.
+        """
+        return None
+
+    def segments_in(self, epoch: int, sequences: NDArray[np.int64]) -> BatchSegments:  # noqa: ARG002
+        """Return the pieces of documents in some sequences of an epoch; `UsageError` if samples are not packed."""
+        msg = "batch_segments() tells the documents of sequences, and the samples of this dataset are not packed"
+        raise UsageError(msg, hint="batch_ids() tells the samples of a batch; pack_sequences() packs documents")
+
+    def first(self, source: Source) -> Piece[PartT]:
+        """Return the first piece of an epoch, waiting until it can be read."""
+        return Piece(source.whole, self, is_last=True)
+
+    def all_samples(self, source: Source) -> OpenedDataset:
+        """Return the dataset whose samples have the ids of these epochs, waiting until it is indexed."""
+        return source.whole
+
+    def whole(self, opened: OpenedDataset, epoch: int) -> Piece[PartT]:  # noqa: ARG002
+        """Return all of an epoch, given the first piece, waiting until it can be read."""
+        return Piece(opened, self, is_last=True)
+
+    def pieces(self, opened: OpenedDataset, epoch: int, piecewise: Piecewise) -> Pieces[PartT]:  # noqa: ARG002
+        """Return the pieces of an epoch in turn, given the first one."""
+        return Pieces(self.whole(opened, epoch))
 
     def num_positions(self, epoch: int) -> int:  # noqa: ARG002
         """Return the samples of one epoch, over all ranks, including gaps; those of mixtures may differ."""
@@ -125,3 +284,49 @@ class ResolvedEpochs(ABC):
                 sequences = () if partition.packing is None else (start.sequences,)
                 dealt = (self.gaps.of_epoch(epoch), None if only else rank, partition.packing, sequences)
                 yield Deal(*terms, (start.taken,), *dealt)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[PartT]):
+    """Samples of an epoch that can be read now: shards with their index, in their order, and whether they are all."""
+
+    opened: OpenedDataset
+    resolved: ResolvedEpochs[PartT]
+    is_last: bool
+
+
+class Piecewise(NamedTuple):
+    """The reader that asks for pieces: ``is_stopped`` says that nobody waits any more, ``counters`` count what waiting cost.
+
+    ``reader`` is one of ``num_readers``, which share what is prepared in the background.
+    """
+
+    counters: Any
+    memory_limit_bytes: int | None
+    reader: int
+    num_readers: int
+    is_stopped: Callable[[], bool]
+
+
+class Pieces(Generic[PartT]):
+    """The only piece of an epoch; subclasses have several, and wait for them."""
+
+    is_ready = True
+    """True if the first piece is not waited for."""
+
+    def __init__(self, whole: Piece[PartT]) -> None:
+        self._whole = whole
+
+    def upto(self, position: int, *, read_before: int) -> Piece[PartT]:  # noqa: ARG002
+        """Return a piece with this position, waiting until it can be read; nothing before ``read_before`` is wanted."""
+        return self._whole
+
+    def whole(self) -> Piece[PartT]:
+        """Return all of the epoch, waiting until it can be read."""
+        return self._whole
+
+    def begun(self) -> None:
+        """Note that the first batch of the newest piece was made."""
+
+    def ended(self) -> None:
+        """Note that the newest piece is read no longer."""

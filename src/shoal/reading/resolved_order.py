@@ -22,6 +22,7 @@ from shoal.order.sampling.shares import Sampling
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, TurnUnits, Units
 
@@ -30,52 +31,8 @@ _SPARSE = 1 / 16
 _MOST_LOOKED_AT = 1 << 20  # samples, enough to estimate that fraction
 
 
-@dataclass(frozen=True, slots=True)
-class OrderRequest:
-    """Arguments of `shuffle`: an order, or a window in bytes, and the numbers that a state fixed for the latter.
-
-    ``extents_per_chunk`` is None until a state has fixed it. With ``at_least_two``, a window that is too small for two
-    chunks gets two all the same, and fewer canonical nodes if it is too small for as many as were asked for: for data
-    that are not known when the window is asked for.
-    """
-
-    order: Order | None = None
-    seed: int = 0
-    window: Any = None
-    chunk: Any = None
-    num_canonical_nodes: int | None = None
-    extents_per_chunk: int | None = None
-    at_least_two: bool = False
-
-    @property
-    def has_own_length(self) -> bool:
-        """True if epochs of the order do not have each sample once."""
-        order: object = self.order
-        return isinstance(order, OwnLength)
-
-    def adopting(self, state: State) -> OrderRequest:
-        """Return the request with the numbers of a state if it left them open: they override a request in bytes."""
-        saved = state.order
-        if self.order is not None or saved.get("name") != Window.name or saved.get("version") != Window.version:
-            return self
-        numbers = [saved.get(name) for name in ("chunks", "num_canonical_nodes", "extents_per_chunk")]
-        if not all(isinstance(number, int) and number > 0 for number in numbers):
-            msg = f"the state's window order lacks its numbers: {dict(saved)}"
-            raise StateError(msg, hint="the state was changed after it was saved")
-        chunks, nodes, extents_per_chunk = (int(number or 0) for number in numbers)
-        if (asked := self.num_canonical_nodes) not in (None, nodes):
-            msg = f"the state was saved with order num_canonical_nodes={nodes}; this stream has {asked}"
-            raise StateError(msg, hint="give shuffle() what it was given then")
-        try:
-            order = Window(chunks, nodes)
-        except UsageError as error:
-            msg = f"the state's window order cannot be: {error.message}"
-            raise StateError(msg, hint="the state was changed after it was saved") from None
-        return replace(self, order=order, extents_per_chunk=extents_per_chunk)
-
-
 @dataclass(frozen=True)
-class ResolvedOrder(ResolvedEpochs):
+class ResolvedOrder(ResolvedEpochs["ResolvedOrder"]):
     """A dataset with its order resolved.
 
     ``stored`` are the stored samples that take part, ``delivered`` the positions of each epoch that are delivered;
@@ -219,6 +176,11 @@ class ResolvedOrder(ResolvedEpochs):
         return self.index.fingerprint
 
     @property
+    def sample_index(self) -> Index:
+        """The index of the dataset."""
+        return self.index
+
+    @property
     def parts(self) -> tuple[ResolvedOrder, ...]:
         """The dataset itself: the only one (see `ResolvedMixture`)."""
         return (self,)
@@ -358,6 +320,10 @@ class ResolvedOrder(ResolvedEpochs):
             return call + ")"
         extent_bytes = int(self.index.extent_decoded_bytes.sum()) / self.index.num_extents  # chunk= is in decoded bytes
         return f"{call}, chunk={round(self.extents_per_chunk * extent_bytes)})"
+
+
+Resolved = ResolvedEpochs[ResolvedOrder]
+"""The epochs of a dataset, whatever it is made of."""
 
 
 def _keep(cache: dict[int, Any], epoch: int, found: Any) -> None:

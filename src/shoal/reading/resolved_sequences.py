@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,34 +23,13 @@ from shoal.reading.mixture.changes_of_sequences import changes_adopted, changes_
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.mixture.sequence_epochs import SequenceEpochs
-from shoal.reading.resolved_epochs import ResolvedEpochs
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-
-
-class BatchSegments(NamedTuple):
-    """The pieces of documents in the sequences of a batch, one after the other; all of shape (num_segments,).
-
-    Attributes
-    ----------
-    rows
-        The row of the batch that holds each: a sequence, or the batch itself if documents are batched by length.
-    segments
-        The number of each in its row, from 1: that of ``segment_ids``.
-    ids
-        The sample id of its document.
-    starts, stops
-        The tokens of the document that are there.
-    """
-
-    rows: NDArray[np.int64]
-    segments: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_epochs import BatchSegments, ResolvedEpochs
+from shoal.reading.resolved_order import ResolvedOrder
 
 
 @dataclass(frozen=True)
-class ResolvedSequences(ResolvedEpochs):
+class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
     """Documents in their resolved order, packed into sequences (or batches), which are the samples of these epochs.
 
     ``lengths`` has the tokens of each document by its id, separators included. ``gaps`` and ``deals`` are as in
@@ -96,6 +75,11 @@ class ResolvedSequences(ResolvedEpochs):
 
     @property
     def index(self) -> Index | JoinedIndex:
+        """The index of the documents."""
+        return self.documents.index
+
+    @property
+    def sample_index(self) -> Index | JoinedIndex:
         """The index of the documents."""
         return self.documents.index
 
@@ -198,7 +182,3 @@ class ResolvedSequences(ResolvedEpochs):
     def __repr__(self) -> str:
         """Return the order of the documents, and the packing."""
         return f"{self.documents!r}\n.{self.grouping}"
-
-
-Resolved = ResolvedOrder | ResolvedMixture | ResolvedSequences
-"""What a dataset's order is resolved to."""

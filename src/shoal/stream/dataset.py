@@ -22,6 +22,7 @@ from shoal.stream.dataset_requests import count_of, order_request
 from shoal.stream.index_columns import class_names, key_column
 from shoal.stream.map_view import MapView
 from shoal.stream.ranks import Ranks
+from shoal.stream.sampling.sampling_requests import sampled
 from shoal.stream.splitting.hash_splits import split_specs
 from shoal.stream.stage_verbs import StageVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
@@ -121,7 +122,7 @@ class Dataset(StageVerbs):
             Arguments contradict each other, a weight is negative, or there are too few samples without repeats.
         """
         given = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
-        return type(self)(self.stream.spec.sampled(weights=weights, by=by, **given))
+        return type(self)(sampled(self.stream.spec, weights=weights, by=by, **given))
 
     def take(self, num_samples: int) -> Self:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""

@@ -20,7 +20,7 @@ from shoal.order.seeds import check_seed
 from shoal.order.state_dict import PACKED, State
 from shoal.order.states.forms import MAX_POSITION
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.reading.resolved_order import OrderRequest
+from shoal.reading.order_request import OrderRequest
 from shoal.stream.column_functions import kept_by_function
 from shoal.stream.index_columns import column_of, words_of_column
 
@@ -153,7 +153,8 @@ class Batching:
     """Arguments of `batch`: a size, for each rank or over all ranks, the handling of the remainder, and the balance.
 
     ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none. ``num_steps`` are the batches of
-    a pass where ranks fill their batches: 0 if they end an epoch apart, None if nothing was said.
+    a pass where ranks fill their batches: 0 if they end an epoch apart, None if nothing was said. ``verb`` made the
+    batches.
     """
 
     size: int
@@ -161,6 +162,13 @@ class Batching:
     remainder: str
     balance: int = 0
     num_steps: int | None = None
+    verb: str = "batch()"
+
+    @property
+    def words(self) -> str:
+        """The batches in words."""
+        size = f"of {self.size:,}" if self.verb == "batch()" else "by length"
+        return f"{'global ' if self.is_global else ''}batches {size}"
 
     @property
     def steps(self) -> int | str | None:

@@ -10,7 +10,7 @@ from shoal.hints import no_attribute
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.steps_of_pass import StepsOfPass
+from shoal.stream.refilling.steps_of_pass import StepsOfPass
 from shoal.stream.workers.foreign_loaders import refuse_in_worker
 
 
@@ -32,7 +32,7 @@ class DatasetRun:
         With ``batch(steps=)`` each iterator goes on where the one before it ended.
         """
         refuse_in_worker()
-        start = partial(self.stream.iterator_spec, grows=True, in_passes=True)
+        start = partial(self.stream.iterator_spec, waits_for_little=True, in_passes=True)
         iteration, num_steps = Iteration(start(), renew=lambda: (start(), None)), self.stream.num_steps_of_pass
         return (
             iteration

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.indexing.growing.growing_shards import Growth
-from shoal.indexing.opened_dataset import Opened, OpenedMixture
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition, check_rank
@@ -23,28 +23,25 @@ from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import State
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
-from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
-from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_as_saved
-from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.reading.resolved_sequences import BatchSegments, Resolved, ResolvedSequences
+from shoal.reading.resolved_epochs import BatchSegments, Piece
+from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.stream.certificates.certificate import Certificate, covered, differences
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
-from shoal.stream.iterating.refilled_states import resumed
-from shoal.stream.iterator_position import Cursor, place_in
+from shoal.stream.growing_states import order_as_saved
+from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.iterator_position import Cursor
 from shoal.stream.map_view import MapView
-from shoal.stream.mixing.mixture_quality import mixture_quality, warning_about_any
-from shoal.stream.quality.growing_mixing import quality_of_growing
-from shoal.stream.quality.shuffle_quality import quality_of
+from shoal.stream.quality.growing_mixing import sorting_of_first
+from shoal.stream.quality.predictions import predicted, warning_of
+from shoal.stream.refilling.refilled_states import resumed
 
 _log = logging.getLogger("shoal")
 
@@ -71,7 +68,7 @@ class Stream:
         return self.spec.dataset("this method")
 
     @cached_property
-    def resolved(self) -> Resolved | ResolvedGrowing:
+    def resolved(self) -> Resolved:
         """The order resolved to integers."""
         return self.spec.resolve()
 
@@ -86,63 +83,68 @@ class Stream:
         return self.spec.partition(self.spec.ranks.resolve()[1])
 
     def iterator_spec(
-        self, collate: Callable[[list[Any]], Any] = usual_collate, *, grows: bool = False, in_passes: bool = False
+        self,
+        collate: Callable[[list[Any]], Any] = usual_collate,
+        *,
+        waits_for_little: bool = False,
+        in_passes: bool = False,
     ) -> IteratorSpec:
         """Describe the next iterator, which begins at the cursor; warn if it will mix badly. No samples are read.
 
-        Whoever allows that the epoch ``grows`` does not rely on its number of steps. ``in_passes`` says that the caller
-        cuts the batches of a rank into passes (`StepsOfPass`).
+        With ``waits_for_little``, the epoch may begin before its number of steps is known. ``in_passes`` says that the
+        caller cuts the batches of a rank into passes (`StepsOfPass`).
 
         Raises
         ------
         UsageError
             A chunk is too large for the memory limit, or sources of a mixture are known to have other fields.
         """
-        spec, resolved = self.spec, self.resolved
-        options = spec.reading
+        spec, resolved, cursor = self.spec, self.resolved, self.cursor
         rank, world_size = spec.ranks.resolve()
         partition = spec.partition(world_size)
-        if spec.refills and spec.batching is None:
-            msg = f"{spec.filler} fills batches, and this dataset has none"
-            raise UsageError(msg, hint="call batch() after it")
-        spec.check_passes(world_size, in_passes=in_passes)
-        growing = resolved if isinstance(resolved, ResolvedGrowing) else None
-        opened: Opened | OpenedMixture
-        if isinstance(resolved, ResolvedGrowing):
-            resolved.growing.begin(rank, world_size)
-            opened, resolved = resolved.first
-        else:
-            opened = spec.opened
-            if spec.collates and collate is usual_collate and isinstance(opened, OpenedMixture):
-                refuse_other_fields(opened, spec.stages)
-            if message := warning_about_any(resolved, partition.global_batch if spec.batching else 1):
-                warnings.warn(message, ShuffleWarning, stacklevel=3)
-        if growing is None and not partition.num_batches(num_samples := resolved.num_samples_of(self.cursor.epoch)):
-            text = "remainder=%r leaves no batch: an epoch has %s samples, and a global batch of %s ranks has %s"
-            _log.warning(text, partition.remainder, num_samples, world_size, partition.global_batch)
-        for part, order in zip(opened.parts, resolved.parts, strict=True):
-            refuse_too_large(part, order, options.memory_limit_bytes)
-            expect_windows(part, order, world_size, options.memory_limit_bytes)
-        formatting = spec.formatting.of(opened, spec.stages)
-        fields = None if spec.sequences is None else spec.sequences.fields_of(opened, spec.stages)
-        if isinstance(fields, SequenceFields) and collate is not usual_collate:
+        spec.batcher.check_passes(spec.batching, world_size, in_passes=in_passes)
+        resolved.begin(rank, world_size)
+        first = resolved.first(spec.source)
+        batcher = spec.batcher.of_dataset(first.opened, spec.stages)
+        if batcher.makes_arrays and collate is not usual_collate:
             msg = "collate_fn= makes a batch of samples, and pack_sequences() makes the arrays itself"
             raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")
+        if partition.batched and not batcher.makes_arrays and collate is usual_collate:
+            refuse_other_fields(first.opened, spec.stages)
+        self._warn(first, partition)
+        for part, order in zip(first.opened.parts, first.resolved.parts, strict=True):
+            refuse_too_large(part, order, spec.reading.memory_limit_bytes)
+            expect_windows(part, order, world_size, spec.reading.memory_limit_bytes)
+        formatting = spec.formatting.of(first.opened, spec.stages)
         stages = (spec.seeded_stages, spec.batch_stages)
-        pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting, sequences=fields)
+        pipeline = PipelineSpec(partition, rank, *stages, collate, formatting=formatting)
         steps = None if spec.batching is None else spec.batching.steps
-        work = WorkerSpec(opened, resolved, pipeline, options, growing, steps=steps)
-        cursor = self.cursor
+        work = WorkerSpec(first.opened, resolved, pipeline, spec.reading, batcher, steps)
         start, taken, sequences = cursor.start
         begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
-        return IteratorSpec(work, *begin, grows=grows and not spec.refills and work.grows(cursor.epoch))
+        knows_end = not waits_for_little or batcher.counts_share or resolved.knows_end(cursor.epoch)
+        return IteratorSpec(work, *begin, knows_end=knows_end)
+
+    def _warn(self, first: Piece[ResolvedOrder], partition: Partition) -> None:
+        """Warn of an order that mixes badly, and of an epoch without batches."""
+        resolved, epoch = self.resolved, self.cursor.epoch
+        if not resolved.knows_end(epoch):
+            if self.spec.ranks.resolve()[0] == 0 and (text := sorting_of_first(first.resolved.sample_index)):
+                _log.warning(text)
+            return
+        batch = partition.global_batch if partition.batched else 1
+        if message := warning_of(resolved, batch):
+            warnings.warn(message, ShuffleWarning, stacklevel=4)
+        if not partition.num_batches(num_samples := resolved.num_samples_of(epoch)):
+            text = "remainder=%r leaves no batch: an epoch has %s samples, and a global batch of %s ranks has %s"
+            _log.warning(text, partition.remainder, num_samples, partition.world_size, partition.global_batch)
 
     @property
     def batch_size(self) -> int | None:
         """Samples in a whole batch of this rank; None without batches, and where lengths decide their sizes."""
-        partition, sequences = self.partition, self.spec.sequences
-        by_length = sequences is not None and sequences.packing.alike
-        return partition.size_of(self.spec.ranks.resolve()[0]) if partition.batched and not by_length else None
+        partition = self.partition
+        are_counted = partition.batched and self.spec.batcher.counts_samples
+        return partition.size_of(self.spec.ranks.resolve()[0]) if are_counted else None
 
     @property
     def num_steps_of_pass(self) -> int | None:
@@ -158,38 +160,24 @@ class Stream:
     @property
     def growth(self) -> Growth | None:
         """Shards indexed so far, of a dataset in the growing order; None in another one."""
-        return self._growth(self.resolved) if isinstance(self.resolved, ResolvedGrowing) else None
-
-    def _growth(self, resolved: ResolvedGrowing) -> Growth:
-        resolved.growing.begin(*self.spec.ranks.resolve())
-        return resolved.growing.growth()
+        self.resolved.begin(*self.spec.ranks.resolve())
+        return self.resolved.growth()
 
     def num_samples(self, epoch: int) -> int:
         """Return the samples of an epoch over all ranks, gaps included; an estimate while shards are not indexed."""
-        resolved = self.resolved
-        if isinstance(resolved, ResolvedGrowing) and resolved.grows(epoch):
-            growth = self._growth(resolved)
-            if not self._has_told_estimate:
-                self._has_told_estimate = True
-                text = "%d of %d shards are indexed: the epoch has about %d samples, give or take %d"
-                _log.info(text, growth.num_indexed_shards, growth.num_shards, growth.num_samples, growth.error)
-            return growth.num_samples
-        return resolved.num_positions(epoch)
+        self.resolved.begin(*self.spec.ranks.resolve())
+        length = self.resolved.length(epoch)
+        if length.words and not self._has_told_estimate:
+            self._has_told_estimate = True
+            _log.info("%s", length.words)
+        return length.num_samples
 
     def length(self) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples."""
-        resolved, epoch = self.resolved, self.cursor.epoch
-        is_estimated = isinstance(resolved, ResolvedGrowing) and resolved.grows(epoch)
-        num_samples = self.num_samples(epoch) if is_estimated else resolved.num_samples_of(epoch)
-        if self.spec.batching is not None and not self.spec.refills:
-            return self.partition.num_batches(num_samples)
-        if self.spec.batching is not None and self.spec.batching.num_steps:
-            return self.spec.batching.num_steps
-        if self.spec.filters or self.spec.refills:
-            what = "sequences documents fill" if self.spec.packed_as_they_come else "samples filter() keeps"
-            msg = f"how many {what} is not known before they are read"
-            raise TypeError(msg)
-        return self.partition.num_samples_of(self.spec.ranks.resolve()[0], num_samples)
+        resolved, epoch, spec = self.resolved, self.cursor.epoch, self.spec
+        knows_end, rank = resolved.knows_end(epoch), spec.ranks.resolve()[0]
+        num_samples = resolved.num_samples_of(epoch) if knows_end else self.num_samples(epoch)
+        return spec.batcher.length(self.partition, rank, num_samples, self.num_steps_of_pass)
 
     def as_map(self) -> MapView:
         """Return the samples by id, if there is one for every id."""
@@ -201,18 +189,11 @@ class Stream:
     def quality(self, batch: int | None, key: Any, rho: float | None) -> ShuffleQuality:
         """Predict how well batches will be mixed; see `Dataset.quality`."""
         if batch is None:
-            is_growing = isinstance(self.resolved, ResolvedGrowing)
-            most = self.num_samples(0) // 3 if is_growing else self.resolved.num_samples // 2  # an estimate may be high
+            # An estimate may be high.
+            most = self.resolved.num_samples // 2 if self.resolved.knows_end(0) else self.num_samples(0) // 3
             few = max(1, min(256, most))
             batch = few if self.spec.batching is None else self.partition.global_batch
-        resolved, size = self.resolved, count_of(batch, "quality(batch=)")
-        if isinstance(resolved, ResolvedSequences):
-            size, resolved = resolved.documents_in(size), resolved.documents
-        if isinstance(resolved, ResolvedGrowing):
-            return quality_of_growing(resolved, size, key=key, rho=rho)
-        if isinstance(resolved, ResolvedMixture):
-            return mixture_quality(resolved, size, key=key, rho=rho)
-        return quality_of(resolved, size, key=key, rho=rho)
+        return predicted(self.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
 
     def ids(self, epoch: int, start: int, stop: int | None) -> NDArray[np.int64]:
         """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
@@ -229,11 +210,8 @@ class Stream:
 
     def batch_segments(self, step: int, epoch: int, rank: int | None, world_size: int | None) -> BatchSegments:
         """Return the documents of a rank's sequences; see `Dataset.batch_segments`."""
-        numbers, resolved = self._batch("batch_segments", step, epoch, rank, world_size), self.resolved
-        if not isinstance(resolved, ResolvedSequences):
-            msg = "batch_segments() tells the documents of sequences, and the samples of this dataset are not packed"
-            raise UsageError(msg, hint="batch_ids() tells the samples of a batch; pack_sequences() packs documents")
-        return resolved.segments_in(epoch, numbers)
+        numbers = self._batch("batch_segments", step, epoch, rank, world_size)
+        return self.resolved.segments_in(epoch, numbers)
 
     def _batch(self, verb: str, step: int, epoch: int, rank: int | None, world_size: int | None) -> NDArray[np.int64]:
         """Return what the order calls the samples of a rank's batch: their ids, or numbers of sequences."""
@@ -301,18 +279,12 @@ class Stream:
 
     def refuse_steps(self, verb: str) -> None:
         """Raise `UsageError` for a method that counts steps if positions do not follow from them."""
-        if self.spec.refills:
-            msg = f"{verb} counts batches, and what is in those of {self.spec.filler} is not known before it is read"
-            raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
+        self.spec.batcher.refuse_steps(verb)
 
     def start_state(self) -> dict[str, Any]:
         """Return the state at which the next iterator begins."""
-        cursor, spec = self.cursor, self.spec
-        if not spec.refills or spec.batching is None:
-            return self._state(cursor.epoch, cursor.start.number)
-        rank, world_size = spec.ranks.resolve()
-        place = place_in(spec.partition(world_size), rank, cursor.epoch, cursor.start, cursor.later)
-        return self._state(*place)
+        rank, world_size = self.spec.ranks.resolve()
+        return self._state(*self.spec.batcher.start(self.cursor, self.spec.partition(world_size), rank))
 
     def _state(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
         return self.resolved.state_at(epoch, number, place, tokenizers=self.spec.tokenizers)
@@ -327,7 +299,7 @@ class Stream:
         if self.spec.batching is not None and self.spec.batching.num_steps:
             return  # passes follow each other, and each rank is in an epoch of its own
         if epoch < self.cursor.epoch and self.resolved.deals:
-            self.resolved = replace(self.resolved, deals=())  # an epoch that is begun anew is whole
+            self.resolved = self.resolved.with_deals(())  # an epoch that is begun anew is whole
         if epoch != self.cursor.epoch:
             if self.cursor.loaded_epoch is not None:
                 text = "set_epoch(%d) leaves position %d of epoch %d, which a state had loaded"
@@ -349,11 +321,11 @@ class Stream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state; see `Dataset.load_state_dict`."""
-        if hasattr(state, "keys") and "check" not in state and isinstance(self.resolved, ResolvedOrder):
-            state = self._adopted(self.resolved, state)
+        if hasattr(state, "keys") and "check" not in state:
+            state = self._adopted(state)
         saved = State.from_dict(state)
         saved.check_tokenizers(self.spec.tokenizers, self.resolved.state_order)
-        self._meet(saved)
+        self.resolved = order_as_saved(self.spec, self.resolved, saved)
         resolved, epoch = self.resolved.resumed(saved, self.spec.gaps), saved.epoch
         starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
         if saved.deals:
@@ -364,31 +336,9 @@ class Stream:
         self.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
         self.cursor.deliveries.forget()
 
-    def _meet(self, saved: State) -> None:
-        """Take the growing order if a state is of it, and the ordinary one if not: the same run may have had either."""
-        spec, is_growing = self.spec, saved.order.get("name") == Growing.name
-        if isinstance(spec.source, OpenedMixture):
-            return
-        can_grow = replace(spec, grows=True).is_growing
-        if is_growing and not can_grow:
-            msg = f"the state was saved in the growing order of shuffle(); this stream is {spec.summary()}"
-            hint = (
-                "that order has all samples in a window: no select(), sample() or other order, and no lengths to pack"
-            )
-            raise StateError(msg, hint=hint)
-        if not (can_grow and isinstance(spec.request, OrderRequest)):
-            return
-        if is_growing:
-            asked = growing_as_saved(spec.source, spec.request, saved)
-            known = self.resolved
-            if not (isinstance(known, ResolvedGrowing) and known.state_order == asked.state_order):
-                self.resolved = replace(asked, delivered=spec.delivered, gaps=spec.gaps)
-        elif not is_growing and isinstance(self.resolved, ResolvedGrowing):
-            self.resolved = replace(spec, grows=False).resolve()
-
-    def _adopted(self, resolved: ResolvedOrder, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _adopted(self, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the state of a checkpoint of the library whose order this is; other mappings as they are."""
-        found = resolved.adopted(checkpoint)
+        found = self.resolved.adopted(checkpoint)
         if found is None:
             return checkpoint
         order, epoch, position = found
@@ -402,8 +352,8 @@ class Stream:
         """Return the certificate of what was delivered in this process."""
         resolved = self.resolved
         parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in self.cursor.deliveries.parts().items()}
-        # All segments have checksums as the first one has; what is known of it is not waited for.
-        kind = hashes_of(resolved.first[1] if isinstance(resolved, ResolvedGrowing) else resolved).kind
+        # All pieces have checksums as the first one has; the others are not waited for.
+        kind = hashes_of(resolved.first(self.spec.source).resolved).kind
         seed = resolved.seed
         return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
 
@@ -412,14 +362,14 @@ class Stream:
         given = Certificate.from_dict(certificate)
         if found := differences(given, self.resolved):
             hint = "merge the certificates of all ranks, and those of earlier parts of the run"
-            if self.spec.filters or self.spec.refills or self.spec.reading.leaves_out:
+            if self.spec.filters or self.spec.batcher.counts_share or self.spec.reading.leaves_out:
                 hint += (
                     '; what filter(), reading() or remainder="drop" leave out was not delivered, and stats() counts it'
                 )
-            if self.spec.refills:
+            if self.spec.batcher.counts_share:
                 hint += "; ranks that fill their batches are at different positions until an epoch ends"
             raise StateError("; ".join(found), hint=hint)
-        return covered(given, self.resolved, self.spec.packed_as_they_come)
+        return covered(given, self.resolved, self.spec.batcher.note)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and those of the chunk cache."""

@@ -36,7 +36,7 @@ class Position:
     taken. ``later`` has the places in later epochs from which it will go on (`RankPlace`). Where it packs documents,
     ``num_sequences`` have been yielded of the documents behind those.
 
-    While an epoch grows (`shoal.reading.growing`), its end is not known: ``num_samples`` are those up to the last whole
+    Without ``knows_end`` the samples of the epoch are not counted yet: ``num_samples`` are those up to the last whole
     global batch that can be made now, and there is no last step.
 
     ``num_made`` are made, and those of them that ``at_hand`` has left are not yielded yet: an iterator over a list,
@@ -55,7 +55,7 @@ class Position:
     rank: int | None = None
     later: Mapping[int, Start] = field(default_factory=dict)
     num_sequences: int = 0
-    grows: bool = False
+    knows_end: bool = True
     at_hand: Iterator[Any] = field(default=NONE_AT_HAND, init=False, repr=False, compare=False)
 
     @property
@@ -72,8 +72,17 @@ class Position:
         self.num_yielded, self.num_sequences, self.received = place
 
     def end_at(self, num_samples: int) -> None:
-        """Note that the epoch has so many samples: it grows no longer."""
-        self.num_samples, self.grows = num_samples, False
+        """Note that the epoch has so many samples."""
+        self.num_samples, self.knows_end = num_samples, True
+
+    def reach(self, num_samples: int, *, is_all: bool) -> int:
+        """Note that so many samples of the epoch can be read now, and return the steps up to there."""
+        if self.knows_end:
+            return self.num_steps
+        num_steps = (num_samples - self.start) // self.partition.global_batch
+        self.num_samples = num_samples if is_all else self.start + num_steps * self.partition.global_batch
+        self.knows_end = is_all
+        return num_steps
 
     @property
     def num_steps(self) -> int:
@@ -81,7 +90,7 @@ class Position:
 
         Where ranks fill their batches, the number of samples in the share of this one.
         """
-        if self.grows:
+        if not self.knows_end:
             return MAX_POSITION
         if self.rank is not None:
             return self.partition.num_samples_of(self.rank, self.num_samples - self.start)
@@ -112,7 +121,7 @@ class Position:
         """The position after all samples yielded, in this epoch."""
         if not self.num_yielded:
             return self.start
-        if self.grows:  # all batches so far were whole
+        if not self.knows_end:  # all batches so far were whole
             return self.start + self.num_yielded * self.partition.global_batch
         if self.rank is not None and self.partition.world_size == 1:  # also inside of a batch, as a group may end there
             return self.start + self.num_yielded

@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 from shoal.errors import NoSampleError, UsageError
-from shoal.indexing.opened_dataset import OpenedMixture
 from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages.running import run_stages
-from shoal.pipeline.stages.stage import in_epoch
+from shoal.pipeline.stages.stage import in_epoch, stages_of
 from shoal.processes.process_ends import end_with_trainer
 from shoal.reading.checks.salvage import read_sample
-from shoal.reading.growing.resolved_growing import ResolvedGrowing
-from shoal.reading.resolved_sequences import Resolved
+from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.read_schedule import shares_of
@@ -42,9 +40,10 @@ class MapView:
     which gave its id, else the current epoch of the dataset.
     """
 
-    def __init__(self, spec: DatasetSpec, resolved: Resolved | ResolvedGrowing, cursor: Cursor) -> None:
-        opened = resolved.growing.whole if isinstance(resolved, ResolvedGrowing) else spec.opened
-        self._opened = opened if isinstance(opened, OpenedMixture) else with_chosen(opened, spec.stages)
+    def __init__(self, spec: DatasetSpec, resolved: Resolved, cursor: Cursor) -> None:
+        opened = resolved.all_samples(spec.source)
+        parts = (with_chosen(part, stages_of(spec.stages, number)) for number, part in enumerate(opened.parts))
+        self._opened = opened.with_parts(tuple(parts))
         self._resolved, self._cursor = resolved, cursor
         self._stages = tuple(left for stage in spec.seeded_stages for left in stage.unfiltered())
         self._formatting = spec.formatting.of(self._opened, self._stages)
@@ -80,8 +79,9 @@ class MapView:
 
 def batches_of_ids(spec: IteratorSpec) -> Iterator[list[int]]:
     """Yield the sample ids of each batch of a rank, repeats included, reading no data; one id each without batches."""
-    work, position = spec.work.of_epoch(spec.epoch), spec.position()
-    for share, _ in shares_of(work.resolved.epoch(spec.epoch), work.pipeline, position):
+    work, position = spec.work, spec.position()
+    resolved = work.resolved.whole(work.opened, spec.epoch).resolved
+    for share, _ in shares_of(resolved.epoch(spec.epoch), work.pipeline, position):
         ids: list[int] = [_Due.in_epoch(number, spec.epoch) for number in share.ids.tolist()]
         if position.partition.batched:
             for first, stop in itertools.pairwise(share.batch_first.tolist()):

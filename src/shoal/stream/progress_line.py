@@ -42,7 +42,7 @@ class ProgressLine:
 
     def _show(self) -> None:
         position = self._position
-        share = None if position.grows else position.num_yielded / max(1, position.num_steps)
+        share = position.num_yielded / max(1, position.num_steps) if position.knows_end else None
         stats = self._counters.as_dict() | cache_counts(self._caches, self._counters.of_workers)
         self._line.draw(f"shoal: {progress_text(stats, epoch=position.epoch, share=share)}{self._who}")
 

@@ -7,8 +7,8 @@ import argparse
 from shoal.cli.options.argument_types import count
 from shoal.order.sequences.packed_order import STRATEGIES
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
+from shoal.reading.resolved_order import Resolved, ResolvedOrder
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 
 

@@ -15,7 +15,7 @@ from shoal.formats.decoding.images import exact_size
 from shoal.hints import did_you_mean
 from shoal.order.registry import order_of_text
 from shoal.order.state_dict import State
-from shoal.reading.resolved_order import OrderRequest
+from shoal.reading.order_request import OrderRequest
 from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import order_request

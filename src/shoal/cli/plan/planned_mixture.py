@@ -31,7 +31,8 @@ from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.memory_division import budget_of
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.read_requests import request_sizes
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits
 from shoal.storage.sources.source import printed

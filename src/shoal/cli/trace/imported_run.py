@@ -9,7 +9,7 @@ from shoal.cli.options.source_options import imported_object
 from shoal.errors import UsageError
 from shoal.order.state_dict import State
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
-from shoal.reading.resolved_sequences import Resolved
+from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
@@ -36,9 +36,9 @@ class ImportedRun:
             The dataset fills batches with what it reads.
         """
         dataset = self.dataset
-        if dataset.stream.spec.refills:
-            msg = f"{self.name} fills batches with {dataset.stream.spec.filler}: reading alone tells what is in them"
-            field = "document_ids" if dataset.stream.spec.packed_as_they_come else "__id__"
+        if (batcher := dataset.stream.spec.batcher).counts_share:
+            msg = f"{self.name} fills batches with {batcher.verb}: reading alone tells what is in them"
+            field = batcher.ids_field
             raise UsageError(
                 msg, hint=f"with_ids() before it adds the sample ids to each batch, as the field {field!r}"
             )

@@ -38,8 +38,9 @@ from shoal.reading.growing.resolved_growing import growing_as_saved
 from shoal.reading.growing.resolved_segments import Growing
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import Resolved, ResolvedOrder
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import request_of_state
 from shoal.stream.dataset_spec import DatasetSpec
@@ -79,7 +80,8 @@ class TracedRun:
     @property
     def documents(self) -> ResolvedOrder | ResolvedMixture:
         """The order of the samples, or of the documents of sequences."""
-        return self.resolved.documents if isinstance(self.resolved, ResolvedSequences) else self.resolved
+        resolved = self.resolved.documents if isinstance(self.resolved, ResolvedSequences) else self.resolved
+        return cast("ResolvedOrder | ResolvedMixture", resolved)
 
     @property
     def packing(self) -> dict[str, str]:

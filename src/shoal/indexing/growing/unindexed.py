@@ -35,6 +35,22 @@ class Unindexed:
         """The cache, if there is one."""
         return (self.cache,)
 
+    stored = None  # no split is known before the index
+
+    def words(self, num_samples: Callable[[], str]) -> str:
+        """Return the number of shards and their format; that of samples too if the index was made."""
+        return self.whole.words(num_samples) if self.is_indexed else f"{self.summary}, not indexed yet"
+
+    @property
+    def depth(self) -> int:
+        """0: nothing is joined."""
+        return 0
+
+    @property
+    def indexes(self) -> dict[str, None]:
+        """No index yet, under the name of the only source."""
+        return {"": None}
+
     @cached_property
     def estimate(self) -> IndexingEstimate:
         """Estimate of what indexing the shards takes, from their listing and a few requests."""

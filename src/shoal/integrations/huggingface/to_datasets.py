@@ -51,7 +51,7 @@ def to_hf(dataset: Dataset, *, features: Any = None) -> Any:
     if spec.batching is not None:
         msg = "Hugging Face datasets hold samples, but this dataset yields batches"
         raise UsageError(msg, hint="leave out batch(), and use .batch(n) of datasets or batch_size= of the loader")
-    if spec.refills:
+    if spec.batcher.counts_share:
         msg = "filter(refill=True) fills batches, and Hugging Face datasets hold samples"
         raise UsageError(msg, hint="leave out refill=True: batches of samples are cut behind the filter")
     if any(isinstance(stage, ToTuple) for stage in spec.stages):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from shoal.order.partition import Partition
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.steps_of_pass import StepsOfPass
+from shoal.stream.refilling.steps_of_pass import StepsOfPass
 
 _log = logging.getLogger("shoal")
 _NO_EFFECT = {

@@ -147,7 +147,7 @@ class Steps(Dataset):  # type: ignore[type-arg]
         if self._pass is not None:
             self._pass.close()
         ds, num_read = self._loader.dataset, 0
-        if ds.stream.spec.refills:
+        if ds.stream.spec.batcher.counts_share:
             num_read, step = step.number, Step(step.epoch, 0)
         position = step.number * ds.stream.partition.global_batch
         if (ds.epoch, ds.stream.cursor.start.number) != (step.epoch, position):

@@ -56,9 +56,8 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
         if not isinstance(given := cast("Any", dataset), Dataset):
             msg = f"shoal.torch.IterableDataset takes a shoal dataset; got {type(given).__name__}"
             raise UsageError(msg, hint="shoal.open(...)")
-        if dataset.stream.spec.refills:
-            filler = dataset.stream.spec.filler
-            msg = f"{filler} fills batches from all that workers make, and other loaders keep it apart"
+        if (batcher := dataset.stream.spec.batcher).counts_share:
+            msg = f"{batcher.verb} fills batches from all that workers make, and other loaders keep it apart"
             raise UsageError(msg, hint="shoal.torch.DataLoader(ds, num_workers=...)")
         self.dataset = dataset
         self._shared, self._seen = SharedState(), 0  # the start position, for persistent workers

@@ -25,9 +25,8 @@ class BatchSampler:
         if dataset.stream.spec.batching is None:
             msg = "a batch sampler yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32), or shoal.torch.Sampler(ds)")
-        if dataset.stream.spec.refills:
-            filler = dataset.stream.spec.filler
-            msg = f"a batch sampler yields ids, and those of {filler} are known only when samples are read"
+        if (batcher := dataset.stream.spec.batcher).counts_share:
+            msg = f"a batch sampler yields ids, and those of {batcher.verb} are known only when samples are read"
             raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")
 
     def __len__(self) -> int:

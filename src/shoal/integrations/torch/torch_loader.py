@@ -29,9 +29,9 @@ from shoal.storage.retry import StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator import Iteration, Source
-from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec
-from shoal.stream.iterating.piece_maker import PieceMaker
-from shoal.stream.iterating.steps_of_pass import StepsOfPass
+from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.refilling.steps_of_pass import StepsOfPass
 from shoal.stream.workers.prefetch_thread import Prefetcher
 
 _PRELOAD = ("torch.utils.data", "shoal.integrations.torch.worker_processes", "shoal.stream.dataset")
@@ -225,7 +225,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         """Return where the next iterator begins, and the source of its batches; a stopped loader makes none."""
         if self.num_workers:
             begin_importing(self.multiprocessing_context)
-        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, grows=True, in_passes=True)
+        spec = self.dataset.stream.iterator_spec(self.collate_fn or collate, waits_for_little=True, in_passes=True)
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
@@ -245,7 +245,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
                 workers.close()
         return spec, None
 
-    def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | PieceMaker | Prefetcher:
+    def _source_here(self, spec: IteratorSpec, finish: Callable[[Any], Any]) -> BatchMaker | Prefetcher:
         """Return the source of batches that threads of this process make, or this thread if none is made ahead."""
         spec = spec.with_threads(self._threads(spec.work.pipeline.stages).threaded)
         if self.pin_memory and can_pin():
@@ -254,7 +254,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         convert = partial(map, finish)
         if self.prefetch_factor:
             spec = spec.made_ahead()
-        maker = BatchMaker(spec, convert) if spec.growing is None else PieceMaker(spec, spec.growing, convert)
+        maker = BatchMaker(spec, convert)
         if not self.prefetch_factor:
             return maker
         return Prefetcher(Iteration(spec, maker), spec, limit=self.prefetch_factor, limit_bytes=self.prefetch_bytes)

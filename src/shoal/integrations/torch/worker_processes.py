@@ -26,10 +26,14 @@ from shoal.processes.feeders import UNSENT_EXIT_CODE, end_where_unsent
 from shoal.processes.interrupts import begin_elsewhere, interrupts_wait
 from shoal.processes.process_ends import end_with_parent
 from shoal.processes.start_methods import wait_for_end, wait_for_feeders
+from shoal.reading.remote.request_stats import RequestStats
 from shoal.storage.retry import StoppedError
-from shoal.stream.iterating.filled_batches import Part, context_of
+from shoal.stream.certificates.delivery_sums import DeliverySums
+from shoal.stream.certificates.sequence_hashes import hashes_of
+from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
-from shoal.stream.iterating.packed_batches import filler_of
+from shoal.stream.iterator_position import Position
+from shoal.stream.refilling.filled_batches import Part
 from shoal.stream.workers.snapshot import Snapshot
 from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch, add_counts, sharing_chunks
 
@@ -213,8 +217,8 @@ class WorkerBatches:
         is_stopped: Callable[[], bool] = bool,
     ) -> None:
         self.position = spec.position()
-        self._next_step, self._finish = self.position.global_batches.start, finish
-        self._filler = filler_of(context_of(spec, self.position)) if spec.work.pipeline.fills else None
+        self._next_step = self.position.global_batches.start
+        self._batches = spec.work.batcher.received(self.position, partial(_context_of, spec, self.position), finish)
         self._workers: Workers | None = workers
         self._is_waiting = self._has_warned = False
         self._counters, self._stay = spec.counters, stay
@@ -222,24 +226,16 @@ class WorkerBatches:
 
     def receive(self, taken: list[Any]) -> Any:  # noqa: ARG002  # nothing can be given back
         """Return the next batch, waiting for the worker that makes it."""
-        position, filler = self.position, self._filler
-        if filler is None:
-            if not position.grows and position.num_yielded >= position.num_steps:
-                raise StopIteration
-            made = self._received()
-            if position.grows and made.num_samples is not None:
-                position.end_at(made.num_samples)
-            if made.is_over:
-                raise StopIteration
-            position.num_yielded += 1
-            position.received = position.received.plus(made.proof)
-            return made.batch
-        finish = self._finish or _as_it_is
-        while not filler.is_full:
+        position, batches = self.position, self._batches
+        while not batches.is_full:
             if self._next_step >= position.global_batches.stop:
-                return finish(next(filler.last()))  # from where it is
-            filler.add(self._received().batch)
-        return finish(filler.batch())
+                return next(batches.last())
+            made = self._received()
+            if made.num_samples is not None and not position.knows_end:
+                position.end_at(made.num_samples)
+            if not made.is_over:
+                batches.add(made.batch, made.proof)
+        return batches.batch()
 
     def _received(self) -> WorkerBatch:
         """Return what a worker made of the next step."""
@@ -292,6 +288,23 @@ class WorkerBatches:
             workers.close()
 
 
+def _context_of(spec: IteratorSpec, position: Position) -> BatchContext:
+    """Return what batches are made with where their samples come from other processes."""
+    piece = spec.work.resolved.whole(spec.work.opened, spec.epoch)
+    return BatchContext(
+        opened=piece.opened,
+        resolved=piece.resolved,
+        pipeline=spec.work.pipeline,
+        options=spec.work.options,
+        counters=spec.counters,
+        requests=RequestStats(spec.counters),
+        position=position,
+        sums=DeliverySums(hashes_of(piece.resolved), spec.epoch),
+        quarantine=None,
+        decoders=None,
+    )
+
+
 def _given(work: WorkerSpec, *others: Any) -> Snapshot:
     """Return a snapshot of everything that workers are started with.
 
@@ -299,7 +312,7 @@ def _given(work: WorkerSpec, *others: Any) -> Snapshot:
     the random numbers of the next ones, do not affect what existing workers make.
     """
     options: dict[str, Any] = others[-1]
-    alone = (work.opened, work.resolved.index, options["multiprocessing_context"], options["generator"])
+    alone = (work.opened, work.opened.index, options["multiprocessing_context"], options["generator"])
     return Snapshot((work, *others), alone=alone)
 
 

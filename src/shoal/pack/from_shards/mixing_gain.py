@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from shoal.index.table import Index
 from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.quality.shuffle_quality import quality_of
 
 POSITION = "position in the source"

@@ -31,9 +31,11 @@ from shoal.pack.shard_sizes import ShardSizing, shard_sizing
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import COUNT_FIELD, Tokenize
+from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-from shoal.stream.iterating.iterator_specs import PipelineSpec, WorkerSpec
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.stream.iterating.iterator_specs import WorkerSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 MIX_MEMORY_BYTES = 1 << 30
 """Default window of a mixing pass."""

@@ -16,11 +16,13 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.stages.decode import Decode
+from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.iterating.iterator_specs import IteratorSpec, PipelineSpec, WorkerSpec
+from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 
 
 class PartitionReader:

@@ -5,40 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, cast
 
 from shoal.errors import StateError, UsageError
 from shoal.index.table import Index
-from shoal.indexing.growing.growing_shards import GrowingShards
+from shoal.indexing.growing.growing_shards import GrowingShards, Growth
 from shoal.indexing.growing.unindexed import Unindexed
-from shoal.indexing.opened_dataset import Opened
+from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes
+from shoal.reading.growing.growing_pieces import FirstSegments, GrowingPieces
 from shoal.reading.growing.resolved_segments import Growing, ResolvedSegments
 from shoal.reading.large_chunks import can_spill
-from shoal.reading.resolved_epochs import ResolvedEpochs
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-
-
-class Piece(NamedTuple):
-    """The first segments of a dataset: opened, in their order, and whether they are all."""
-
-    opened: Opened
-    resolved: ResolvedSegments
-    is_last: bool
-
-    @property
-    def last_segment(self) -> int:
-        """Number of the last of them."""
-        return len(self.resolved.borders) - 2
+from shoal.reading.order_request import OrderRequest, Selection
+from shoal.reading.resolved_epochs import Length, Piece, Pieces, Piecewise, ResolvedEpochs, Source
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolving import resolve
 
 
 @dataclass(frozen=True)
-class ResolvedGrowing(ResolvedEpochs):
+class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
     """A dataset in the growing order; what counts its samples waits until all of it is indexed.
 
     ``request`` is that of a window. ``delivered``, ``gaps`` and ``deals`` are as in `ResolvedOrder`. ``loaded`` is what
@@ -69,6 +59,11 @@ class ResolvedGrowing(ResolvedEpochs):
     def index(self) -> Index:
         """The index of all shards, in the permuted order."""
         return self.growing.whole.index
+
+    @property
+    def sample_index(self) -> Index:
+        """The index of all shards, in the permuted order."""
+        return self.index
 
     @property
     def parts(self) -> tuple[ResolvedOrder, ...]:
@@ -105,16 +100,59 @@ class ResolvedGrowing(ResolvedEpochs):
         return found
 
     @property
-    def first(self) -> tuple[Opened, ResolvedOrder]:
-        """The first segment, opened and in its order, waiting until it is indexed."""
-        return self._upto(1)
+    def words(self) -> str:
+        """The shards, and how many are indexed."""
+        return self.growing.summary
 
-    def grows(self, epoch: int) -> bool:
-        """Return True if an epoch is read while shards are indexed: the first, unless what it needs must be counted."""
+    def growth(self) -> Growth:
+        """Return what is indexed by now."""
+        return self.growing.growth()
+
+    def cached(
+        self, opened: OpenedDataset, share: Callable[[Opened, ResolvedOrder, int | None], Opened]
+    ) -> tuple[OpenedDataset, ResolvedGrowing]:
+        """Return the first segment, and these epochs, with a cache of this machine."""
+        shared = share(opened.parts[0], self._upto(1)[1], self.growing.window_bytes)
+        return shared, replace(self, growing=self.growing.with_cache(shared.cache))
+
+    def begin(self, reader: int, num_readers: int) -> None:
+        """Begin to index as one of several readers, unless this process has begun."""
+        self.growing.begin(reader, num_readers)
+
+    def first(self, source: Source) -> Piece[ResolvedOrder]:  # noqa: ARG002
+        """Return the first segment, waiting until it is indexed."""
+        return Piece(*self._upto(1), is_last=self.growing.num_segments == 1)
+
+    def all_samples(self, source: Source) -> OpenedDataset:  # noqa: ARG002
+        """Return the shards in the permuted order."""
+        return self.growing.whole
+
+    def whole(self, opened: OpenedDataset, epoch: int) -> Piece[ResolvedOrder]:  # noqa: ARG002
+        """Return all shards, waiting until they are indexed."""
+        return Piece(self.growing.whole, self.of_epoch(epoch), is_last=True)
+
+    def pieces(self, opened: OpenedDataset, epoch: int, piecewise: Piecewise) -> Pieces[ResolvedOrder]:
+        """Return the segments in turn, as far as they are indexed; of later epochs all in one piece."""
+        if self.knows_end(epoch):
+            return super().pieces(opened, epoch, piecewise)
+        return GrowingPieces(self.growing, self.segments_upto, piecewise)
+
+    def knows_end(self, epoch: int) -> bool:
+        """Return False for the first epoch until all is indexed, unless what the epoch needs must be counted."""
         simple = self.delivered is None and not self.gaps and not self.deals
-        return epoch == 0 and simple and not self.growing.is_indexed
+        return not simple or epoch > 0 or self.growing.is_indexed
 
-    def piece(self, position: int, *, is_stopped: Callable[[], bool]) -> Piece:
+    def length(self, epoch: int) -> Length:
+        """Return the positions of an epoch: an estimate until all shards are indexed."""
+        if self.knows_end(epoch):
+            return super().length(epoch)
+        growth = self.growing.growth()
+        words = f"{growth.num_indexed_shards} of {growth.num_shards} shards are indexed: the epoch has about "
+        return Length(
+            growth.num_samples, growth.error, f"{words}{growth.num_samples} samples, give or take {growth.error}"
+        )
+
+    def segments_upto(self, position: int, is_stopped: Callable[[], bool]) -> FirstSegments:
         """Return all segments that are indexed; if none of them has this position, wait for the one that does.
 
         Raises `StoppedError` soon after ``is_stopped`` says so.
@@ -124,7 +162,7 @@ class ResolvedGrowing(ResolvedEpochs):
         while number < num_segments and (number < segments.num_made or num_samples <= position):
             num_samples += segments.index(number, is_stopped).num_samples
             number += 1
-        return Piece(*self._upto(number), number == num_segments)
+        return FirstSegments(*self._upto(number), number == num_segments)
 
     def _upto(self, num_segments: int) -> tuple[Opened, ResolvedSegments]:
         self.check_loaded(num_segments)
@@ -188,7 +226,7 @@ class ResolvedGrowing(ResolvedEpochs):
         resumed = replace(self, gaps=gaps.plus(saved.gaps), deals=(), loaded=saved.segments)
         check = partial(saved.check, seed=self.seed, order=self.state_order, index=self.fingerprint)
         check(num_samples=saved.position)
-        if not resumed.grows(saved.epoch):
+        if resumed.knows_end(saved.epoch):
             num_samples = resumed.num_samples  # which waits for all of them
             resumed.check_loaded(self.growing.num_segments)
             check(num_samples=num_samples)
@@ -199,6 +237,36 @@ class ResolvedGrowing(ResolvedEpochs):
         growing = self.growing
         made = "all indexed" if growing.is_indexed else f"{growing.segments.num_made} of them indexed"
         return f"growing order of {len(growing.shard_bytes):,} shards in {growing.num_segments:,} segments, {made}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingRequest:
+    """A window that begins with the first shards, while others are still indexed."""
+
+    window: OrderRequest
+    is_shuffled: ClassVar[bool] = True
+    varies: ClassVar[bool] = False
+    names_source: ClassVar[bool] = False
+    has_own_length: ClassVar[bool] = False
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order."""
+        return self.window.seed
+
+    def words(self, num_samples: Callable[[], str]) -> list[str]:  # noqa: ARG002
+        """Return the order in words."""
+        return [f"order growing with seed={self.seed}"]
+
+    def shuffled(self, asked: OrderRequest) -> OrderRequest:
+        """Raise `UsageError`: samples are shuffled once."""
+        return self.window.shuffled(asked)
+
+
+@resolve.register
+def _(request: GrowingRequest, source: Source, selection: Selection) -> ResolvedGrowing:
+    resolved = growing_order(cast("Opened | Unindexed", source), request.window)
+    return replace(resolved, delivered=selection.delivered, gaps=selection.gaps)
 
 
 def growing_as_saved(shards: Opened | Unindexed, request: OrderRequest, saved: State) -> ResolvedGrowing:

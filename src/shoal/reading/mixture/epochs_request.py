@@ -15,7 +15,7 @@ from shoal.order.mixture.source_schedule import Change
 from shoal.order.peers.mixing.peer_choices import PeerChoice
 from shoal.order.seeds import check_seed
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
-from shoal.reading.resolved_order import OrderRequest
+from shoal.reading.order_request import OrderRequest
 
 _EPOCHS_KEPT = 8  # of all mixtures; each has the sources of one block of draws
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NoReturn, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from shoal.order.protocol import as_whole
 from shoal.order.sampling.shares import Sampling
 from shoal.order.seeds import key
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes
-from shoal.reading.resolved_order import OrderRequest
+from shoal.reading.order_request import SHUFFLED_ALREADY, OrderRequest
 
 ENDS = ("first", "all", "forever")
 FOREVER = 1 << 60
@@ -96,6 +96,18 @@ class MixRequest:
     length: str | None = None
     is_counted: bool = False
     later: tuple[SequenceChange, ...] = ()
+
+    has_own_length: ClassVar[bool] = True
+    names_source: ClassVar[bool] = True
+
+    def words(self, num_samples: Callable[[], str]) -> list[str]:
+        """Return the sources, the number of samples and the order in words."""
+        length = "endless" if self.epoch_samples > FOREVER // 2 else num_samples()
+        words = [f"mix(seed={self.seed}) of {', '.join(self.names)}, {length}"]
+        if self.asked is not None:
+            order = self.asked.order
+            words.append(f"shuffle({'window' if order is None else order.name!r}, seed={self.asked.seed})")
+        return words
 
     @property
     def is_shuffled(self) -> bool:
@@ -250,6 +262,8 @@ class MixRequest:
         A source's share is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in all
         windows for equally many positions. Its seed is made from its name.
         """
+        if self.is_shuffled:
+            raise UsageError(SHUFFLED_ALREADY, hint="a larger window= mixes more")
         rates = {source.name: self.largest_share(source.name) * source.mean_bytes for source in self.sources}
         total = sum(rates.values()) or 1.0
         sources = []

@@ -18,7 +18,8 @@ from shoal.order.mixture.source_schedule import Change
 from shoal.order.state_dict import State
 from shoal.reading.mixture.epochs_request import EpochsRequest
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import ResolvedOrder
 
 VERSION = 1
 _MOST_CHARACTERS = 1000

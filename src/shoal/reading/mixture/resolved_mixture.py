@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,19 +20,18 @@ from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps
 from shoal.order.protocol import BoundOrder
 from shoal.order.sequential_and_full import Sequential
 from shoal.order.state_dict import State
-from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.epochs_request import EpochsRequest
-from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
+from shoal.reading.mixture.mix_request import FOREVER, MixRequest, SourceRequest
 from shoal.reading.mixture.mixture_orders import epoch_orders
 from shoal.reading.mixture.mixture_state import adopted, check_sources, told
-from shoal.reading.resolved_epochs import ResolvedEpochs
-from shoal.reading.resolved_order import OrderRequest, ResolvedOrder
-
-_LEAST_EXTENTS = 3  # one in use and two read ahead
+from shoal.reading.order_request import OrderRequest, Selection
+from shoal.reading.resolved_epochs import ResolvedEpochs, Source
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.resolving import resolve
 
 
 @dataclass(frozen=True)
-class ResolvedMixture(ResolvedEpochs):
+class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
     """A mixture and the resolved orders of its datasets, in the order of `MixRequest.leaves`."""
 
     request: MixRequest
@@ -61,6 +60,11 @@ class ResolvedMixture(ResolvedEpochs):
         return self.opened.index
 
     @property
+    def sample_index(self) -> JoinedIndex:
+        """The indexes of the datasets as one."""
+        return self.index
+
+    @property
     def fingerprint(self) -> str:
         """Identity of all datasets together."""
         return self.index.fingerprint
@@ -79,6 +83,15 @@ class ResolvedMixture(ResolvedEpochs):
         """Return the samples of one epoch, over all ranks, including gaps."""
         return self.request.num_samples_of(epoch) if self.delivered is None else len(self.delivered)
 
+    def most_until_any(self, epoch: int, number: int) -> int:
+        """Return the positions of an epoch, or of one without end those of two rounds of every source.
+
+        Two, as sources do not come evenly in all mixtures; from this position on.
+        """
+        if self.num_samples_of(epoch) <= FOREVER // 2:
+            return super().most_until_any(epoch, number)
+        return 2 * self.request.round_at(self.request.begin(epoch) + number)
+
     @cached_property
     def _order_of(self) -> Callable[[int], BoundOrder]:
         return epoch_orders(self.request, iter(self.parts))
@@ -87,16 +100,6 @@ class ResolvedMixture(ResolvedEpochs):
     def first_chunks(self) -> list[int]:
         """The number of the first chunk of each dataset, among those of all."""
         return list(itertools.accumulate((part.num_order_chunks for part in self.parts), initial=0))
-
-    def limits(self, limit_bytes: int | None) -> list[int | None]:
-        """Divide a memory limit among the datasets: some extents for each, the rest as their orders hold bytes."""
-        if limit_bytes is None:
-            return [None] * len(self.parts)
-        held = [max(1, part.chunks_held_bytes) for part in self.parts]
-        least = [_LEAST_EXTENTS * int(part.index.extent_decoded_bytes.max(initial=1)) for part in self.parts]
-        if (rest := limit_bytes - sum(least)) < 0:
-            least, rest = [0] * len(least), limit_bytes
-        return [max(1, few + rest * each // sum(held)) for few, each in zip(least, held, strict=True)]
 
     def untouched(self, epoch: int) -> BoundOrder:
         """Return the order of one epoch, gaps included."""
@@ -149,11 +152,13 @@ class ResolvedMixture(ResolvedEpochs):
         return "\n".join([f"mix of {shares}{of}; seed={self.seed}, {self.request.choice!r}", *lines])
 
 
+@resolve.register
+def _(request: MixRequest, source: Source, selection: Selection) -> ResolvedMixture:
+    opened = cast("OpenedMixture", source.whole)
+    return ResolvedMixture.of(request, opened, selection.delivered, selection.gaps)
+
+
 def _resolved(opened: Opened, source: SourceRequest) -> ResolvedOrder:
-    request = source.request
-    if not isinstance(request, OrderRequest):
-        request = OrderRequest(Sequential())
-    spills = can_spill(opened)
-    return ResolvedOrder(
-        opened.index, request, source.stored, source.delivered, spills=spills, sampling=source.sampling
-    )
+    request = source.request if isinstance(source.request, OrderRequest) else OrderRequest(Sequential())
+    selection = Selection(source.stored, source.sampling, source.delivered)
+    return cast("ResolvedOrder", resolve(request, opened, selection))

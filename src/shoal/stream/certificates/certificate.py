@@ -12,13 +12,10 @@ import numpy as np
 from shoal.errors import StateError, UsageError
 from shoal.figures import counted
 from shoal.order.position_subsets import NO_GAPS, Gaps
-from shoal.order.sequences.packed_order import Packing
 from shoal.order.state_dict import State, gaps_in
 from shoal.order.states.checked_states import checked
 from shoal.order.states.state_forms import CERTIFICATE
-from shoal.reading.growing.resolved_growing import ResolvedGrowing
-from shoal.reading.resolved_epochs import ResolvedEpochs
-from shoal.reading.resolved_sequences import Resolved
+from shoal.reading.resolved_order import Resolved
 from shoal.stream.certificates.delivery_sums import DeliveredPart, Proof, RecordHashes
 from shoal.stream.certificates.sequence_hashes import hashes_of
 
@@ -133,7 +130,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     return replace(first, epochs=epochs, gaps=gaps).to_dict()
 
 
-def differences(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> list[str]:
+def differences(certificate: Certificate, resolved: Resolved) -> list[str]:
     """List, epoch by epoch and in words, deliveries that differ from what the index says; empty if there are none.
 
     Reads no data; about 0.2 us a sample.
@@ -159,10 +156,10 @@ def differences(certificate: Certificate, resolved: Resolved | ResolvedGrowing) 
     return found
 
 
-def covered(certificate: Certificate, resolved: Resolved | ResolvedGrowing, packing: Packing | None = None) -> str:
+def covered(certificate: Certificate, resolved: Resolved, note: str = "") -> str:
     """Return in words how much of each epoch a certificate tells of; `differences` says if that was delivered.
 
-    ``packing`` is that of documents that are packed as they come, whose groups count as a whole.
+    ``note`` says what a part of an epoch leaves out.
     """
     resolved, told, is_whole = _of_run(certificate, resolved), [], True
     for epoch, part in sorted(certificate.epochs.items()):
@@ -174,19 +171,17 @@ def covered(certificate: Certificate, resolved: Resolved | ResolvedGrowing, pack
         else:
             is_whole = False
             told.append(f"epoch {epoch}, not whole: positions [{part.start}, {part.end}) of {size:,}")
-    if packing is None:
+    if not note:
         return "; ".join(told) or "nothing was delivered"
-    group = f"a group of {counted(packing.block, 'document')} that pack_sequences(lengths=None) packs counts once all "
-    group += "its sequences are delivered"
-    return "; ".join(told) if told and is_whole else f"{'; '.join(told) or 'no documents yet'}; {group}"
+    return "; ".join(told) if told and is_whole else f"{'; '.join(told) or 'no documents yet'}; {note}"
 
 
-def _of_run(certificate: Certificate, resolved: Resolved | ResolvedGrowing) -> Resolved | ResolvedGrowing:
+def _of_run(certificate: Certificate, resolved: Resolved) -> Resolved:
     """Return the order of the run that a certificate is of, or raise `StateError`."""
-    return replace(resolved.resumed(certificate.at(0), NO_GAPS), gaps=certificate.gaps, deals=())
+    return resolved.resumed(certificate.at(0), NO_GAPS).with_deals((), certificate.gaps)
 
 
-def _difference(part: DeliveredPart, resolved: ResolvedEpochs, hashes: RecordHashes, epoch: int) -> str:
+def _difference(part: DeliveredPart, resolved: Resolved, hashes: RecordHashes, epoch: int) -> str:
     num_delivered, total = part.proof
     first, stop = (resolved.number_of(epoch, position) for position in (part.start, part.end))
     num_due = stop - first

@@ -20,7 +20,7 @@ from shoal.index.table import Index
 from shoal.order.partition import Share
 from shoal.order.seeds import draws, key, keys
 from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.reading.resolved_epochs import ResolvedEpochs
+from shoal.reading.resolved_order import Resolved
 
 _MASK = 2**64 - 1
 _MOST_NOTED = 2
@@ -59,7 +59,7 @@ class DeliveredPart:
         """Return the sum of both parts."""
         return DeliveredPart(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
 
-    def with_gaps(self, resolved: ResolvedEpochs, epoch: int) -> DeliveredPart:
+    def with_gaps(self, resolved: Resolved, epoch: int) -> DeliveredPart:
         """Convert to positions of the order, from positions that count what is left of an epoch with gaps."""
         start, end = resolved.span_of(epoch, self.start, self.end)
         return DeliveredPart(start, end, self.proof)

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.seeds import draws, key, keys
-from shoal.reading.growing.resolved_growing import ResolvedGrowing
-from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
+from shoal.reading.resolved_order import Resolved
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.certificates.delivery_sums import RecordHashes
 
 
@@ -29,6 +29,6 @@ class SequenceHashes(RecordHashes):
         return draws(keys(key(0, epoch, "sequences"), positions), held[back])
 
 
-def hashes_of(resolved: Resolved | ResolvedGrowing) -> RecordHashes:
+def hashes_of(resolved: Resolved) -> RecordHashes:
     """Return the hashes of the samples of these epochs, or of their sequences."""
-    return SequenceHashes(resolved) if isinstance(resolved, ResolvedSequences) else RecordHashes(resolved.index)
+    return SequenceHashes(resolved) if isinstance(resolved, ResolvedSequences) else RecordHashes(resolved.sample_index)

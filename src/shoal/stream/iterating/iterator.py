@@ -13,7 +13,6 @@ from shoal.stats.counters import Throughput
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterating.piece_maker import PieceMaker
 from shoal.stream.iterator_position import NONE_AT_HAND, Position
 from shoal.stream.progress_line import progress_line
 
@@ -44,7 +43,7 @@ class BatchSource(Protocol):
         """Stop making batches."""
 
 
-Source: TypeAlias = BatchSource | BatchMaker | PieceMaker
+Source: TypeAlias = BatchSource | BatchMaker
 Renew: TypeAlias = Callable[[], tuple[IteratorSpec, Source | None]]
 
 
@@ -61,16 +60,15 @@ class Iteration:
 
     def __init__(self, spec: IteratorSpec, source: Source | None = None, renew: Renew | None = None) -> None:
         with InterruptsHeld():
-            if source is None:
-                source = BatchMaker(spec) if spec.growing is None else PieceMaker(spec, spec.growing)
+            source = BatchMaker(spec) if source is None else source
             self._source = source
-            self._made = source.batches if isinstance(source, BatchMaker | PieceMaker) else iter(())
-            self._elsewhere = None if isinstance(source, BatchMaker | PieceMaker) else source
+            self._made = source.batches if isinstance(source, BatchMaker) else iter(())
+            self._elsewhere = None if isinstance(source, BatchMaker) else source
             self.position = position = source.position
             self._tokenizers = spec.work.tokenizers
-            self._num_steps, self._grows = position.num_steps, position.grows
+            self._num_steps = position.num_steps if position.knows_end else None
             self._resolved, self._counters, self._cursor = (
-                spec.work.growing or spec.work.resolved,
+                spec.work.resolved,
                 spec.counters,
                 spec.cursor,
             )
@@ -81,9 +79,7 @@ class Iteration:
             self._line = progress_line(spec.work, position, spec.counters)
             # What is given out without asking the source: the rest of samples that it made together.
             self._at_hand = NONE_AT_HAND
-            self._takes_at_hand = (
-                isinstance(source, BatchMaker | PieceMaker) and not source.are_converted and self._line is None
-            )
+            self._takes_at_hand = isinstance(source, BatchMaker) and not source.are_converted and self._line is None
             self._renew, self._num_moves = renew, 0
             if spec.cursor is not None:
                 spec.cursor.follow(position)
@@ -137,7 +133,7 @@ class Iteration:
                 throughput.add(began, perf_counter())
             if self._line is not None:
                 self._line.step()
-            if position.num_yielded >= (position.num_steps if self._grows else self._num_steps):
+            if position.num_yielded >= (position.num_steps if self._num_steps is None else self._num_steps):
                 self._end_epoch()  # now, since a loop that counts to len() never asks for more
             return result  # noqa: TRY300  # an interrupt here is undone, too
         except StopIteration:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,11 @@ from shoal.reading.local.local_samples import LocalSamples
 from shoal.reading.memory_division import Budget
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
-from shoal.stream.iterating.iterator_specs import PipelineSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterator_position import Position
+
+Shares: TypeAlias = Iterator[tuple[Share, range]]
+"""The samples of a rank, span by span, and the steps of each span."""
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -54,16 +57,10 @@ class Gathered:
     steps: range
 
 
-def shares_of(
-    order: BoundOrder,
-    pipeline: PipelineSpec,
-    position: Position,
-    units_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]] | None = None,
-) -> Iterator[tuple[Share, range]]:
+def shares_of(order: BoundOrder, pipeline: PipelineSpec, position: Position) -> Shares:
     """Yield the shares of a rank, or of one of its workers, span by span, and their steps.
 
-    Their chunks are the units that hold the samples, which ``units_of`` returns for ids and chunks of the order; None
-    for these chunks. Each is noted for the certificate.
+    Each is noted for the certificate.
     """
     partition, num_workers, left = pipeline.partition, pipeline.num_workers, position.global_batches
     batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
@@ -74,8 +71,6 @@ def shares_of(
         if num_workers > 1:
             steps = range(first + (pipeline.worker - first) % num_workers, stop, num_workers)
             share = _some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
-        if units_of is not None:
-            share = replace(share, chunks=units_of(share.ids, share.chunks))
         if position.sums is not None:
             position.sums.note(share, steps)
         yield share, steps
@@ -95,10 +90,8 @@ def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
     return Share(share.ids[kept], share.positions[kept], share.chunks[kept], share.repeated[kept], batch_first)
 
 
-def planned(
-    shares: Iterator[tuple[Share, range]], budget: Budget, fetch: Fetcher, quarantine: Quarantine | None
-) -> Iterator[ReadSpan]:
-    """Yield span after span of shares (with units as chunks), planning the next before samples of this one are yielded.
+def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
+    """Yield span after span of shares, which have units as chunks; the next is planned before samples of this one come.
 
     If memory is limited, only those of this one: which of its units stay depends on those that the next one needs.
     """
@@ -124,13 +117,13 @@ def planned(
         current, units = following, units_after
 
 
-def gathered(shares: Iterator[tuple[Share, range]], gathering: Gathering) -> Iterator[Gathered]:
+def gathered(shares: Shares, gathering: Gathering) -> Iterator[Gathered]:
     """Yield span after span of batches made of columns, planned as in `planned`."""
     return _gathered(shares, gathering.batches, gathering)
 
 
 def _gathered(
-    shares: Iterator[tuple[Share, range]],
+    shares: Shares,
     make: Callable[[Share, NDArray[np.int64], NDArray[np.bool_]], Iterator[Any]],
     gathering: Gathering,
 ) -> Iterator[Gathered]:
@@ -146,7 +139,7 @@ def _gathered(
         current, units = following, units_after
 
 
-def gathered_runs(shares: Iterator[tuple[Share, range]], gathering: Gathering) -> Iterator[ReadSpan]:
+def gathered_runs(shares: Shares, gathering: Gathering) -> Iterator[ReadSpan]:
     """Yield span after span of samples made of columns, planned as in `planned`."""
     for span in _gathered(shares, gathering.runs, gathering):
         share = span.share
@@ -154,7 +147,7 @@ def gathered_runs(shares: Iterator[tuple[Share, range]], gathering: Gathering) -
 
 
 def unplanned(
-    shares: Iterator[tuple[Share, range]], reader: LocalSamples | RemoteSamples, quarantine: Quarantine | None
+    shares: Shares, reader: LocalSamples | RemoteSamples, quarantine: Quarantine | None
 ) -> Iterator[ReadSpan]:
     """Yield span after span of samples that have a read of their own."""
     for share, steps in shares:

@@ -1,24 +1,25 @@
-"""The reading of a rank's samples: from one dataset, or from those of a mixture side by side."""
+"""The reading of a rank's samples: from one dataset, or from several parts side by side."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.indexing.opened_dataset import Opened
+from shoal.index.joined_index import JoinedIndex
+from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.partition import Share
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.checks.checked_reads import read_request
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
 from shoal.reading.memory_division import Budget, budget_of
-from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, RequestPool
@@ -28,15 +29,46 @@ from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.shared_reading import SharedReading
 from shoal.stats.counters import Counters
 from shoal.storage.retry import unwrap_retries
-from shoal.stream.iterating.read_schedule import ReadSpan, planned, singly, unplanned, wanted_of
+from shoal.stream.iterating.read_schedule import ReadSpan, Shares, planned, singly, unplanned, wanted_of
 
+_LEAST_EXTENTS = 3  # one in use and two read ahead
 _NO_STEPS = range(0)
 
 
-class SourceReading:
+class Reading(Protocol):
+    """The reading of all parts of a dataset."""
+
+    @property
+    def places(self) -> Iterable[tuple[PartReading, int, int]]:
+        """The reading of each part, and the numbers of its first unit and its first sample among those of all."""
+        ...
+
+    def in_units(self, shares: Shares) -> Shares:
+        """Return these shares with the units that hold their samples in place of the chunks of the order."""
+        ...
+
+    def spans(self, shares: Shares, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
+        """Yield the samples of these shares, span by span."""
+        ...
+
+    def close(self) -> None:
+        """Stop; the threads have ended when this returns."""
+        ...
+
+
+def reading_of(
+    opened: OpenedDataset, orders: Sequence[ResolvedOrder], counters: Counters, options: ReadingOptions
+) -> Reading:
+    """Return the reading of a dataset, given the order of each of its parts."""
+    if len(orders) == 1:
+        return PartReading(opened.parts[0], orders[0], counters, options)
+    return JoinedReading(opened, orders, counters, options)
+
+
+class PartReading:
     """The reading of one dataset, in whole units ahead of their use or sample by sample.
 
-    ``shared`` is what the sources of a mixture have in common.
+    ``shared`` is what several parts have in common.
     """
 
     def __init__(
@@ -60,15 +92,25 @@ class SourceReading:
         else:
             kind = RemoteSamples if resolved.by_singles else Fetcher
             self.reader = kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options, shared=shared)
-        self.moves_units = resolved.moves(units)
+        self._moves_units = resolved.moves(units)
         self._resolved, self._opened = resolved, opened
+
+    @property
+    def places(self) -> Iterable[tuple[PartReading, int, int]]:
+        """The only part."""
+        return ((self, 0, 0),)
 
     def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the unit that holds each sample, given its chunk of the order."""
         return self._resolved.units_of(ids, chunks, self.budget.units)
 
-    def spans(self, shares: Iterator[tuple[Share, range]], quarantine: Quarantine | None) -> Iterator[ReadSpan]:
-        """Yield the samples of these shares, which have units as chunks, span by span."""
+    def in_units(self, shares: Shares) -> Shares:
+        """Return these shares with the units that hold their samples; most orders move the units themselves."""
+        return shares if self._moves_units else _in_units(shares, self.units_of)
+
+    def spans(self, shares: Shares, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
+        """Yield the samples of these shares, span by span."""
+        shares = self.in_units(shares)
         if isinstance(self.reader, Fetcher):
             return planned(shares, self.budget, self.reader, quarantine)
         return unplanned(shares, self.reader, quarantine)
@@ -82,7 +124,7 @@ class SourceReading:
 
 @dataclass(frozen=True, slots=True)
 class _Divided:
-    """A share of a mixture: the dataset of each wanted sample, and the share of each dataset."""
+    """A share: the part that holds each wanted sample, and the share of each part."""
 
     share: Share
     steps: range
@@ -91,50 +133,57 @@ class _Divided:
     of_parts: dict[int, Share]
 
 
-class MixedReading:
-    """The reading of a mixture: each dataset is read for itself, and samples are taken from them in turn.
+class JoinedReading:
+    """The reading of several parts: each is read for itself, and samples are taken from them in turn.
 
-    A memory limit is divided among the datasets as their windows are.
+    A memory limit is divided among the parts as their windows are.
     """
 
     def __init__(
-        self, opened: tuple[Opened, ...], resolved: ResolvedMixture, counters: Counters, options: ReadingOptions
+        self, opened: OpenedDataset, orders: Sequence[ResolvedOrder], counters: Counters, options: ReadingOptions
     ) -> None:
-        limits = resolved.limits(options.memory_limit_bytes)
-        self._resolved = resolved
+        limits = divided_limits(orders, options.memory_limit_bytes)
         memory = MemoryBudget(ahead_limit_bytes=0)
-        self._requests = _shared_requests(opened, counters, memory, options)
-        shared = SharedReading(self._requests, memory, len(opened))
-        self.parts: list[SourceReading] = []
-        for part, order, limit in zip(opened, resolved.parts, limits, strict=True):
+        self._join = JoinedIndex(tuple(opened.indexes), tuple(opened.indexes.values()))
+        self._requests = _shared_requests(opened.parts, counters, memory, options)
+        shared = SharedReading(self._requests, memory, len(orders))
+        self._parts: list[PartReading] = []
+        for part, order, limit in zip(opened.parts, orders, limits, strict=True):
             try:
-                self.parts.append(SourceReading(part, order, counters, options.limited_to(limit), shared))
+                self._parts.append(PartReading(part, order, counters, options.limited_to(limit), shared))
             except UsageError as error:
                 self.close()
-                name = resolved.opened.names[len(self.parts)]
+                name = list(opened.indexes)[len(self._parts)]
                 msg = f"the source {name!r}, which gets {limit} bytes of memory_limit={options.memory_limit_bytes}: "
                 hint = "a larger memory_limit=, which sources share as their windows do, or a smaller chunk="
                 raise UsageError(msg + error.message, hint=hint) from None
 
-        counts = [part.budget.units.num_units for part in self.parts]
-        self.first_ids: list[int] = resolved.index.first_id.tolist()
-        self.first_units = list(itertools.accumulate(counts, initial=0))
-        self.moves_units = all(part.moves_units for part in self.parts) and self.first_units == resolved.first_chunks
+        self._first_chunks = list(itertools.accumulate((order.num_order_chunks for order in orders), initial=0))
+        counts = (part.budget.units.num_units for part in self._parts)
+        self._first_units = list(itertools.accumulate(counts, initial=0))
 
-    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the unit that holds each sample, those of one dataset numbered after those of another."""
+    @property
+    def places(self) -> Iterable[tuple[PartReading, int, int]]:
+        """The reading of each part, and its place among all."""
+        return zip(self._parts, self._first_units, self._join.first_id.tolist(), strict=False)
+
+    def in_units(self, shares: Shares) -> Shares:
+        """Return these shares with the units that hold their samples, those of one part after those of another."""
+        return _in_units(shares, self._units_of)
+
+    def _units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         units = np.empty(len(ids), dtype=np.int64)
-        for part, rows, own_ids in self._resolved.index.by_part(ids):
-            own_chunks = chunks[rows] - self._resolved.first_chunks[part]
-            units[rows] = self.parts[part].units_of(own_ids, own_chunks) + self.first_units[part]
+        for part, rows, own_ids in self._join.by_part(ids):
+            own_chunks = chunks[rows] - self._first_chunks[part]
+            units[rows] = self._parts[part].units_of(own_ids, own_chunks) + self._first_units[part]
         return units
 
-    def spans(self, shares: Iterator[tuple[Share, range]], quarantine: Quarantine | None) -> Iterator[ReadSpan]:
-        """Yield the samples of these shares, which have chunks of the mixture, span by span."""
+    def spans(self, shares: Shares, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
+        """Yield the samples of these shares, span by span."""
         divided = (self._divided(share, steps, quarantine) for share, steps in shares)
-        *copies, spans = itertools.tee(divided, len(self.parts) + 1)
+        *copies, spans = itertools.tee(divided, len(self._parts) + 1)
         parts = [part.spans(_shares_of(number, copy), None)
-                 for number, (part, copy) in enumerate(zip(self.parts, copies, strict=True))]  # fmt: skip
+                 for number, (part, copy) in enumerate(zip(self._parts, copies, strict=True))]  # fmt: skip
         for span in spans:
             samples = [next(part).samples for part in parts]
             share = span.share
@@ -149,7 +198,7 @@ class MixedReading:
         """Stop; the threads have ended when this returns."""
         if self._requests is not None:
             self._requests.close()
-        for part in self.parts:
+        for part in self._parts:
             part.close()
 
     def _divided(self, share: Share, steps: range, quarantine: Quarantine | None) -> _Divided:
@@ -157,11 +206,25 @@ class MixedReading:
         ids, chunks = share.ids[wanted], share.chunks[wanted]
         owners = np.zeros(len(ids), dtype=np.int64)
         of_parts = {}
-        for part, rows, own_ids in self._resolved.index.by_part(ids):
+        for part, rows, own_ids in self._join.by_part(ids):
             owners[rows] = part
-            units = self.parts[part].units_of(own_ids, chunks[rows] - self._resolved.first_chunks[part])
-            of_parts[part] = _share(own_ids, units)
+            of_parts[part] = _share(own_ids, chunks[rows] - self._first_chunks[part])
         return _Divided(share, steps, wanted, owners.tolist(), of_parts)
+
+
+def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> list[int | None]:
+    """Divide a memory limit among parts: some extents for each, the rest as their orders hold bytes."""
+    if limit_bytes is None:
+        return [None] * len(orders)
+    held = [max(1, order.chunks_held_bytes) for order in orders]
+    least = [_LEAST_EXTENTS * int(order.index.extent_decoded_bytes.max(initial=1)) for order in orders]
+    if (rest := limit_bytes - sum(least)) < 0:
+        least, rest = [0] * len(least), limit_bytes
+    return [max(1, few + rest * each // sum(held)) for few, each in zip(least, held, strict=True)]
+
+
+def _in_units(shares: Shares, units_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]) -> Shares:
+    return ((replace(share, chunks=units_of(share.ids, share.chunks)), steps) for share, steps in shares)
 
 
 def _shared_requests(
@@ -184,11 +247,11 @@ def _shared_requests(
 _NONE = np.zeros(0, dtype=np.int64)
 
 
-def _share(ids: NDArray[np.int64], units: NDArray[np.int64]) -> Share:
-    return Share(ids, _NONE, units, np.zeros(len(ids), dtype=bool), np.array([0, len(ids)]))
+def _share(ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> Share:
+    return Share(ids, _NONE, chunks, np.zeros(len(ids), dtype=bool), np.array([0, len(ids)]))
 
 
-def _shares_of(part: int, spans: Iterator[_Divided]) -> Iterator[tuple[Share, range]]:
+def _shares_of(part: int, spans: Iterator[_Divided]) -> Shares:
     for span in spans:
         yield span.of_parts.get(part) or _share(_NONE, _NONE), _NO_STEPS
 

@@ -11,7 +11,6 @@ from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.resolved_sequences import Resolved, ResolvedSequences
 from shoal.stream.quality.shuffle_quality import quality_of, warning_about
 
 _MOST_SIZES = 12
@@ -65,12 +64,8 @@ def mixture_quality(
     )
 
 
-def warning_about_any(resolved: Resolved, global_batch: int) -> str:
-    """Return the warning for this order and batch size, or of the first source that has one; empty if all is well."""
-    if isinstance(resolved, ResolvedSequences):
-        return warning_about_any(resolved.documents, resolved.documents_in(global_batch))
-    if isinstance(resolved, ResolvedOrder):
-        return warning_about(resolved, global_batch)
+def warning_about_mixture(resolved: ResolvedMixture, global_batch: int) -> str:
+    """Return the warning of the first source that has one; empty if all is well."""
     names = [name for name, _ in resolved.request.leaves()]
     for name, weight, part in zip(names, _weights(resolved.request), resolved.parts, strict=True):
         own = max(1, min(round(global_batch * weight), part.num_ordered))

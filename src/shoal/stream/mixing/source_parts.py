@@ -7,7 +7,7 @@ import itertools
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.indexing.opened_dataset import OpenedMixture
@@ -15,7 +15,8 @@ from shoal.pipeline.stages.by_source import BySource, FillMissing, NameSource
 from shoal.pipeline.stages.seeded_map import SeededMap
 from shoal.pipeline.stages.stage import Stage, stages_of
 from shoal.pipeline.stages.with_ids import WithIds
-from shoal.reading.mixture.mix_request import SourceRequest
+from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
+from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
@@ -38,9 +39,9 @@ def source_request(name: str, spec: DatasetSpec, length: str | None) -> SourceRe
     num_bytes = sum(int(index.extent_decoded_bytes.sum()) for index in indexes)
     largest = max(int(index.extent_decoded_bytes.max(initial=1)) for index in indexes)
     mean_bytes = num_bytes / max(1, num_ids)
-    source = SourceRequest(
-        name, num_ids, mean_bytes, largest, spec.request, spec.stored, spec.sampling, spec.delivered
-    )  # fmt: skip
+    request = cast("OrderRequest | MixRequest | None", spec.request)
+    chosen = (spec.stored, spec.sampling, spec.delivered)
+    source = SourceRequest(name, num_ids, mean_bytes, largest, request, *chosen)
     return source if length is None else replace(source, mean_tokens=mean_length(source, spec.opened, length))
 
 

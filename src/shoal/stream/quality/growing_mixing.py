@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.protocol import chunk_starts
 from shoal.quality.curves import batch_sizes
@@ -22,7 +23,8 @@ from shoal.quality.growing_quality import (
 )
 from shoal.quality.metrics import expected_distinct_of
 from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
-from shoal.reading.growing.resolved_growing import Piece, ResolvedGrowing
+from shoal.reading.growing.growing_pieces import FirstSegments
+from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.stream.index_columns import key_column
 from shoal.stream.quality.shuffle_quality import mean_distinct, name_of, quality_of
 
@@ -38,7 +40,7 @@ def quality_of_growing(
     """
     if resolved.delivered is not None or resolved.gaps:
         return quality_of(resolved.of_epoch(1), batch, key=key, rho=rho)
-    known = resolved.piece(0, is_stopped=lambda: False)
+    known = resolved.segments_upto(0, lambda: False)
     rho_of = (rho, None) if key is None or rho is not None else _correlations(known, key)
     if known.is_last:
         found, later = quality_of(resolved.of_epoch(1), batch, key=key, rho=rho), resolved.of_epoch(1).order
@@ -59,10 +61,9 @@ def quality_of_growing(
     return _of_listing(resolved, listed, batch, key, rho_of)
 
 
-def sorting_of_first(piece: Piece) -> str:
-    """Return the text of a warning if the shards of the first segments look sorted, by sizes of samples; else ""."""
-    index = piece.resolved.index
-    if index.sample_bytes is None:
+def sorting_of_first(index: Index | JoinedIndex) -> str:
+    """Return the text of a warning if the first shards look sorted, by sizes of samples; else ""."""
+    if isinstance(index, JoinedIndex) or index.sample_bytes is None:
         return ""
     alike = size_correlation(index.sample_bytes, _shard_samples(index))
     if alike < _SORTED:
@@ -108,7 +109,7 @@ def _of_listing(
     )
 
 
-def _correlations(known: Piece, key: Any) -> tuple[float, float]:
+def _correlations(known: FirstSegments, key: Any) -> tuple[float, float]:
     """Measure the correlation of a key inside chunks, and between chunks of a shard, where shards are indexed."""
     index = known.resolved.index
     keys = key_column(index, key) if isinstance(key, str) else np.asarray(key)[: index.num_samples]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
-from shoal.reading.resolved_sequences import BatchSegments
+from shoal.errors import UsageError
+from shoal.pipeline.stages.map_and_filter import Filter
+from shoal.reading.mixture.mix_request import FOREVER
+from shoal.reading.resolved_epochs import BatchSegments
 from shoal.stream.dataset_requests import Batching
 from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.dataset_spec import DatasetSpec
@@ -112,7 +116,7 @@ class LengthVerbs(DatasetRun):
             in the index.
         """
         request = SequenceRequest.asked(length, key, strategy, lengths, block, too_long, separator, padding, extras)
-        return type(self)(self.stream.spec.packed(request))
+        return type(self)(_packed(self.stream.spec, request))
 
     def batch_by_length(
         self,
@@ -168,8 +172,8 @@ class LengthVerbs(DatasetRun):
             The index has no such column, an argument is invalid, or a filter or `batch` came before.
         """
         given = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
-        spec = self.stream.spec.packed(SequenceRequest.by_length(*given))
-        return type(self)(spec.in_batches(Batching.asked(1, None, remainder)))
+        spec = _packed(self.stream.spec, SequenceRequest.by_length(*given))
+        return type(self)(spec.in_batches(replace(Batching.asked(1, None, remainder), verb="batch_by_length()")))
 
     def batch_segments(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
@@ -186,3 +190,24 @@ class LengthVerbs(DatasetRun):
             such step.
         """
         return self.stream.batch_segments(step, epoch, rank, world_size)
+
+
+def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
+    """Return a dataset whose samples, which are documents, are grouped by their lengths; allowed once."""
+    verb = f"{sequences.packing.verb}()"
+    if spec.sequences is not None and spec.batching is None:
+        msg = f"{verb} was called after {spec.sequences.packing.verb}(): the documents are packed already"
+        raise UsageError(msg, hint="call one of them, once")
+    if sequences.lengths is None:
+        spec.refuse_after_grouping(verb)
+    elif any(isinstance(stage, Filter) for stage in spec.stages):
+        msg = f"{verb} counts documents by the index, and was called after filter(), which counts as it reads"
+        as_read = "" if sequences.packing.alike else ", or pack_sequences(lengths=None) packs what a filter keeps"
+        raise UsageError(msg, hint=f"select() by columns of the index instead of filter(){as_read}")
+    else:
+        spec.refuse_selection(verb)
+        if spec.num_samples > FOREVER // 2:
+            msg = f"{verb} counts the sequences of an epoch, and this mixture has no end"
+            raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
+    sequences.batcher.of_dataset(spec.source, spec.stages)  # an impossible field is refused here, not when iterating
+    return replace(spec, sequences=sequences)

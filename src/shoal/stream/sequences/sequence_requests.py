@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +13,20 @@ from shoal.arguments import as_choice, as_sequence, as_text
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
-from shoal.indexing.growing.unindexed import Unindexed
-from shoal.indexing.opened_dataset import Opened, OpenedMixture
+from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import as_whole
 from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Grouping, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, SequenceFields
-from shoal.pipeline.stages.stage import Stage, each_stage
-from shoal.pipeline.stages.with_ids import WithIds
-from shoal.reading.resolved_order import ResolvedOrder
+from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
+from shoal.reading.mixture.resolved_mixture import ResolvedMixture
+from shoal.reading.order_request import Selection
+from shoal.reading.resolved_order import Resolved, ResolvedOrder
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.index_columns import column_names, lengths_of_column
+from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.sequences.packed_batches import PackedAsTheyCome
+from shoal.stream.sequences.sequence_batches import SequenceBatches
 
 _BLOCK, _GROUP = 1 << 16, 1 << 10
 
@@ -91,25 +93,29 @@ class SequenceRequest:
         batches = LengthBatches(size, max_tokens, borders, too_long, alike, block)
         return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
 
-    def fields_of(
-        self, source: Opened | OpenedMixture | Unindexed, stages: Sequence[Stage]
-    ) -> SequenceFields | PaddedFields:
-        """Return the fields of a group of documents that are read from a source, and go through these stages.
+    @property
+    def words(self) -> list[str]:
+        """The packing in words; none for batches by length, which say it themselves."""
+        return [] if self.packing.alike else [f"packed into sequences of {self.packing.longest:,} tokens"]
 
-        After `with_ids` sequences have the ids of their documents. Raises `UsageError` for ``source_ids`` of a dataset
-        that has no sources.
+    def resolved(
+        self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps
+    ) -> Resolved:
+        """Return the epochs of sequences, or those of documents if these are packed as they come.
+
+        ``resolved`` gives the epochs of documents of a selection, and ``gaps`` are positions of sequences.
         """
-        fields = self.fields
-        if not isinstance(fields, SequenceFields):
-            return fields
-        if _adds_ids(stages) and DOCUMENT_IDS not in fields.extras:
-            fields = replace(fields, extras=(*fields.extras, DOCUMENT_IDS))
-        if SOURCE_IDS not in fields.extras:
-            return fields
-        if not isinstance(source, OpenedMixture):
-            msg = f"pack_sequences(extras=[{SOURCE_IDS!r}]) tells the sources of a mixture, and this is one dataset"
-            raise UsageError(msg, hint="shoal.mix({...}).pack_sequences(...)")
-        return replace(fields, first_ids=_first_of_sources(source))
+        if self.lengths is None:
+            return resolved(selection(gaps))
+        documents = cast("ResolvedOrder | ResolvedMixture", resolved(selection(NO_GAPS)))
+        return ResolvedSequences(documents, self.packing, self.lengths_in(documents.parts), gaps)
+
+    @property
+    def batcher(self) -> Batcher:
+        """The way in which batches are made of the documents."""
+        if self.lengths is not None or not isinstance(self.packing, Packing):
+            return SequenceBatches(self.fields)
+        return PackedAsTheyCome(self.packing, cast("SequenceFields", self.fields))
 
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
@@ -149,18 +155,3 @@ class SequenceRequest:
 
 def _column_of(verb: str, lengths: Any) -> str | None:
     return None if lengths is None else as_text(f"{verb}(lengths=)", lengths, hint="the name of a column of the index")
-
-
-def _adds_ids(stages: Sequence[Stage]) -> bool:
-    """Return True if samples get their ids, also by a stage of a source of a mixture."""
-    return any(isinstance(stage, WithIds) for stage in each_stage(stages))
-
-
-def _first_of_sources(opened: OpenedMixture) -> tuple[int, ...]:
-    """Return the first sample id of each source; a nested mixture is one, and its datasets follow one another."""
-    sizes = [part.index.num_samples for part in opened.parts]
-    starts = zip(opened.names, itertools.accumulate(sizes, initial=0), strict=False)
-    first: dict[str, int] = {}
-    for name, start in starts:
-        first.setdefault(name.partition("/")[0], start)
-    return tuple(first.values())

@@ -44,7 +44,7 @@ class Prefetcher:
                 batch,
                 (made.num_yielded, made.num_sequences, made.proof),
                 made.num_samples,
-                made.grows,
+                made.knows_end,
                 results.take_results(),
             )
             for batch in iteration
@@ -84,11 +84,11 @@ class Prefetcher:
             taken.append(item)
             self._room.taken(num_bytes)
             self._ask()
-            batch, place, num_samples, grows, counts = item
+            batch, place, num_samples, knows_end, counts = item
             add_counts(self._counters, counts)
             counts.clear()  # it may be given back, and be received again
             self.position.move(place)
-            self.position.num_samples, self.position.grows = num_samples, grows
+            self.position.num_samples, self.position.knows_end = num_samples, knows_end
         return batch
 
     def _count_rest(self) -> None:

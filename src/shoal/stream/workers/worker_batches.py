@@ -13,11 +13,11 @@ import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.figures import format_bytes
-from shoal.indexing.growing.growing_shards import GrowingShards
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.quarantine import MOST_LISTED
 from shoal.reading.cached_ranges import cache_counts, chunk_cache_of, expect_windows
@@ -109,13 +109,14 @@ class StepMaker:
         if self._iteration is None or self._next != (task.epoch, task.start, task.step):
             self.close()
             work = self._work.of_worker(task.step % self._num_workers, self._num_workers)
-            spec = IteratorSpec(work, task.epoch, task.start, task.step, self._counters, grows=work.grows(task.epoch))
+            spec = IteratorSpec(work, task.epoch, task.start, task.step, self._counters)
+            spec = replace(spec, knows_end=work.resolved.knows_end(task.epoch))
             self._iteration = Iteration(spec)
         position = self._iteration.position
         before = position.proof
         batch = next(self._iteration, _OVER)
         proof = position.proof.minus(before)
-        num_samples = None if position.grows else position.num_samples
+        num_samples = position.num_samples if position.knows_end else None
         following = task.step + self._num_workers
         self._next = (task.epoch, task.start, following)
         if following >= task.num_steps:
@@ -195,33 +196,19 @@ def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
     chunks again, and over the network.
     """
     world_size = work.pipeline.partition.world_size
-    if (growing := work.growing) is not None:
-        return replace(work, growing=replace(growing, growing=_growing_sharing(growing.growing, num_workers)))
-    shared = tuple(
-        _sharing(opened, resolved, world_size, num_workers)
-        for opened, resolved in zip(work.opened.parts, work.resolved.parts, strict=True)
-    )
-    return replace(work, opened=work.opened.with_parts(shared))
+    opened, resolved = work.resolved.cached(work.opened, partial(_sharing, world_size, num_workers))
+    return replace(work, opened=opened, resolved=resolved)
 
 
-def _growing_sharing(growing: GrowingShards, num_workers: int) -> GrowingShards:
-    """Return shards with a cache of this machine, if they have none and are read from a remote store."""
-    if growing.is_local or any(growing.caches):
-        return growing
-    asked = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * growing.window_bytes), "keep": False}
-    try:
-        return growing.with_cache(chunk_cache_of(asked, dataset=growing.fingerprint))
-    except (UsageError, StorageError) as error:
-        _log.warning("%d workers read every chunk for themselves, since they cannot share: %s", num_workers, error)
-        return growing
-
-
-def _sharing(opened: Opened, resolved: ResolvedOrder, world_size: int, num_workers: int) -> Opened:
+def _sharing(
+    world_size: int, num_workers: int, opened: Opened, resolved: ResolvedOrder, window_bytes: int | None
+) -> Opened:
     """Return a dataset with a cache of this machine, if it has none and reads a remote store."""
     if opened.cache is not None or opened.store.reads_ahead or not len(resolved.chunks):
         return opened
-    chunks = min(resolved.order.parameters.get("chunks", 0), len(resolved.chunks))
-    window_bytes = chunks * resolved.index.num_bytes // len(resolved.chunks)
+    if window_bytes is None:
+        chunks = min(resolved.order.parameters.get("chunks", 0), len(resolved.chunks))
+        window_bytes = chunks * resolved.index.num_bytes // len(resolved.chunks)
     asked = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * window_bytes), "keep": False}
     try:
         shared = replace(opened, cache=chunk_cache_of(asked, dataset=opened.index.fingerprint))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shoal.errors import StateError
@@ -14,8 +13,7 @@ from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_forms import STATE
-from shoal.reading.growing.resolved_growing import ResolvedGrowing
-from shoal.reading.resolved_sequences import Resolved
+from shoal.reading.resolved_order import Resolved
 
 _log = logging.getLogger("shoal")
 
@@ -23,12 +21,12 @@ _log = logging.getLogger("shoal")
 class Resumed(NamedTuple):
     """The order without what was taken, and where the rank goes on: an epoch, and `RankPlace.starts`."""
 
-    resolved: Resolved | ResolvedGrowing
+    resolved: Resolved
     epoch: int
     starts: Mapping[int, Start]
 
 
-def resumed(saved: State, resolved: Resolved | ResolvedGrowing, partition: Partition, rank: int) -> Resumed:
+def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -> Resumed:
     """Return where a rank goes on: as it would have, if global batches are dealt as before, else with its new share.
 
     ``resolved`` is the order without deals. All ranks find the same order.
@@ -56,7 +54,7 @@ def resumed(saved: State, resolved: Resolved | ResolvedGrowing, partition: Parti
             kept, done[epoch] = still_told(settled(here, resolved.untouched(epoch)))
             here = list(kept)
         deals += here
-    resolved = replace(resolved, deals=tuple(deals))
+    resolved = resolved.with_deals(tuple(deals))
     starts = {epoch: Start(resolved.number_of(epoch, at)) for epoch, at in done.items()}
     finished = set()
     for deal in going_on:

@@ -4,22 +4,63 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.partition import Share
+from shoal.order.partition import Partition, Share
 from shoal.order.sequences.packed_order import PackedOrder, Pieces
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.pipeline.stages.stage import DROPPED
+from shoal.pipeline.stages.stage import DROPPED, Stage
+from shoal.reading.resolved_epochs import Source
+from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters
-from shoal.stream.iterating.batches import BatchContext
-from shoal.stream.iterating.read_schedule import ReadSpan
+from shoal.stream.iterating.batch_context import BatchContext
+from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.iterating.read_schedule import ReadSpan, Shares
+from shoal.stream.iterating.source_reading import Reading
+from shoal.stream.sequences.sequence_fields import fields_of
+
+
+@dataclass(frozen=True)
+class SequenceBatches(Batcher):
+    """Batches of sequences, or batches by length, whose documents are known from the index."""
+
+    fields: SequenceFields | PaddedFields
+    counts_tokens = weighs = True
+
+    @property
+    def counts_samples(self) -> bool:  # type: ignore[override]
+        """True for sequences; the lengths of documents decide the size of a batch by length."""
+        return isinstance(self.fields, SequenceFields)
+
+    def of_dataset(self, source: Source, stages: Sequence[Stage]) -> SequenceBatches:
+        """Return the batches with the fields that these stages ask for."""
+        if not isinstance(self.fields, SequenceFields):
+            return self
+        return replace(self, fields=fields_of(self.fields, source, stages))
+
+    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
+        """Return the number of batches, or of sequences."""
+        return partition.num_batches(num_samples) if partition.batched else partition.num_samples_of(rank, num_samples)
+
+    @property
+    def makes_arrays(self) -> bool:  # type: ignore[override]
+        """True for sequences; batches by length are collated."""
+        return isinstance(self.fields, SequenceFields)
+
+    def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
+        """Return an iterator over the batches, or over single sequences."""
+        context.sum_deliveries()
+        resolved = cast("ResolvedSequences", context.resolved)
+        sequences = SequenceShares(resolved.untouched(context.position.epoch), self.fields, resolved.lengths)
+        return sequences.batches(reading.spans(sequences.of_documents(shares), context.quarantine), context)
 
 
 class SequenceShares:
@@ -34,20 +75,15 @@ class SequenceShares:
         self._order, self._fields, self._lengths = order, fields, lengths
         self._waiting: deque[tuple[Share, Pieces]] = deque()
 
-    def of_documents(
-        self,
-        shares: Iterator[tuple[Share, range]],
-        units_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]] | None,
-    ) -> Iterator[tuple[Share, range]]:
-        """Yield the documents of each share of sequences, one for each piece; ``units_of`` is as in `shares_of`."""
+    def of_documents(self, shares: Shares) -> Shares:
+        """Yield the documents of each share of sequences, one for each piece."""
         for share, steps in shares:
             rows = np.unique(share.ids)  # a repeat may come before what it repeats
             pieces = self._order.pieces(rows).chosen(np.searchsorted(rows, share.ids))
             self._waiting.append((share, pieces))
-            chunks = pieces.chunks if units_of is None else units_of(pieces.ids, pieces.chunks)
             repeated = np.repeat(share.repeated, np.diff(pieces.first))
             first = pieces.first[share.batch_first]
-            yield Share(pieces.ids, pieces.positions, chunks, repeated, first), steps
+            yield Share(pieces.ids, pieces.positions, pieces.chunks, repeated, first), steps
 
     def batches(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
         """Yield batch after batch of sequences, or sequence after sequence if there are no batches."""

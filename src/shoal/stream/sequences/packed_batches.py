@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
+from shoal.figures import counted
 from shoal.order.arrays.permutation import permute
+from shoal.order.partition import Partition
 from shoal.order.protocol import Changing
 from shoal.order.seeds import key
 from shoal.order.sequences.packed_block import PackedBlock
@@ -26,11 +28,51 @@ from shoal.order.sequences.packed_order import Packing
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_forms import STATE
 from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.pipeline.stages.stage import Stage
+from shoal.reading.resolved_epochs import Source
 from shoal.stream.certificates.delivery_sums import Proof
-from shoal.stream.iterating.batches import BatchContext
-from shoal.stream.iterating.filled_batches import BatchFiller, Part
-from shoal.stream.iterating.iterator_specs import PipelineSpec
-from shoal.stream.iterating.sequence_batches import count_pieces
+from shoal.stream.iterating.batch_context import BatchContext
+from shoal.stream.refilling.filled_batches import BatchFiller, FilledBatches, Part
+from shoal.stream.sequences.sequence_batches import count_pieces
+from shoal.stream.sequences.sequence_fields import fields_of
+
+
+@dataclass(frozen=True)
+class PackedAsTheyCome(FilledBatches):
+    """Batches of sequences that a rank packs from the documents of its share as it reads them."""
+
+    packing: Packing
+    fields: SequenceFields
+    counts_tokens = makes_arrays = True
+    verb = "pack_sequences(lengths=None)"
+    unknown = "sequences documents fill"
+    ids_field = "document_ids"
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        """The documents that a certificate in the middle of an epoch leaves out, in words."""
+        group = f"a group of {counted(self.packing.block, 'document')} that {self.verb} packs counts once all "
+        return group + "its sequences are delivered"
+
+    def of_dataset(self, source: Source, stages: Sequence[Stage]) -> PackedAsTheyCome:
+        """Return the packing with the fields that these stages ask for."""
+        return replace(self, fields=fields_of(self.fields, source, stages))
+
+    def partition(self, partition: Partition) -> Partition:
+        """Return the partition whose ranks pack documents."""
+        return replace(super().partition(partition), packing=self.packing)
+
+    def filler(self, context: BatchContext) -> BatchFiller:
+        """Return what packs parts of the share, which hold documents, into batches of sequences."""
+        return SequenceFiller(context, self.packing, self.fields)
+
+    def kept(self, sample: Any, sample_id: int) -> Document:
+        """Return the tokens of a document; `UsageError` if it has none, or more than are allowed."""
+        tokens = self.fields.tokens_of(sample, None, sample_id)
+        if self.packing.too_long == "refuse" and len(tokens) > self.packing.length:
+            msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {self.packing.length}"
+            raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
+        return Document(tokens, sample_id)
 
 
 class Document(NamedTuple):
@@ -180,30 +222,3 @@ def _borders(source: BatchContext) -> list[int]:
     numbers = (source.resolved.number_of(position.epoch, change) - position.start for change in order.changes)
     size = partition.size_of(source.pipeline.rank)
     return [number // partition.global_batch * size for number in numbers if number >= partition.global_batch]
-
-
-def filler_of(source: BatchContext) -> BatchFiller:
-    """Return what fills the batches of a rank: with sequences, if documents are packed as they come."""
-    packing, fields = source.position.partition.packing, source.pipeline.sequences
-    if packing is None or not isinstance(fields, SequenceFields):
-        return BatchFiller(source)
-    return SequenceFiller(source, packing, fields)
-
-
-def tokens_kept(pipeline: PipelineSpec) -> Callable[[Any, int], Document] | None:
-    """Return the function from a document and its id to what is packed of it; None if documents are not packed.
-
-    It raises `UsageError` for a document that has no tokens, or more than are allowed.
-    """
-    packing, fields = pipeline.partition.packing, pipeline.sequences
-    if packing is None or not isinstance(fields, SequenceFields):
-        return None
-    return partial(_kept, packing, fields)
-
-
-def _kept(packing: Packing, fields: SequenceFields, document: Any, sample_id: int) -> Document:
-    tokens = fields.tokens_of(document, None, sample_id)
-    if packing.too_long == "refuse" and len(tokens) > packing.length:
-        msg = f"the sample with id {sample_id} has {len(tokens)} tokens, and a sequence {packing.length}"
-        raise UsageError(msg, hint='too_long="cut" or "drop", or filter() before pack_sequences()')
-    return Document(tokens, sample_id)

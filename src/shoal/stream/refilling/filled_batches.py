@@ -10,23 +10,27 @@ import itertools
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.partition import Share
+from shoal.order.deals import RankPlace
+from shoal.order.partition import Partition, Share
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED
-from shoal.reading.remote.request_stats import RequestStats
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificates.delivery_sums import DeliverySums, Proof, RecordHashes
+from shoal.stream.certificates.delivery_sums import Proof, RecordHashes
 from shoal.stream.certificates.sequence_hashes import hashes_of
-from shoal.stream.iterating.batches import BatchContext
-from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterating.read_schedule import ReadSpan
-from shoal.stream.iterator_position import Position
+from shoal.stream.dataset_requests import APART, Batching
+from shoal.stream.iterating.batch_context import BatchContext
+from shoal.stream.iterating.batcher import Batcher, Received
+from shoal.stream.iterating.read_schedule import ReadSpan, Shares
+from shoal.stream.iterating.single_samples import KEPT, unknown_length
+from shoal.stream.iterating.source_reading import Reading
+from shoal.stream.iterator_position import Cursor, Position, place_in
 
 
 class Part(NamedTuple):
@@ -42,18 +46,150 @@ class Part(NamedTuple):
     filtered: Sequence[int] = ()
 
 
+@dataclass(frozen=True)
+class FilledBatches(Batcher):
+    """Batches of which each rank fills its own with what is kept of its share."""
+
+    counts_share = True
+    verb = "filter(refill=True)"
+    unknown = KEPT
+
+    def partition(self, partition: Partition) -> Partition:
+        """Return the partition whose ranks fill batches."""
+        return replace(partition, refills=True)
+
+    def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:
+        """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""
+        if batching is None:
+            msg = f"{self.verb} fills batches, and this dataset has none"
+            raise UsageError(msg, hint="call batch() after it")
+        if batching.num_steps is None and world_size > 1:
+            msg = f"{self.verb} fills batches, so {world_size} ranks would yield different numbers of them, and a "
+            msg += "loop over an epoch would hang at its end"
+            hint = "batch(..., steps=1000) gives each rank 1000 batches a pass, and carries the rest into the next; "
+            raise UsageError(msg, hint=hint + f'batch(..., steps="{APART}") for loops that let ranks end apart')
+        if batching.num_steps and not in_passes:
+            msg = f"batch(steps={batching.num_steps}) is for iter(dataset) and shoal.torch.DataLoader, and not for this"
+            raise UsageError(msg, hint=f'batch(..., steps="{APART}"), in a loop over steps')
+
+    def refuse_steps(self, verb: str) -> None:
+        """Raise `UsageError`: only reading tells the samples of a batch."""
+        msg = f"{verb} counts batches, and what is in those of {self.verb} is not known before it is read"
+        raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
+
+    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
+        """Return the batches of a pass; `TypeError` if a pass is an epoch."""
+        if num_steps:
+            return num_steps
+        raise TypeError(unknown_length(self.unknown))
+
+    def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:
+        """Return the place of the rank, and the position before which it has all of its share."""
+        if not partition.batched:
+            return super().start(cursor, partition, rank)
+        return place_in(partition, rank, cursor.epoch, cursor.start, cursor.later)
+
+    def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
+        """Return an iterator over the batches."""
+        return _filled(self.parts(shares, reading, context), self.filler(context))
+
+    def parts(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Part]:
+        """Return an iterator over what is kept of each global batch."""
+        parts = SharedParts(hashes_of(context.resolved), context.position, self.kept)
+        return parts.made(reading.spans(parts.noted(shares), context.quarantine), context)
+
+    def kept(self, sample: Any, sample_id: int) -> Any:  # noqa: ARG002
+        """Return what is kept of a sample until its batch is full."""
+        return sample
+
+    def filler(self, context: BatchContext) -> BatchFiller:
+        """Return what cuts parts of the share into batches."""
+        return BatchFiller(context)
+
+    def of_worker(self) -> Batcher:
+        """Return the way that makes the parts alone: the process that receives them cuts the batches."""
+        return _Parts(self)
+
+    def received(
+        self,
+        position: Position,  # noqa: ARG002
+        context: Callable[[], BatchContext],
+        finish: Callable[[Any], Any] | None,
+    ) -> Received:
+        """Return what cuts the parts that worker processes send."""
+        return _CutHere(self.filler(context()), finish)
+
+    def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:
+        """Return the place of ranks, each of which may be in an epoch of its own, and the steps of a pass."""
+        place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"
+        return {"epoch": place, "position": place, "steps": steps}
+
+
+@dataclass(frozen=True)
+class _Parts(Batcher):
+    """The parts of a rank's share that a worker process makes of ``filled`` batches."""
+
+    filled: FilledBatches
+
+    @property
+    def counts_tokens(self) -> bool:  # type: ignore[override]
+        """True if the process that receives the parts counts tokens."""
+        return self.filled.counts_tokens
+
+    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:
+        """Return the length of what is filled."""
+        return self.filled.length(partition, rank, num_samples, num_steps)
+
+    def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
+        """Return an iterator over the parts."""
+        return self.filled.parts(shares, reading, context)
+
+
+class _CutHere:
+    """Batches that are cut from the parts of worker processes, and converted."""
+
+    def __init__(self, filler: BatchFiller, finish: Callable[[Any], Any] | None) -> None:
+        self._filler, self._finish = filler, finish
+
+    @property
+    def is_full(self) -> bool:
+        """True if the parts fill a batch."""
+        return self._filler.is_full
+
+    def add(self, made: Any, proof: Proof) -> None:  # noqa: ARG002  # the filler sums up what it takes
+        """Append a part."""
+        self._filler.add(made)
+
+    def batch(self) -> Any:
+        """Return the next full batch."""
+        batch = self._filler.batch()
+        return batch if self._finish is None else self._finish(batch)
+
+    def last(self) -> Iterator[Any]:
+        """Yield the batches that are left, from where the position is."""
+        return self._filler.last() if self._finish is None else map(self._finish, self._filler.last())
+
+
+def _filled(parts: Iterator[Part], filler: BatchFiller) -> Iterator[Any]:
+    for part in parts:
+        filler.add(part)
+        while filler.is_full:
+            yield filler.batch()
+    yield from filler.last()
+
+
 class SharedParts:
     """The maker of the parts of a rank's share, from the position of an iterator on.
 
-    ``kept`` maps a sample and its id to what is kept of it; None if that is the sample.
+    ``kept`` maps a sample and its id to what is kept of it.
     """
 
-    def __init__(self, hashes: RecordHashes, position: Position, kept: Callable[[Any, int], Any] | None = None) -> None:
+    def __init__(self, hashes: RecordHashes, position: Position, kept: Callable[[Any, int], Any]) -> None:
         self._of, self._epoch, self._kept = hashes, position.epoch, kept
         self._skipped = 0 if position.rank is None else position.num_yielded % position.partition.size_of(position.rank)
         self._noted: deque[tuple[NDArray[np.uint64], int]] = deque()
 
-    def noted(self, shares: Iterator[tuple[Share, range]]) -> Iterator[tuple[Share, range]]:
+    def noted(self, shares: Shares) -> Shares:
         """Yield shares without samples that were taken before; each is read as one span, for which `made` looks."""
         for share, steps in shares:
             given, skipped, self._skipped = share, self._skipped, 0
@@ -91,7 +227,7 @@ class SharedParts:
                         source.check_dropped(in_a_row, step)
                         continue
                     in_a_row = 0
-                    samples.append(result if self._kept is None else self._kept(result, sample_id))
+                    samples.append(self._kept(result, sample_id))
                     kept.append(number)
                 before = step * size + skipped + 1 - begin
                 skipped = 0
@@ -99,22 +235,6 @@ class SharedParts:
                     position.num_yielded = step + 1
                 counts = ([before + number for number in numbers] for numbers in (kept, filtered))
                 yield Part(samples, next(counts), hashes[kept], next(counts))
-
-    def batches(self, spans: Iterator[ReadSpan], source: BatchContext, filler: BatchFiller) -> Iterator[Any]:
-        """Yield batch after batch."""
-        for part in self.made(spans, source):
-            filler.add(part)
-            while filler.is_full:
-                yield filler.batch()
-        yield from filler.last()
-
-
-def context_of(spec: IteratorSpec, position: Position) -> BatchContext:
-    """Return what batches are made with where their samples come from other processes."""
-    work = spec.work.of_epoch(spec.epoch)
-    sums = DeliverySums(hashes_of(work.resolved), spec.epoch)
-    requests = RequestStats(spec.counters)
-    return BatchContext(work.opened, work.resolved, work.pipeline, spec.counters, requests, position, sums, None, None)
 
 
 class BatchFiller:

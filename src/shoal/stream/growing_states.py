@@ -1,0 +1,37 @@
+"""States of the growing order and of the window over all shards: the same run may have had either."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from shoal.errors import StateError
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.opened_dataset import Opened
+from shoal.order.state_dict import State
+from shoal.reading.growing.resolved_growing import ResolvedGrowing, growing_as_saved
+from shoal.reading.growing.resolved_segments import Growing
+from shoal.reading.order_request import OrderRequest
+from shoal.reading.resolved_order import Resolved
+from shoal.stream.dataset_spec import DatasetSpec
+
+
+def order_as_saved(spec: DatasetSpec, resolved: Resolved, saved: State) -> Resolved:
+    """Return the growing order if a state is of it, and the ordinary one if not.
+
+    Raises
+    ------
+    StateError
+        The state is of the growing order, which this dataset cannot have.
+    """
+    is_growing = saved.order.get("name") == Growing.name
+    if is_growing and not spec.can_begin_early:
+        msg = f"the state was saved in the growing order of shuffle(); this stream is {spec.summary()}"
+        hint = "that order has all samples in a window: no select(), sample() or other order, and no lengths to pack"
+        raise StateError(msg, hint=hint)
+    if not is_growing:
+        return replace(spec, grows=False).resolve() if isinstance(resolved, ResolvedGrowing) else resolved
+    asked = growing_as_saved(cast("Opened | Unindexed", spec.source), cast("OrderRequest", spec.request), saved)
+    if isinstance(resolved, ResolvedGrowing) and resolved.state_order == asked.state_order:
+        return resolved
+    return replace(asked, delivered=spec.delivered, gaps=spec.gaps)

@@ -1,0 +1,146 @@
+"""The protocol of a way to make batches; each way has a file of its own, and no other code asks which one it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from shoal.order.deals import RankPlace
+from shoal.order.partition import Partition
+from shoal.pipeline.stages.stage import Stage
+from shoal.reading.resolved_epochs import Source
+from shoal.stream.certificates.delivery_sums import Proof
+from shoal.stream.dataset_requests import Batching
+from shoal.stream.iterating.batch_context import BatchContext
+from shoal.stream.iterating.read_schedule import Shares
+from shoal.stream.iterating.source_reading import Reading
+from shoal.stream.iterator_position import Cursor, Position
+
+
+class Batcher(ABC):
+    """A way to make batches of the samples that a rank reads; it pickles, and has no position."""
+
+    counts_share = False
+    """True if positions count samples of the rank's share, as how many a batch takes is not known before."""
+
+    counts_tokens = False
+    """True if tokens are counted as batches are made, and not by the stages that make them."""
+
+    verb = ""
+    """The call by which ranks fill batches, if they do."""
+
+    ids_field = "__id__"
+    """The field of a batch in which `with_ids` shows the ids of its samples."""
+
+    makes_arrays = False
+    """True if a batch is not collated from samples."""
+
+    counts_samples = True
+    """True if whole batches have the same number of samples."""
+
+    weighs = False
+    """True if samples have weights by which ranks share them (``batch(balance=)``)."""
+
+    note = ""
+    """What a certificate of a part of an epoch leaves out, in words."""
+
+    @abstractmethod
+    def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
+        """Return an iterator over the batches of a rank's shares, or over what a worker process sends of them."""
+
+    def of_dataset(self, source: Source, stages: Sequence[Stage]) -> Batcher:  # noqa: ARG002
+        """Return the way for samples that are read from a source and go through these stages."""
+        return self
+
+    def partition(self, partition: Partition) -> Partition:
+        """Return the partition of an epoch among ranks."""
+        return partition
+
+    def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:  # noqa: ARG002
+        """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""
+        return
+
+    def refuse_steps(self, verb: str) -> None:  # noqa: ARG002
+        """Raise `UsageError` for a verb that counts steps if positions do not follow from steps."""
+        return
+
+    @abstractmethod
+    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:
+        """Return the length of an epoch of so many samples on a rank; ``num_steps`` are those of a pass.
+
+        Raises
+        ------
+        TypeError
+            Only reading tells it.
+        """
+
+    def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:  # noqa: ARG002
+        """Return the epoch and the position at which an iterator begins, and the rank's own place if it has one."""
+        return cursor.epoch, cursor.start.number, None
+
+    def of_worker(self) -> Batcher:
+        """Return the way in which a worker process makes its part."""
+        return self
+
+    def received(
+        self,
+        position: Position,
+        context: Callable[[], BatchContext],  # noqa: ARG002
+        finish: Callable[[Any], Any] | None,  # noqa: ARG002
+    ) -> Received:
+        """Return what makes batches of what worker processes send; ``finish`` converts batches that are made there."""
+        return WholeBatches(position)
+
+    def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:  # noqa: ARG002
+        """Return more settings that ranks must share; ``loaded`` is the checksum of the state that was loaded."""
+        return {}
+
+
+class Received(Protocol):
+    """Batches made of the steps that worker processes send."""
+
+    @property
+    def is_full(self) -> bool:
+        """True if `batch` has one."""
+        ...
+
+    def add(self, made: Any, proof: Proof) -> None:
+        """Append what a worker made of its next step, and the proof of the samples in it."""
+        ...
+
+    def batch(self) -> Any:
+        """Return the next batch."""
+        ...
+
+    def last(self) -> Iterator[Any]:
+        """Yield the batches that are left after the last step."""
+        ...
+
+
+class WholeBatches:
+    """Batches as workers made them."""
+
+    def __init__(self, position: Position) -> None:
+        self._position = position
+        self._waiting: list[tuple[Any, Proof]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """True if a batch waits."""
+        return bool(self._waiting)
+
+    def add(self, made: Any, proof: Proof) -> None:
+        """Append a batch."""
+        self._waiting.append((made, proof))
+
+    def batch(self) -> Any:
+        """Return the batch, and count it."""
+        batch, proof = self._waiting.pop()
+        self._position.num_yielded += 1
+        self._position.received = self._position.received.plus(proof)
+        return batch
+
+    def last(self) -> Iterator[Any]:
+        """Return no batches."""
+        return iter(())

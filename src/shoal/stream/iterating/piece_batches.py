@@ -1,0 +1,151 @@
+"""The batches of a piece of an epoch: the way from positions through reads and stages to what a rank yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+from shoal.index.joined_index import JoinedIndex
+from shoal.index.table import Index
+from shoal.indexing.opened_dataset import Opened, OpenedDataset
+from shoal.order.partition import Partition
+from shoal.pipeline.batch_memory import keep_for_next
+from shoal.pipeline.columns.column_sources import with_chosen
+from shoal.pipeline.decode_pool import Decoders
+from shoal.pipeline.quarantine import Quarantine, quarantine_of
+from shoal.pipeline.stages.stage import Stage, in_epoch, stages_of
+from shoal.reading.borrowed_values import with_views
+from shoal.reading.memory_warning import warn_of_memory
+from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.remote.request_stats import RequestStats
+from shoal.reading.resolved_epochs import Piece
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.stats.counters import Counters, Pins
+from shoal.stream.certificates.delivery_sums import DeliverySums, RecordHashes
+from shoal.stream.certificates.sequence_hashes import hashes_of
+from shoal.stream.iterating.batch_context import BatchContext
+from shoal.stream.iterating.iterator_specs import IteratorSpec
+from shoal.stream.iterating.pipeline_spec import PipelineSpec
+from shoal.stream.iterating.read_schedule import shares_of
+from shoal.stream.iterating.source_reading import reading_of
+from shoal.stream.iterator_position import Position
+
+
+class PieceBatches:
+    """The batches, or samples, of a piece of an epoch from a position on; the position is that of what was made.
+
+    ``whole`` waits for all of the epoch.
+    """
+
+    def __init__(
+        self,
+        spec: IteratorSpec,
+        piece: Piece[ResolvedOrder],
+        position: Position,
+        whole: Callable[[], Piece[ResolvedOrder]],
+    ) -> None:
+        work, counters, options = spec.work, spec.counters, spec.work.options
+        resolved, stages = piece.resolved, in_epoch(work.pipeline.stages, spec.epoch)
+        stages = stages if work.batcher.counts_tokens else _counting(stages, counters)
+        pipeline = replace(work.pipeline, stages=stages)
+        opened = _all_prepared(piece.opened, stages, options, counters)
+        quarantine = quarantine_of(options, opened.index, spec.results, numbering=work.resolved.numbering)
+        self._reading = reading = reading_of(opened, resolved.parts, counters, options)
+        _compare_memory(resolved.parts, pipeline, options)
+        self._decoders = decoders = _decoders(pipeline, opened.index, quarantine)
+
+        def of_all(context: BatchContext) -> BatchContext:
+            piece = whole()
+            opened = _all_prepared(piece.opened, stages, options, counters)
+            quarantine = quarantine_of(options, opened.index, spec.results, numbering=work.resolved.numbering)
+            return replace(context, opened=opened, resolved=piece.resolved, quarantine=quarantine)
+
+        context = BatchContext(
+            opened=opened,
+            resolved=resolved,
+            pipeline=pipeline,
+            options=options,
+            counters=spec.results,
+            requests=RequestStats(counters),
+            position=position,
+            sums=_sums(position, hashes_of(resolved)),
+            quarantine=quarantine,
+            decoders=decoders,
+            of_all=of_all,
+        )
+        shares = shares_of(resolved.epoch(spec.epoch), pipeline, position)
+        # Generators, without a call in between for every sample.
+        self.batches: Iterator[Any] = work.batcher.batches(shares, reading, context)
+        if pipeline.partition.batched:
+            _keep_memory(pipeline.partition, opened.parts)
+
+    def close(self) -> None:
+        """Stop reading; the threads have ended when this returns."""
+        self.batches = iter(())
+        self._reading.close()
+        if self._decoders is not None:
+            self._decoders.close()
+
+
+def _compare_memory(orders: Sequence[ResolvedOrder], pipeline: PipelineSpec, options: ReadingOptions) -> None:
+    """Warn of a window beyond the memory of this machine, once for all workers of a rank."""
+    if not pipeline.worker:
+        world_size, limit_bytes = pipeline.partition.world_size, options.memory_limit_bytes
+        warn_of_memory(orders, world_size=world_size, num_workers=pipeline.num_workers, memory_limit_bytes=limit_bytes)
+
+
+def _counting(stages: tuple[Stage, ...], counters: Counters) -> tuple[Stage, ...]:
+    """Return stages that count the tokens they make."""
+    lock = Lock()
+
+    def count(num_tokens: int) -> None:
+        with lock:
+            counters.num_tokens += num_tokens
+
+    return tuple(stage.counting(count) for stage in stages)
+
+
+def _decoders(pipeline: PipelineSpec, index: Index | JoinedIndex, quarantine: Quarantine | None) -> Decoders | None:
+    """Return the threads that run the first stages; None if there are none."""
+    if pipeline.threaded is None:
+        return None
+    forgiving = quarantine is not None and quarantine.finds
+    return Decoders(pipeline.stages, pipeline.threaded, index=index, forgiving=forgiving)
+
+
+def _sums(position: Position, hashes: RecordHashes) -> DeliverySums:
+    """Return the sums of what was delivered before, if that was a piece of the epoch, else new ones."""
+    sums = position.sums or DeliverySums(hashes, position.epoch)
+    sums.hash_by(hashes)
+    return sums
+
+
+def _keep_memory(partition: Partition, parts: tuple[Opened, ...]) -> None:
+    """Have the memory of a batch of average samples stay for the next one."""
+    num_samples = sum(part.index.num_samples for part in parts)
+    num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
+    keep_for_next(int(partition.global_batch / partition.world_size * num_bytes / max(1, num_samples)))
+
+
+def _all_prepared(
+    opened: OpenedDataset, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters
+) -> OpenedDataset:
+    """Return a dataset whose parts are prepared for their stages."""
+    numbered = enumerate(opened.parts)
+    return opened.with_parts(
+        tuple(_prepared(part, stages_of(stages, number), options, counters) for number, part in numbered)
+    )
+
+
+def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters) -> Opened:
+    """Return a dataset with the columns that its stages keep, and with values that are views if they are asked for."""
+    opened = with_chosen(opened, stages)
+    if options.copy:
+        return opened
+    pins = counters.pins or Pins()
+    viewed = with_views(opened, pins)
+    if viewed is not opened:
+        counters.pins = pins
+    return viewed

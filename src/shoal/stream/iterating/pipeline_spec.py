@@ -1,0 +1,84 @@
+"""The processing of samples into batches, described before any reads: stages, collation, and the worker's part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.partition import Partition
+from shoal.pipeline.collate import collate, nested
+from shoal.pipeline.columns.column_sources import gathers
+from shoal.pipeline.decode_pool import Threaded
+from shoal.pipeline.missing_fields import warner_of_missing
+from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.quarantine import Quarantine
+from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.map_and_filter import filters_in
+from shoal.pipeline.stages.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSpec:
+    """Stages of a sample, collation, stages of a batch; and the division of batches among workers.
+
+    Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
+    ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches that are
+    gathered from columns, or stacked.
+    """
+
+    partition: Partition
+    rank: int
+    stages: tuple[Stage, ...]
+    batch_stages: tuple[Stage, ...] = ()
+    collate: Callable[[list[Any]], Any] = collate
+    worker: int = 0
+    num_workers: int = 1
+    formatting: Formatting = field(default_factory=Formatting)
+    threaded: Threaded | None = None
+    allocate: Callable[..., NDArray[Any]] = np.empty
+
+    @property
+    def filters(self) -> bool:
+        """True if the samples that remain are not known before they are read."""
+        return any(filters_in(self.stages))
+
+    @property
+    def stacks(self) -> bool:
+        """True if batches can be made of columns, since no stage does anything that columns do not allow."""
+        return self.collate is collate and gathers(self.stages)
+
+    def makes_together(self, quarantine: Quarantine | None) -> bool:
+        """True if samples may be made before they are due: no function of a user sees them, and none is left out."""
+        alone = quarantine is None and self.threaded is None and self.num_workers == 1
+        return alone and have_no_effects(self.stages)
+
+    @property
+    def collator(self) -> Callable[[list[Any]], Any]:
+        """The function that makes a batch of samples after their stages, before `after_collation`."""
+        if self.collate is not collate:
+            return self.collate
+        return partial(collate, allocate=self.allocate, on_missing=warner_of_missing(self.stages))
+
+    @property
+    def after_collation(self) -> tuple[Callable[[Any], Any], ...]:
+        """The functions that convert a batch, collated or gathered, for the stages of batches."""
+        nests = self.collate is collate and self.formatting.nests
+        nesting = (partial(nested, allocate=self.allocate),) if nests else ()
+        return nesting if self.formatting.name is None else (*nesting, self.formatting.finished)
+
+
+def have_no_effects(stages: Sequence[Stage]) -> bool:
+    """Return True if stages do nothing but select, rename and decode numbers, text and the like by shoal's functions.
+
+    Media take long and much memory, so that they are decoded one by one.
+    """
+    return gathers([
+        stage
+        for stage in stages
+        if not isinstance(stage, Decode) or stage.has_functions or stage.has_media
+    ])  # fmt: skip

@@ -1,0 +1,152 @@
+"""The samples of a rank one by one, where there are no batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any, NamedTuple
+
+from shoal.order.partition import Partition
+from shoal.pipeline.quarantine import SKIPPED
+from shoal.pipeline.stages.stage import DROPPED
+from shoal.stream.iterating.batch_context import BatchContext
+from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.iterating.from_columns import are_small, gathering_of
+from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered_runs
+from shoal.stream.iterating.source_reading import Reading
+from shoal.stream.iterator_position import NONE_AT_HAND
+
+KEPT = "samples filter() keeps"
+
+
+@dataclass(frozen=True)
+class SingleSamples(Batcher):
+    """Samples without batches; ``unknown`` says which of them only reading tells, "" for none."""
+
+    unknown: str = ""
+
+    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
+        """Return the number of samples; `TypeError` if a filter leaves some out."""
+        if self.unknown:
+            raise TypeError(unknown_length(self.unknown))
+        return partition.num_samples_of(rank, num_samples)
+
+    def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
+        """Return an iterator over the samples, made together where no function of a user notices."""
+        context.sum_deliveries()
+        if not context.pipeline.makes_together(context.quarantine):
+            return samples_made(reading.spans(shares, context.quarantine), context)
+        gathering = gathering_of(reading, context) if are_small(context.opened) else None
+        if gathering is not None:
+            return samples_read(gathered_runs(reading.in_units(shares), gathering), context)
+        return samples_read(reading.spans(shares, context.quarantine), context)
+
+
+def unknown_length(what: str) -> str:
+    """Return the text of the error for a length that only reading tells."""
+    return f"how many {what} is not known before they are read"
+
+
+def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+    """Yield sample after sample as they are stored, or after stages that columns allow, too.
+
+    They come from lists, which `Position.at_hand` gives to whoever takes the rest of one without asking here.
+    """
+    counters, position, finishing = source.counters, source.position, _finishing(source)
+    left_in, none = length_hint, NONE_AT_HAND  # at the end of a process this may outlive the names of its module
+    for span in spans:
+        last, ids = position.num_steps - 1, iter(span.ids)
+        for run in _each_finished(span.runs, ids, finishing):
+            # An epoch ends with its last sample, which is noticed by who asks for it.
+            ends = len(run) > 1 and position.num_made + len(run) > last
+            for part in (run[:-1], run[-1:]) if ends else (run,):
+                at_hand = iter(part)
+                position.num_made += len(part)
+                position.at_hand = at_hand
+                counters.num_samples += len(part)
+                counters.at_hand.add(at_hand)
+                try:
+                    yield from at_hand
+                finally:
+                    counters.at_hand.discard(at_hand)
+                    counters.num_samples -= left_in(at_hand)
+                    if position.at_hand is at_hand:
+                        position.num_made -= left_in(at_hand)
+                        position.at_hand = none
+        position.num_yielded = span.steps.stop  # its last position may have no sample for this rank
+
+
+class _Finishing(NamedTuple):
+    """The steps left for stored samples: for ``all_of`` a list, given their ids, or for ``one`` of them."""
+
+    all_of: Callable[[list[Any], list[int]], list[Any]]
+    one: Callable[[Any, int], Any]
+
+
+def _finishing(source: BatchContext) -> _Finishing | None:
+    """Return how stored samples become what is yielded; None if they are that."""
+    made, together, formatting = source.made, source.made_together, source.pipeline.formatting
+    formatted = None if formatting.name is None else formatting.sample
+    if made is None and formatted is None:
+        return None
+
+    def one(sample: Any, sample_id: int) -> Any:
+        result = sample if made is None else made(sample, sample_id)
+        return result if formatted is None else formatted(result)
+
+    def all_of(run: list[Any], ids: list[int]) -> list[Any]:
+        if together is None:
+            return list(map(one, run, ids))
+        results = together(run, ids)
+        return results if formatted is None else list(map(formatted, results))
+
+    return _Finishing(all_of, one)
+
+
+def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Finishing | None) -> Iterator[list[Any]]:
+    """Yield the runs finished; an error comes at its sample, after those before it.
+
+    Stages have no effects (`PipelineSpec.makes_together`), so the samples of a list that failed are made again.
+    """
+    if finishing is None:
+        yield from runs
+        return
+    for run in runs:
+        named = list(itertools.islice(ids, len(run)))
+        try:
+            done = finishing.all_of(run, named)
+        except Exception:  # noqa: BLE001  # raised again, at its sample and with what is known of that
+            done = []
+            try:
+                done.extend(map(finishing.one, run, named))
+            except Exception:
+                if done:
+                    yield done
+                raise
+        yield done
+
+
+def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
+    """Yield sample after sample, without those that a filter dropped or that are damaged."""
+    made, counters, position = source.made, source.counters, source.position
+    formatting = source.pipeline.formatting
+    formatted = None if formatting.name is None else formatting.sample
+    in_a_row = 0
+    for span in spans:
+        after = span.steps.stop
+        # The last position of an epoch may have no sample for this rank.
+        for step, sample_id, sample in zip(span.steps, span.ids, source.samples(span), strict=False):
+            result = made(sample, sample_id) if made else sample
+            position.num_made = step + 1
+            if result is SKIPPED or result is DROPPED:
+                counters.num_filtered += result is DROPPED
+                source.sums.dropped(step, 0)
+                in_a_row += 1
+                source.check_dropped(in_a_row, step)
+                continue
+            in_a_row = 0
+            counters.num_samples += 1
+            yield formatted(result) if formatted else result
+        position.num_yielded = after
