@@ -117,7 +117,8 @@ class Fetcher:
             return
         take = self._pending.popleft
         for group in groups_with_room(self._memory, self._readers.group_bytes, first=self._next, take=take):
-            self._request(group)
+            for read, promise in zip(group, self._readers.request(group), strict=True):
+                self._asked[read.unit] = read, promise
 
     def runs(
         self, ids: Sequence[int], units: Sequence[int], last: Sequence[bool], drops: Sequence[int] = ()
@@ -201,7 +202,9 @@ class Fetcher:
         if unit not in self._asked:  # there was no room for it, so nothing behind it was read ahead
             if self._pending and self._pending[0].unit == unit:
                 self._pending.popleft()
-            self._request(self._units.reads(np.array([unit])))
+            (read,) = self._units.reads(np.array([unit]))
+            (promise,) = self._readers.request([read])
+            return read, promise
         return self._asked.pop(unit)
 
     def _held_bytes(self, read: UnitRead) -> int:
@@ -221,10 +224,6 @@ class Fetcher:
         read = self._pending[0]
         # A unit that is already in memory is released before it is read again.
         return None if read.unit in self._asked or read.unit in self._taken else read
-
-    def _request(self, group: Sequence[UnitRead]) -> None:
-        for read, promise in zip(group, self._readers.request(group), strict=True):
-            self._asked[read.unit] = read, promise
 
     def _count(self, read: UnitRead) -> None:
         """Count what is held now that a unit is in use, and whether it was before."""

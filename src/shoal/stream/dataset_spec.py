@@ -279,7 +279,7 @@ class DatasetSpec:
     def batcher(self) -> Batcher:
         """The way in which batches are made."""
         if self.sequences is not None:
-            return self.sequences.batcher
+            return self.sequences.batcher(self.source, self.stages)
         if any(stage.refill for stage in filters_in(self.stages)):
             return FilledBatches()
         return SingleSamples(KEPT * self.filters) if self.batching is None else CutBatches()

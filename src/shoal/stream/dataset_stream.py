@@ -102,10 +102,10 @@ class Stream:
         spec, resolved, cursor = self.spec, self.resolved, self.cursor
         rank, world_size = spec.ranks.resolve()
         partition = spec.partition(world_size)
-        spec.batcher.check_passes(spec.batching, world_size, in_passes=in_passes)
+        batcher = spec.batcher
+        batcher.check_passes(spec.batching, world_size, in_passes=in_passes)
         resolved.begin(rank, world_size)
         first = resolved.first(spec.source)
-        batcher = spec.batcher.of_dataset(first.opened, spec.stages)
         if batcher.makes_arrays and collate is not usual_collate:
             msg = "collate_fn= makes a batch of samples, and pack_sequences() makes the arrays itself"
             raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")

@@ -18,7 +18,7 @@ from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES, ReadBuffer
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, PendingRequest, RequestPool
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
-from shoal.reading.schedule.read_requests import Request, coalesce, counted_parts, request_sizes
+from shoal.reading.schedule.read_requests import Request, coalesce, request_sizes, split_large
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
 from shoal.storage.files.memory_pool import MemoryPool
@@ -94,7 +94,11 @@ class RemoteReaders:
         asked: list[Request] = []
         buffers: list[ReadBuffer | None] = []  # of each of those
         for request in requests:
-            parts = counted_parts(request, sum(reads[number].num_bytes for number in request.reads))
+            read_bytes = sum(reads[number].num_bytes for number in request.reads)
+            parts = [request._replace(num_reads=len(request.reads), read_bytes=read_bytes)]
+            if request.is_large:  # for one read, which is counted with its last part
+                parts = [part._replace(read_bytes=part.num_bytes) for part in split_large(request)]
+                parts[-1] = parts[-1]._replace(num_reads=1)
             buffer = None
             is_alone = self._can_fill and len(request.reads) == 1 and request.num_bytes > LEAST_BUFFER_BYTES
             if len(parts) > 1 or is_alone:

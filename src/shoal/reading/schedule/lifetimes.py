@@ -73,6 +73,25 @@ def last_uses(units: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.
     return is_last
 
 
+def handed_on(units: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return `first_uses` of the span after this one, and `last_uses` of this one; one sort for both, O(n log n).
+
+    >>> reads, last = handed_on(np.array([4, 2, 4, 7]), after=np.array([7, 9]))
+    >>> reads.tolist(), last.tolist()
+    ([9], [False, True, True, False])
+    """
+    both = np.concatenate([units, after])
+    by_unit = order_by((both, int(both.max(initial=0)).bit_length()))
+    ordered = both[by_unit]
+    border = np.ones(len(both) + 1, dtype=bool)  # one before each unit's first use, and one at the end
+    border[1:-1] = ordered[1:] != ordered[:-1]
+    begins = np.flatnonzero(border)
+    first, last = by_unit[begins[:-1]], by_unit[begins[1:] - 1]
+    is_last = np.zeros(len(units), dtype=bool)
+    is_last[last[last < len(units)]] = True
+    return both[np.sort(first[first >= len(units)])], is_last
+
+
 def _uses(units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the distinct units, sorted, and the places of the first and the last use of each."""
     by_unit = order_by((units, int(units.max(initial=0)).bit_length()))

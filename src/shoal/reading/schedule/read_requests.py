@@ -121,14 +121,6 @@ def request_sizes(ahead_limit_bytes: int) -> RequestSizes:
     return RequestSizes(limit, most_bytes, group_bytes, turn_bytes)
 
 
-def counted_parts(request: Request, read_bytes: int) -> list[Request]:
-    """Return the parts of a request (itself if it is small) with their counts; its reads have ``read_bytes``."""
-    if not request.is_large:
-        return [request._replace(num_reads=len(request.reads), read_bytes=read_bytes)]
-    parts = [part._replace(read_bytes=part.num_bytes) for part in split_large(request)]
-    return [*parts[:-1], parts[-1]._replace(num_reads=1)]
-
-
 def split_large(request: Request) -> list[Request]:
     """Split a request for one large read into parts of equal size, except for the last; return others unchanged."""
     if not request.is_large:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from shoal.order.deals import RankPlace
 from shoal.order.partition import Partition
-from shoal.pipeline.stages.stage import Stage
-from shoal.reading.resolved_epochs import Source
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.dataset_requests import Batching
 from shoal.stream.iterating.batch_context import BatchContext
@@ -48,10 +46,6 @@ class Batcher(ABC):
     @abstractmethod
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the batches of a rank's shares, or over what a worker process sends of them."""
-
-    def of_dataset(self, source: Source, stages: Sequence[Stage]) -> Batcher:  # noqa: ARG002
-        """Return the way for samples that are read from a source and go through these stages."""
-        return self
 
     def partition(self, partition: Partition) -> Partition:
         """Return the partition of an epoch among ranks."""

@@ -22,16 +22,14 @@ def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
 
     It must if values are views, if memory is limited, and if a format has no columns.
     """
-    pipeline = context.pipeline
-    if not context.options.copy:
+    pipeline, parts = context.pipeline, context.opened.parts
+    if not context.options.copy or not all(isinstance(part.format, ColumnarFormat) for part in parts):
         return None
     own_stages = pipeline.stages[0].own_stages if pipeline.stages else ()
     sources = []
     for number, (part, first_unit, first_id) in enumerate(reading.places):
         fetch, budget = part.reader, part.budget
         if not isinstance(fetch, Fetcher) or budget.keeping is not None:
-            return None
-        if not isinstance(fetch.opened.format, ColumnarFormat):
             return None
         own = own_stages[number] if own_stages else ()
         sources.append(ColumnSource(fetch, budget.units.num_units, first_unit, first_id, own))

@@ -29,7 +29,7 @@ from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.read_schedule import shares_of
-from shoal.stream.iterating.source_reading import reading_of
+from shoal.stream.iterating.source_reading import JoinedReading, PartReading, Reading
 from shoal.stream.iterator_position import Position
 
 
@@ -52,8 +52,13 @@ class PieceBatches:
         pipeline = replace(work.pipeline, stages=stages)
         opened = _all_prepared(piece.opened, stages, options, counters)
         quarantine = quarantine_of(options, opened.index, spec.results, numbering=work.resolved.numbering)
-        self._reading = reading = reading_of(opened, resolved.parts, counters, options)
-        _compare_memory(resolved.parts, pipeline, options)
+        orders = resolved.parts
+        self._reading: Reading
+        if len(orders) == 1:
+            self._reading = PartReading(opened.parts[0], orders[0], counters, options)
+        else:
+            self._reading = JoinedReading(opened, orders, counters, options)
+        _compare_memory(orders, pipeline, options)
         self._decoders = decoders = _decoders(pipeline, opened.index, quarantine)
 
         def of_all(context: BatchContext) -> BatchContext:
@@ -77,7 +82,7 @@ class PieceBatches:
         )
         shares = shares_of(resolved.epoch(spec.epoch), pipeline, position)
         # Generators, without a call in between for every sample.
-        self.batches: Iterator[Any] = work.batcher.batches(shares, reading, context)
+        self.batches: Iterator[Any] = work.batcher.batches(shares, self._reading, context)
         if pipeline.partition.batched:
             _keep_memory(pipeline.partition, opened.parts)
 

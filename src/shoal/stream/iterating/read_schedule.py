@@ -18,7 +18,7 @@ from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
 from shoal.reading.memory_division import Budget
 from shoal.reading.remote.remote_samples import RemoteSamples
-from shoal.reading.schedule.lifetimes import first_uses, last_uses, span_positions
+from shoal.reading.schedule.lifetimes import handed_on, span_positions
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterator_position import Position
 
@@ -97,18 +97,15 @@ def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quaranti
     """
     current, units, keeping = None, _NOTHING, budget.keeping
     for following in itertools.chain(shares, [None]):
-        units_after = _NOTHING
+        units_after, drops = _NOTHING, list[int]()
         if following is not None:
-            wanted = wanted_of(following[0], quarantine)
-            units_after = following[0].chunks[wanted]
-            if keeping is None:
-                fetch.read_ahead(first_uses(units_after, units))
+            units_after = following[0].chunks[wanted_of(following[0], quarantine)]
+        if keeping is None:
+            reads, last = handed_on(units, units_after)
+            fetch.read_ahead(reads)
         if current is not None:
             share, steps = current
-            drops: list[int] = []
-            if keeping is None:
-                last = last_uses(units, units_after)
-            else:
+            if keeping is not None:
                 reads, last, drops = keeping.plan(units, units_after)
                 fetch.read_ahead(reads)
             wanted = wanted_of(share, quarantine)
@@ -129,12 +126,10 @@ def _gathered(
 ) -> Iterator[Gathered]:
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
-        units_after = _NOTHING
-        if following is not None:
-            units_after = following[0].chunks
-            gathering.read_ahead(first_uses(units_after, units))
+        units_after = _NOTHING if following is None else following[0].chunks
+        reads, last = handed_on(units, units_after)
+        gathering.read_ahead(reads)
         if current is not None:
-            last = last_uses(units, units_after)
             yield Gathered(make(current[0], units, last), *current)
         current, units = following, units_after
 

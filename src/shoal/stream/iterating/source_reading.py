@@ -56,15 +56,6 @@ class Reading(Protocol):
         ...
 
 
-def reading_of(
-    opened: OpenedDataset, orders: Sequence[ResolvedOrder], counters: Counters, options: ReadingOptions
-) -> Reading:
-    """Return the reading of a dataset, given the order of each of its parts."""
-    if len(orders) == 1:
-        return PartReading(opened.parts[0], orders[0], counters, options)
-    return JoinedReading(opened, orders, counters, options)
-
-
 class PartReading:
     """The reading of one dataset, in whole units ahead of their use or sample by sample.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,13 +28,10 @@ from shoal.order.sequences.packed_order import Packing
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_forms import STATE
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.pipeline.stages.stage import Stage
-from shoal.reading.resolved_epochs import Source
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.refilling.filled_batches import BatchFiller, FilledBatches, Part
 from shoal.stream.sequences.sequence_batches import count_pieces
-from shoal.stream.sequences.sequence_fields import fields_of
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,6 @@ class PackedAsTheyCome(FilledBatches):
         """The documents that a certificate in the middle of an epoch leaves out, in words."""
         group = f"a group of {counted(self.packing.block, 'document')} that {self.verb} packs counts once all "
         return group + "its sequences are delivered"
-
-    def of_dataset(self, source: Source, stages: Sequence[Stage]) -> PackedAsTheyCome:
-        """Return the packing with the fields that these stages ask for."""
-        return replace(self, fields=fields_of(self.fields, source, stages))
 
     def partition(self, partition: Partition) -> Partition:
         """Return the partition whose ranks pack documents."""

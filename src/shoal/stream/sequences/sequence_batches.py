@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -17,15 +17,13 @@ from shoal.order.sequences.packed_order import PackedOrder, Pieces
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.pipeline.stages.stage import DROPPED, Stage
-from shoal.reading.resolved_epochs import Source
+from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stats.counters import Counters
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.sequences.sequence_fields import fields_of
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,6 @@ class SequenceBatches(Batcher):
     def counts_samples(self) -> bool:  # type: ignore[override]
         """True for sequences; the lengths of documents decide the size of a batch by length."""
         return isinstance(self.fields, SequenceFields)
-
-    def of_dataset(self, source: Source, stages: Sequence[Stage]) -> SequenceBatches:
-        """Return the batches with the fields that these stages ask for."""
-        if not isinstance(self.fields, SequenceFields):
-            return self
-        return replace(self, fields=fields_of(self.fields, source, stages))
 
     def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
         """Return the number of batches, or of sequences."""

@@ -19,14 +19,17 @@ from shoal.order.sequences.length_batches import LengthBatches
 from shoal.order.sequences.packed_order import Grouping, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
+from shoal.pipeline.stages.stage import Stage
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.order_request import Selection
+from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.index_columns import column_names, lengths_of_column
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.sequences.packed_batches import PackedAsTheyCome
 from shoal.stream.sequences.sequence_batches import SequenceBatches
+from shoal.stream.sequences.sequence_fields import fields_of
 
 _BLOCK, _GROUP = 1 << 16, 1 << 10
 
@@ -110,12 +113,12 @@ class SequenceRequest:
         documents = cast("ResolvedOrder | ResolvedMixture", resolved(selection(NO_GAPS)))
         return ResolvedSequences(documents, self.packing, self.lengths_in(documents.parts), gaps)
 
-    @property
-    def batcher(self) -> Batcher:
-        """The way in which batches are made of the documents."""
+    def batcher(self, source: Source, stages: Sequence[Stage]) -> Batcher:
+        """Return the way in which batches are made of documents from a source that go through these stages."""
+        fields = fields_of(self.fields, source, stages) if isinstance(self.fields, SequenceFields) else self.fields
         if self.lengths is not None or not isinstance(self.packing, Packing):
-            return SequenceBatches(self.fields)
-        return PackedAsTheyCome(self.packing, cast("SequenceFields", self.fields))
+            return SequenceBatches(fields)
+        return PackedAsTheyCome(self.packing, cast("SequenceFields", fields))
 
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
