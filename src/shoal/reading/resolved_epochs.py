@@ -61,6 +61,14 @@ class ResolvedEpochs(ABC):
         """Return the samples of one epoch, over all ranks, including gaps; those of mixtures may differ."""
         return self.num_samples
 
+    def num_rows(self, epoch: int) -> int:
+        """Return the rows that all batches of one epoch have, over all ranks, including gaps."""
+        return self.num_positions(epoch)
+
+    def why_uncounted(self, epoch: int, world_size: int) -> str:  # noqa: ARG002
+        """Return why ranks have no number of samples of an epoch in common, and what to do; "" if they have one."""
+        return ""
+
     def num_samples_of(self, epoch: int) -> int:
         """Return the number of samples of one epoch, over all ranks, without its gaps."""
         left = self.left(epoch)

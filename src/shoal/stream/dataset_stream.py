@@ -176,20 +176,40 @@ class Stream:
             return growth.num_samples
         return resolved.num_positions(epoch)
 
-    def length(self) -> int:
-        """Return the length of a whole epoch on this rank, in batches or samples."""
-        resolved, epoch = self.resolved, self.cursor.epoch
-        is_estimated = isinstance(resolved, ResolvedGrowing) and resolved.grows(epoch)
-        num_samples = self.num_samples(epoch) if is_estimated else resolved.num_samples_of(epoch)
-        if self.spec.batching is not None and not self.spec.refills:
-            return self.partition.num_batches(num_samples)
-        if self.spec.batching is not None and self.spec.batching.num_steps:
-            return self.spec.batching.num_steps
-        if self.spec.filters or self.spec.refills:
-            what = "sequences documents fill" if self.spec.packed_as_they_come else "samples filter() keeps"
-            msg = f"how many {what} is not known before they are read"
+    def check_counted(self) -> None:
+        """Raise `TypeError` if ranks have no number of samples of the current epoch in common."""
+        if why := self.resolved.why_uncounted(self.cursor.epoch, self.spec.ranks.resolve()[1]):
+            raise TypeError(why)
+
+    def num_rows(self) -> int:
+        """Return the rows that all batches of the current epoch have, over all ranks, gaps included."""
+        self.check_counted()
+        return self.resolved.num_rows(self.cursor.epoch)
+
+    def length(self, *, exactly: bool = False) -> int:
+        """Return the length of a whole epoch on this rank, in batches or samples; an estimate unless ``exactly``.
+
+        Raises
+        ------
+        TypeError
+            Only reading shows it, or the epoch has no end, or ranks do not know all shards.
+        """
+        spec, resolved, epoch = self.spec, self.resolved, self.cursor.epoch
+        if self.num_steps_of_pass is not None:
+            return self.num_steps_of_pass
+        if spec.refills or (spec.filters and spec.batching is None):
+            what = "sequences documents fill" if spec.packed_as_they_come else "samples filter() keeps"
+            how = "" if spec.batching is None else "; batch(..., steps=n) gives passes a length"
+            msg = f"how many {what} is not known before they are read{how}"
             raise TypeError(msg)
-        return self.partition.num_samples_of(self.spec.ranks.resolve()[0], num_samples)
+        growing = resolved if isinstance(resolved, ResolvedGrowing) else None
+        if exactly or growing is None:
+            self.check_counted()
+        is_estimated = growing is not None and growing.grows(epoch)
+        num_samples = self.num_samples(epoch) if is_estimated else resolved.num_samples_of(epoch)
+        if spec.batching is not None:
+            return self.partition.num_batches(num_samples)
+        return self.partition.num_samples_of(spec.ranks.resolve()[0], num_samples)
 
     def as_map(self) -> MapView:
         """Return the samples by id, if there is one for every id."""

@@ -111,8 +111,19 @@ class ResolvedGrowing(ResolvedEpochs):
 
     def grows(self, epoch: int) -> bool:
         """Return True if an epoch is read while shards are indexed: the first, unless what it needs must be counted."""
-        simple = self.delivered is None and not self.gaps and not self.deals
-        return epoch == 0 and simple and not self.growing.is_indexed
+        return self._may_grow(epoch) and not self.growing.is_indexed
+
+    def _may_grow(self, epoch: int) -> bool:
+        return epoch == 0 and self.delivered is None and not self.gaps and not self.deals
+
+    def why_uncounted(self, epoch: int, world_size: int) -> str:
+        """Return why ranks have no number of samples in common: some may know all shards when others do not."""
+        if not (self._may_grow(epoch) if world_size > 1 else self.grows(epoch)):
+            return ""
+        return (
+            "the first epoch has no length that all ranks know before its end, as it may begin before all shards are "
+            'indexed: len(dataset) is an estimate, and shoal.open(..., index="wait") counts before it begins'
+        )
 
     def piece(self, position: int, *, is_stopped: Callable[[], bool]) -> Piece:
         """Return all segments that are indexed; if none of them has this position, wait for the one that does.

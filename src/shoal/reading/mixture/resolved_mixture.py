@@ -22,7 +22,7 @@ from shoal.order.sequential_and_full import Sequential
 from shoal.order.state_dict import State
 from shoal.reading.large_chunks import can_spill
 from shoal.reading.mixture.epochs_request import EpochsRequest
-from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
+from shoal.reading.mixture.mix_request import FOREVER, MixRequest, SourceRequest
 from shoal.reading.mixture.mixture_orders import epoch_orders
 from shoal.reading.mixture.mixture_state import adopted, check_sources, told
 from shoal.reading.resolved_epochs import ResolvedEpochs
@@ -78,6 +78,11 @@ class ResolvedMixture(ResolvedEpochs):
     def num_positions(self, epoch: int) -> int:
         """Return the samples of one epoch, over all ranks, including gaps."""
         return self.request.num_samples_of(epoch) if self.delivered is None else len(self.delivered)
+
+    def why_uncounted(self, epoch: int, world_size: int) -> str:  # noqa: ARG002
+        """Return why ranks have no number of samples of an epoch in common: the mixture has no end."""
+        is_endless = self.num_positions(epoch) > FOREVER // 2
+        return "a mixture without end has no length: mix(epoch_size=n) has one" if is_endless else ""
 
     @cached_property
     def _order_of(self) -> Callable[[int], BoundOrder]:
