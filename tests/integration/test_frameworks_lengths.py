@@ -52,7 +52,8 @@ def _wrong_warnings(framework: str, kind: Kind, warned: list[str]) -> list[str]:
     if framework == "lightning" and not kind.is_known:
         wanted.append("one batch ahead of the training")
     missing = [f"no warning {text!r}" for text in wanted if not any(text in one for one in warned)]
-    return missing + [f"warned: {one}" for one in warned if not any(text in one for text in wanted)]
+    allowed = [*wanted, "look sorted"]  # by their sizes, so that estimates of their number are wrong
+    return missing + [f"warned: {one}" for one in warned if not any(text in one for text in allowed)]
 
 
 def _run(framework: str, world_size: int, python: Path, folder: Path) -> None:

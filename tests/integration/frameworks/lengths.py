@@ -5,6 +5,7 @@ The numbers are those of the laws in ``docs/semantics.md``, counted by hand, for
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,9 +52,12 @@ def twice(one: int, two: int) -> dict[int, list[int]]:
 
 
 def write_data(folder: Path) -> None:
-    """150 samples in tars, the same to be opened without an index, and 150 documents of 4 tokens."""
+    """150 samples in tars, 150 lines to be opened without an index, and 150 documents of 4 tokens."""
     write_tars(folder / "data", COUNTS)
-    write_tars(folder / "growing", COUNTS)
+    (folder / "growing").mkdir()
+    for shard, num_letters in enumerate((10, 4000, 10, 1000, 100)):  # the first of them tell little of the others
+        lines = "".join(json.dumps({"text": "x" * num_letters}) + "\n" for _ in range(30))
+        (folder / "growing" / f"{shard}.jsonl").write_text(lines)
     documents = ({"tokens": np.arange(4, dtype=np.int32), "num_tokens": 4} for _ in range(150))
     shoal.pack.pack(documents, folder / "documents", format="mds", columns=["num_tokens"])
 
@@ -64,7 +68,7 @@ def samples(folder: Path, num_samples: int = 150) -> shoal.Dataset:
 
 
 def growing(folder: Path) -> shoal.Dataset:
-    """The same before they are indexed, in several segments."""
+    """The lines before they are indexed, in several segments."""
     return numbered(shoal.open(folder / "growing", index="grow").shuffle(seed=0, window="16KiB"))
 
 

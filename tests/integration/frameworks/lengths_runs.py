@@ -239,11 +239,14 @@ class Warned(logging.Handler):
 
 
 def index_while_training() -> None:
-    """Let this process index what is behind the first segment of a dataset after its first batch only."""
+    """Let the first rank index what is behind the first segment of a dataset after its first batch only.
+
+    So ranks know of different numbers of samples.
+    """
     made = SegmentJob.segment
 
     def waiting(self: SegmentJob, segment: int) -> Index:
-        assert not segment or BEGUN.wait(60)
+        assert RANK or not segment or BEGUN.wait(60)
         return made(self, segment)
 
     SegmentJob.segment = waiting  # type: ignore[method-assign]
