@@ -84,6 +84,22 @@ def test_an_epoch_of_another_length_than_was_said_is_told_once(tars: Dataset, ca
     assert told() == []
 
 
+def test_each_epoch_of_a_mixture_of_peers_has_the_length_that_is_said(
+    tars: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    choice = shoal.mixing.Interleave([0.5, 0.5], stopping="first_exhausted")
+    ds: Any = shoal.mix({"a": tars, "b": tars.take(100)}, choice=choice).shuffle(seed=0).batch(4)
+    ranks = [loader_of(ds.partition(rank=rank, world_size=2)) for rank in range(2)]
+    lengths = []
+    for _ in range(4):
+        said = [len(loader) for loader in ranks]
+        assert said == [sum(1 for _ in loader) for loader in ranks]
+        assert said[0] == said[1]
+        lengths.append(said[0])
+    assert len(set(lengths)) > 1
+    assert "len(loader) was" not in caplog.text
+
+
 def test_an_epoch_that_lightning_names_after_it_asked_for_an_iterator_is_compared(
     tars: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
