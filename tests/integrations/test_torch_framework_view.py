@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import math
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -214,10 +216,16 @@ def test_a_loader_of_torch_made_of_the_attributes_skips_without_reading(
 
 
 class FitLoop:
-    """As Lightning's, which has read the state of a loader, and will not load it."""
+    """As Lightning's, which has read the state of a loader, and will not load it, and has asked for its length once."""
 
-    def __init__(self, loader: shoal.torch.DataLoader, state: dict[str, Any]) -> None:
+    def __init__(self, loader: shoal.torch.DataLoader, state: dict[str, Any], *, limit: float = 1.0) -> None:
         self.loader, self._combined_loader_states_to_load = loader, [state] if state else []
+        self.trainer = SimpleNamespace(limit_train_batches=limit)
+        try:
+            limits: list[float] = [len(loader)]
+        except TypeError:
+            limits = [math.inf]
+        self._combined_loader = SimpleNamespace(flattened=[loader], limits=limits)
 
     def _load_combined_loader_states(self) -> None:
         self.loader.load_state_dict(self._combined_loader_states_to_load.pop())
@@ -247,6 +255,22 @@ def test_lightning_without_a_length_is_warned_about_once(tars: Dataset, caplog: 
             FitLoop(loader, {}).begin(epoch)
     (record,) = caplog.records
     assert "batch(..., steps=n)" in record.getMessage()
+
+
+@pytest.mark.parametrize(("limit", "num_warnings"), [(1.0, 1), (5, 0)])
+def test_lightning_that_ends_epochs_by_the_first_length_is_warned_about(
+    limit: float, num_warnings: int, ds: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = shoal.torch.DataLoader(ds.without(2, epoch=1))
+    loop = FitLoop(loader, {}, limit=limit)
+    for epoch in range(4):
+        loop.begin(epoch)
+        len(loader)  # Lightning asks, and does not heed it
+        list(loader)
+    texts = [record.getMessage() for record in caplog.records]
+    assert ["epoch 1 has 12 batches on each rank, and len(loader) was 13" in text for text in texts] == (
+        [True] * num_warnings
+    )
 
 
 def test_the_dataset_of_a_loader_counts_samples_as_training_code_expects(ds: Dataset, tars: Dataset) -> None:

@@ -220,6 +220,14 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         """Return the samples of one epoch, over all ranks, including gaps; those of mixtures may differ."""
         return self.num_samples
 
+    def num_rows(self, epoch: int) -> int:
+        """Return the rows that all batches of one epoch have, over all ranks, including gaps."""
+        return self.num_positions(epoch)
+
+    def why_uncounted(self, epoch: int, world_size: int) -> str:  # noqa: ARG002
+        """Return why ranks have no number of samples of an epoch in common, and what to do; "" if they have one."""
+        return ""
+
     def num_samples_of(self, epoch: int) -> int:
         """Return the number of samples of one epoch, over all ranks, without its gaps."""
         left = self.left(epoch)
@@ -296,9 +304,9 @@ class Piece(Generic[PartT]):
 
 
 class Piecewise(NamedTuple):
-    """The reader that asks for pieces: ``is_stopped`` says that nobody waits any more, ``counters`` count what waiting cost.
+    """The reader that asks for pieces, one of ``num_readers``, which share what is prepared in the background.
 
-    ``reader`` is one of ``num_readers``, which share what is prepared in the background.
+    ``counters`` count what waiting costs, and ``is_stopped`` says that nobody waits any more.
     """
 
     counters: Any

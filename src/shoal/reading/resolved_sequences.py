@@ -58,6 +58,11 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         """Return the sequences of one epoch, over all ranks, including gaps."""
         return self.untouched(epoch).num_samples
 
+    def num_rows(self, epoch: int) -> int:
+        """Return the rows that all batches of one epoch have: sequences, or documents that are batched by length."""
+        order = self.untouched(epoch)
+        return len(order.pieces(np.arange(order.num_samples)).ids) if self.packing.alike else order.num_samples
+
     @property
     def request(self) -> OrderRequest | MixRequest:
         """The order of the documents as it was asked for."""

@@ -327,7 +327,16 @@ class Dataset(StageVerbs):
         return self.stream.quality(batch, key, rho)
 
     def __len__(self) -> int:
-        """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`."""
+        """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`.
+
+        With ``index="grow"`` it is an estimate while shards are indexed; loaders have no length then, since ranks would
+        not agree on it.
+
+        Raises
+        ------
+        TypeError
+            Only reading shows how long an epoch is (`filter`), or it has no end.
+        """
         return self.stream.length()
 
     def __getitem__(self, sample_id: SupportsIndex) -> Any:

@@ -172,12 +172,39 @@ class Stream:
             _log.info("%s", length.words)
         return length.num_samples
 
-    def length(self) -> int:
-        """Return the length of a whole epoch on this rank, in batches or samples."""
-        resolved, epoch, spec = self.resolved, self.cursor.epoch, self.spec
-        knows_end, rank = resolved.knows_end(epoch), spec.ranks.resolve()[0]
+    def check_counted(self) -> None:
+        """Raise `TypeError` if ranks have no number of samples of the current epoch in common."""
+        self._check_counted(self.spec.ranks.resolve()[1])
+
+    def _check_counted(self, world_size: int) -> None:
+        if why := self.resolved.why_uncounted(self.cursor.epoch, world_size):
+            raise TypeError(why)
+
+    def num_rows(self) -> int:
+        """Return the rows that all batches of the current epoch have, over all ranks, gaps included."""
+        self.check_counted()
+        return self.resolved.num_rows(self.cursor.epoch)
+
+    def length(self, *, exactly: bool = False) -> int:
+        """Return the length of a whole epoch on this rank, in batches or samples; an estimate unless ``exactly``.
+
+        Raises
+        ------
+        TypeError
+            Only reading shows it, or the epoch has no end, or ranks do not know all shards.
+        """
+        resolved, epoch, (rank, world_size) = self.resolved, self.cursor.epoch, self.spec.ranks.resolve()
+        if self.num_steps_of_pass is not None:
+            return self.num_steps_of_pass
+        if unknown := self.spec.batcher.unknown:
+            how = "" if self.spec.batching is None else "; batch(..., steps=n) gives passes a length"
+            msg = f"how many {unknown} is not known before they are read{how}"
+            raise TypeError(msg)
+        knows_end, partition = resolved.knows_end(epoch), self.spec.partition(world_size)
+        if exactly or knows_end:
+            self._check_counted(world_size if exactly else 1)
         num_samples = resolved.num_samples_of(epoch) if knows_end else self.num_samples(epoch)
-        return spec.batcher.length(self.partition, rank, num_samples, self.num_steps_of_pass)
+        return partition.num_batches(num_samples) if partition.batched else partition.num_samples_of(rank, num_samples)
 
     def as_map(self) -> MapView:
         """Return the samples by id, if there is one for every id."""

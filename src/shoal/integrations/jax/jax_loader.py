@@ -86,7 +86,7 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch, the same in all processes."""
-        return len(self.dataset)
+        return self.dataset.stream.length(exactly=True)
 
     def __iter__(self) -> DataIterator:
         """Begin at the loaded position if one was loaded for this epoch, else at its start."""

@@ -45,8 +45,8 @@ class Loader(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
-    def name_epoch(self, epoch: int) -> None:
-        """Begin at the start of an epoch as a framework counts it."""
+    def name_epoch(self, epoch: int, num_batches: int | None = None) -> None:
+        """Begin at the start of an epoch as a framework counts it, which ends it after so many batches."""
 
 
 class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
@@ -69,8 +69,7 @@ class StepSampler(DistributedSampler, BatchSampler):  # type: ignore[type-arg]
         Fabric counts epochs from 0 in each process. So the first name after a state was loaded stands for the epoch of
         that state, and later names for later epochs.
         """
-        meet_lightning(self._loader)
-        self._loader.name_epoch(epoch)
+        self._loader.name_epoch(epoch, meet_lightning(self._loader))
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
@@ -106,7 +105,7 @@ def as_given(dataset: ShoalDataset) -> ShoalDataset:
 @cache
 def _kind_in_samples(kind: type[ShoalDataset]) -> type[ShoalDataset]:
     def length(dataset: ShoalDataset) -> int:
-        return dataset.stream.num_samples(dataset.stream.cursor.epoch)
+        return dataset.stream.num_rows()
 
     def reduced(dataset: ShoalDataset) -> Any:
         return counted_in_samples, (as_given(dataset),)
@@ -130,8 +129,7 @@ class Steps(Dataset):  # type: ignore[type-arg]
 
     def __len__(self) -> int:
         """Return the number of samples in an epoch, over all ranks."""
-        stream = self._loader.dataset.stream
-        return stream.num_samples(stream.cursor.epoch)
+        return self._loader.dataset.stream.num_rows()
 
     def __getitem__(self, step: Step) -> Any:
         """Return the batch of a step."""

@@ -67,7 +67,7 @@ class IterableDataset(torch.utils.data.IterableDataset):  # type: ignore[type-ar
 
     def __len__(self) -> int:
         """Return the number of items that this rank yields in a whole epoch: batches, or samples."""
-        return len(self.dataset)
+        return self.dataset.stream.length(exactly=True)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin at the start of this epoch next, in workers too; see `Dataset.set_epoch`."""

@@ -31,7 +31,7 @@ class BatchSampler:
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch on this rank."""
-        return len(self.dataset)
+        return self.dataset.stream.length(exactly=True)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Begin at the loaded position, else at the start of the epoch; further passes do too until `set_epoch`."""
@@ -70,7 +70,7 @@ class Sampler:
 
     def __len__(self) -> int:
         """Return the number of samples in a whole epoch on this rank."""
-        return len(self.dataset)
+        return self.dataset.stream.length(exactly=True)
 
     def __iter__(self) -> Iterator[int]:
         """Begin at the loaded position, else at the start of the epoch."""

@@ -16,6 +16,7 @@ from shoal.errors import UsageError
 from shoal.integrations.torch.accelerated_pass import Accelerated, AcceleratedPass, PreparedMark
 from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinned_for
 from shoal.integrations.torch.framework_view import Shown, StepSampler, as_given, counted_in_samples
+from shoal.integrations.torch.said_length import SaidLength
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.protocol import as_within
 from shoal.order.window.sizing_by_bytes import parse_bytes
@@ -189,6 +190,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         self._staying: Workers | None = None
         self._newest: weakref.ref[Iteration] | None = None
         self._is_stopped = self._has_logged_stop = False
+        self._said_length = SaidLength()
 
     def __repr__(self) -> str:
         """Return the dataset, and the makers of its batches."""
@@ -203,8 +205,15 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         return self._threads(self.dataset.stream.spec.stages).words
 
     def __len__(self) -> int:
-        """Return the number of batches in a whole epoch on this rank."""
-        return self.dataset.stream.length()
+        """Return the number of batches in a whole epoch, the same on all ranks.
+
+        Raises
+        ------
+        TypeError
+            Nobody knows it before the end of the epoch: `filter` with ``refill=True``, sequences packed as they come,
+            a mixture without end, or the first epoch of ``index="grow"``. The error says what has a length.
+        """
+        return self._said_length.of(self.dataset.stream)
 
     def __iter__(self) -> Iteration | StepsOfPass | AcceleratedPass:  # type: ignore[override]
         """Iterate as ``iter(dataset)`` does: from the loaded position, else from the start of the current epoch."""
@@ -229,6 +238,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         if not spec.work.pipeline.partition.batched:
             msg = "a loader yields batches, but this dataset yields single samples"
             raise UsageError(msg, hint="ds.batch(32); single samples: shoal.torch.IterableDataset in torch's loader")
+        self._said_length.compare(self.dataset.stream)
         finish = _tensor_marks if self.collate_fn is not None else tensors
         if self.persistent_workers and (newest := self._newest_iteration) is not None:
             newest.close()
@@ -298,12 +308,16 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         else:
             self.dataset.set_epoch(epoch)
 
-    def name_epoch(self, epoch: int) -> None:
-        """Begin at the start of an epoch as a framework counts it; see `StepSampler.set_epoch`."""
+    def name_epoch(self, epoch: int, num_batches: int | None = None) -> None:
+        """Begin at the start of an epoch as a framework counts it; see `StepSampler.set_epoch`.
+
+        ``num_batches`` are those after which it ends every epoch, whatever it is told of later ones.
+        """
         loaded = self.dataset.stream.cursor.loaded_epoch
         if loaded is not None:
             self._first_epoch = loaded - epoch
         self.set_epoch(max(0, self._first_epoch + epoch))
+        self._said_length.compare(self.dataset.stream, num_batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the newest iterator, counting received batches; see `Dataset.state_dict`."""

@@ -139,8 +139,19 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
 
     def knows_end(self, epoch: int) -> bool:
         """Return False for the first epoch until all is indexed, unless what the epoch needs must be counted."""
-        simple = self.delivered is None and not self.gaps and not self.deals
-        return not simple or epoch > 0 or self.growing.is_indexed
+        return not self._may_begin_early(epoch) or self.growing.is_indexed
+
+    def _may_begin_early(self, epoch: int) -> bool:
+        return epoch == 0 and self.delivered is None and not self.gaps and not self.deals
+
+    def why_uncounted(self, epoch: int, world_size: int) -> str:
+        """Return why ranks have no number of samples in common: some may know all shards when others do not."""
+        if self.knows_end(epoch) if world_size == 1 else not self._may_begin_early(epoch):
+            return ""
+        return (
+            "the first epoch has no length that all ranks know before its end, as it may begin before all shards are "
+            'indexed: len(dataset) is an estimate, and shoal.open(..., index="wait") counts before it begins'
+        )
 
     def length(self, epoch: int) -> Length:
         """Return the positions of an epoch: an estimate until all shards are indexed."""

@@ -83,6 +83,11 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
         """Return the samples of one epoch, over all ranks, including gaps."""
         return self.request.num_samples_of(epoch) if self.delivered is None else len(self.delivered)
 
+    def why_uncounted(self, epoch: int, world_size: int) -> str:  # noqa: ARG002
+        """Return why ranks have no number of samples of an epoch in common: the mixture has no end."""
+        is_endless = self.num_positions(epoch) > FOREVER // 2
+        return "a mixture without end has no length: mix(epoch_size=n) has one" if is_endless else ""
+
     def most_until_any(self, epoch: int, number: int) -> int:
         """Return the positions of an epoch, or of one without end those of two rounds of every source.
 

@@ -25,6 +25,9 @@ class Batcher(ABC):
     counts_tokens = False
     """True if tokens are counted as batches are made, and not by the stages that make them."""
 
+    unknown = ""
+    """What only reading counts, in words; "" if the length of an epoch is known before."""
+
     verb = ""
     """The call by which ranks fill batches, if they do."""
 
@@ -58,16 +61,6 @@ class Batcher(ABC):
     def refuse_steps(self, verb: str) -> None:  # noqa: ARG002
         """Raise `UsageError` for a verb that counts steps if positions do not follow from steps."""
         return
-
-    @abstractmethod
-    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:
-        """Return the length of an epoch of so many samples on a rank; ``num_steps`` are those of a pass.
-
-        Raises
-        ------
-        TypeError
-            Only reading tells it.
-        """
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:  # noqa: ARG002
         """Return the epoch and the position at which an iterator begins, and the rank's own place if it has one."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.order.partition import Partition
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED
@@ -27,10 +26,6 @@ from shoal.stream.iterator_position import Position
 
 class CutBatches(Batcher):
     """The batches that `Dataset.batch` cuts: each is a rank's share of a global batch."""
-
-    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
-        """Return the number of batches."""
-        return partition.num_batches(num_samples)
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the batches, made of columns where that gives the same."""

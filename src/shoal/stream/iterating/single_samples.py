@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, NamedTuple
 
-from shoal.order.partition import Partition
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.stream.iterating.batch_context import BatchContext
@@ -27,12 +26,6 @@ class SingleSamples(Batcher):
 
     unknown: str = ""
 
-    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
-        """Return the number of samples; `TypeError` if a filter leaves some out."""
-        if self.unknown:
-            raise TypeError(unknown_length(self.unknown))
-        return partition.num_samples_of(rank, num_samples)
-
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the samples, made together where no function of a user notices."""
         context.sum_deliveries()
@@ -42,11 +35,6 @@ class SingleSamples(Batcher):
         if gathering is not None:
             return samples_read(gathered_runs(reading.in_units(shares), gathering), context)
         return samples_read(reading.spans(shares, context.quarantine), context)
-
-
-def unknown_length(what: str) -> str:
-    """Return the text of the error for a length that only reading tells."""
-    return f"how many {what} is not known before they are read"
 
 
 def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:

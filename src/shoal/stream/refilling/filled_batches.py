@@ -28,7 +28,7 @@ from shoal.stream.dataset_requests import APART, Batching
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher, Received
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares
-from shoal.stream.iterating.single_samples import KEPT, unknown_length
+from shoal.stream.iterating.single_samples import KEPT
 from shoal.stream.iterating.source_reading import Reading
 from shoal.stream.iterator_position import Cursor, Position, place_in
 
@@ -76,12 +76,6 @@ class FilledBatches(Batcher):
         """Raise `UsageError`: only reading tells the samples of a batch."""
         msg = f"{verb} counts batches, and what is in those of {self.verb} is not known before it is read"
         raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
-
-    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
-        """Return the batches of a pass; `TypeError` if a pass is an epoch."""
-        if num_steps:
-            return num_steps
-        raise TypeError(unknown_length(self.unknown))
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:
         """Return the place of the rank, and the position before which it has all of its share."""
@@ -135,10 +129,6 @@ class _Parts(Batcher):
     def counts_tokens(self) -> bool:  # type: ignore[override]
         """True if the process that receives the parts counts tokens."""
         return self.filled.counts_tokens
-
-    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:
-        """Return the length of what is filled."""
-        return self.filled.length(partition, rank, num_samples, num_steps)
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the parts."""

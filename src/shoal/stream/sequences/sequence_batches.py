@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.partition import Partition, Share
+from shoal.order.partition import Share
 from shoal.order.sequences.packed_order import PackedOrder, Pieces
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.quarantine import SKIPPED
@@ -36,15 +36,6 @@ class SequenceBatches(Batcher):
     @property
     def counts_samples(self) -> bool:  # type: ignore[override]
         """True for sequences; the lengths of documents decide the size of a batch by length."""
-        return isinstance(self.fields, SequenceFields)
-
-    def length(self, partition: Partition, rank: int, num_samples: int, num_steps: int | None) -> int:  # noqa: ARG002
-        """Return the number of batches, or of sequences."""
-        return partition.num_batches(num_samples) if partition.batched else partition.num_samples_of(rank, num_samples)
-
-    @property
-    def makes_arrays(self) -> bool:  # type: ignore[override]
-        """True for sequences; batches by length are collated."""
         return isinstance(self.fields, SequenceFields)
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
