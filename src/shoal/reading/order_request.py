@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from shoal.errors import StateError, UsageError
 from shoal.order.arrays.index_ranges import Runs
@@ -81,9 +81,9 @@ class OrderRequest:
     extents_per_chunk: int | None = None
     at_least_two: bool = False
 
-    is_shuffled: ClassVar[bool] = True
-    varies: ClassVar[bool] = False
-    names_source: ClassVar[bool] = False
+    is_shuffled = True
+    varies = False
+    names_source = False
 
     def words(self, num_samples: Callable[[], str]) -> list[str]:  # noqa: ARG002
         """Return the order in words."""

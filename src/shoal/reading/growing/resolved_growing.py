@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
 from shoal.index.table import Index
@@ -255,10 +255,10 @@ class GrowingRequest:
     """A window that begins with the first shards, while others are still indexed."""
 
     window: OrderRequest
-    is_shuffled: ClassVar[bool] = True
-    varies: ClassVar[bool] = False
-    names_source: ClassVar[bool] = False
-    has_own_length: ClassVar[bool] = False
+    is_shuffled = True
+    varies = False
+    names_source = False
+    has_own_length = False
 
     @property
     def seed(self) -> int:

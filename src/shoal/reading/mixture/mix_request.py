@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,8 +97,8 @@ class MixRequest:
     is_counted: bool = False
     later: tuple[SequenceChange, ...] = ()
 
-    has_own_length: ClassVar[bool] = True
-    names_source: ClassVar[bool] = True
+    has_own_length = True
+    names_source = True
 
     def words(self, num_samples: Callable[[], str]) -> list[str]:
         """Return the sources, the number of samples and the order in words."""
@@ -257,13 +257,17 @@ class MixRequest:
         return self.schedule.counts(position)
 
     def shuffled(self, asked: OrderRequest) -> MixRequest:
+        """Give every source that has no order yet this one; allowed once."""
+        if self.is_shuffled:
+            raise UsageError(SHUFFLED_ALREADY, hint="a larger window= mixes more")
+        return self._ordered(asked)
+
+    def _ordered(self, asked: OrderRequest) -> MixRequest:
         """Give every source that has no order yet this one; a window in bytes is shared among them.
 
         A source's share is its part of the bytes that the mixture reads, at its largest weight: so chunks stay in all
         windows for equally many positions. Its seed is made from its name.
         """
-        if self.is_shuffled:
-            raise UsageError(SHUFFLED_ALREADY, hint="a larger window= mixes more")
         rates = {source.name: self.largest_share(source.name) * source.mean_bytes for source in self.sources}
         total = sum(rates.values()) or 1.0
         sources = []
@@ -320,7 +324,7 @@ class MixRequest:
 
     def _changed(self, changed: MixRequest, added: Sequence[SourceRequest]) -> MixRequest:
         """Return the request with other weights; added sources get the order of the others."""
-        return changed if self.asked is None or not added else changed.shuffled(self.asked)
+        return changed if self.asked is None or not added else changed._ordered(self.asked)
 
     def _asked(
         self, at: int, weights: Mapping[str, Any], ramp: int, added: Sequence[SourceRequest]
