@@ -225,7 +225,7 @@ def test_every_method_after_every_chain_of_verbs(home: Path, source: str, links:
 
 def check_facts(ds: Dataset, found: dict[str, Any]) -> None:
     """Compare what the methods said with one another, and with what is streamed."""
-    packed = ds.stream.spec.sequences
+    packed = ds.stream.spec.rows.verb or None
     ds = type(ds)(ds.stream.spec)
     text, num_samples = found["__repr__"][0], found["num_samples"][0]
     assert isinstance(text, str), text
@@ -270,7 +270,7 @@ def check_batch_ids(ds: Dataset, streamed: list[Any]) -> None:
             continue
         tokens = np.concatenate([np.atleast_1d(np.asarray(each)) for each in batch["tokens"]])
         segments = batch.get("segment_ids", batch.get("attention_mask"))
-        if segments is None and ds.stream.spec.sequences is not None:
+        if segments is None and ds.stream.spec.rows.verb:
             continue  # columns() left out what tells tokens from padding
         if segments is not None:
             tokens = tokens[np.asarray(segments).ravel() > 0]

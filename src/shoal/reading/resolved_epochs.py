@@ -21,6 +21,7 @@ from shoal.indexing.growing.growing_shards import Growth
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal, RankPlace, settled, taken_by
+from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_in, position_in, span_in
 from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State, Tokenizers
@@ -155,6 +156,19 @@ class ResolvedEpochs(ABC, Generic[PartT]):
     def words(self) -> str:
         """The samples in words, if the source does not tell them."""
         return ""
+
+    @property
+    def later_changes(self) -> tuple[SequenceChange, ...]:
+        """Changes of the order at given sequences that its samples are packed into."""
+        return ()
+
+    def with_later_changes(self, changes: tuple[SequenceChange, ...]) -> Self:  # noqa: ARG002
+        """Return these epochs with such changes, if the order has any."""
+        return self
+
+    def num_ids_in(self, state_order: Mapping[str, Any]) -> int:  # noqa: ARG002
+        """Return the number of sample ids that a state of these epochs knows."""
+        return self.sample_index.num_samples
 
     def knows_end(self, epoch: int) -> bool:  # noqa: ARG002
         """Return False if the samples of an epoch cannot all be counted yet."""

@@ -128,7 +128,7 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
     @property
     def changes(self) -> tuple[SequenceChange, ...]:
         """Changes of weights at given sequences."""
-        return self.documents.request.later if isinstance(self.documents, ResolvedMixture) else ()
+        return self.documents.later_changes
 
     @cached_property
     def _orders(self) -> SequenceEpochs:
@@ -153,16 +153,14 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
             raise StateError(msg, hint=f"a state of the dataset before {self.packing.verb}() resumes that dataset")
         packed = dict(saved.order[PACKED]) if isinstance(saved.order[PACKED], Mapping) else {}
         changes = changes_adopted(self.changes, packed.pop(CHANGES, []), (saved.epoch, saved.position))
-        ours = self._with(self.documents, changes)
+        ours = replace(self, documents=self.documents.with_later_changes(changes))
         begun = min(
             ours.untouched(saved.epoch).documents_before(saved.position), self.documents.num_positions(saved.epoch)
         )
         documents = ours.documents.resumed(replace(saved, position=begun, order=order, gaps=NO_GAPS), NO_GAPS)
         resumed = replace(ours, documents=documents, gaps=gaps.plus(saved.gaps), deals=())
         # The documents have compared their order: of a mixture, up to this position, and without sources added later.
-        num_ids = len(self.lengths)
-        if isinstance(documents, ResolvedMixture):
-            num_ids = sum(source.num_ids for source in documents.request.sources if source.name in order["sources"])
+        num_ids = documents.num_ids_in(order)
         replace(saved, order={PACKED: packed}).check(
             seed=resumed.seed,
             order={PACKED: self._packed_as(num_ids)},
@@ -176,13 +174,6 @@ class ResolvedSequences(ResolvedEpochs[ResolvedOrder]):
         """The call that groups the documents."""
         told = ", ".join(f"{name}={value!r}" for name, value in self.packing.to_dict().items())
         return f"{self.packing.verb}({told})"
-
-    def _with(
-        self, documents: ResolvedOrder | ResolvedMixture, changes: tuple[SequenceChange, ...]
-    ) -> ResolvedSequences:
-        if not isinstance(documents, ResolvedMixture):
-            return self
-        return replace(self, documents=replace(documents, request=replace(documents.request, later=changes)))
 
     def __repr__(self) -> str:
         """Return the order of the documents, and the packing."""

@@ -31,11 +31,8 @@ from shoal.reading.resolved_order import Resolved
 from shoal.reading.resolving import resolve
 from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.batches import CutBatches
-from shoal.stream.iterating.single_samples import KEPT, SingleSamples
 from shoal.stream.ranks import Ranks
-from shoal.stream.refilling.filled_batches import FilledBatches
-from shoal.stream.sequences.sequence_requests import SequenceRequest
+from shoal.stream.rows import Rows
 
 _OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; one of joins begins at twice as much
 
@@ -60,8 +57,8 @@ class DatasetSpec:
         Positions that are left out of some epochs.
     stages, batching, batch_stages
         Stages of each sample, the cutting of batches, and stages of each batch.
-    sequences
-        How documents are packed into sequences; None if samples are not packed.
+    rows
+        The rows of batches: samples, or sequences that documents are packed into.
     grows
         True if `shuffle` may give the growing order, which begins before all shards are indexed.
     """
@@ -75,7 +72,7 @@ class DatasetSpec:
     stages: tuple[Stage, ...] = ()
     batching: Batching | None = None
     batch_stages: tuple[Stage, ...] = ()
-    sequences: SequenceRequest | None = None
+    rows: Rows = field(default_factory=Rows)
     ranks: Ranks = field(default_factory=Ranks)
     reading: ReadingOptions = field(default_factory=ReadingOptions)
     formatting: Formatting = field(default_factory=Formatting)
@@ -99,10 +96,10 @@ class DatasetSpec:
     @property
     def can_begin_early(self) -> bool:
         """True if the order may begin before all is indexed: a window over all samples, without columns or lengths."""
-        asked, packed = self.request, self.sequences
+        asked = self.request
         in_window = isinstance(asked, OrderRequest) and asked.order is None
         chosen = self.stored is not None or self.sampling is not None
-        return in_window and not chosen and (packed is None or packed.lengths is None)
+        return in_window and not chosen and not self.rows.needs_index
 
     @property
     def asked(self) -> Request:
@@ -113,8 +110,7 @@ class DatasetSpec:
 
     def summary(self, resolved: Resolved | None = None) -> str:
         """Return a one-line description, without indexing anything; ``resolved`` knows what is indexed by now."""
-        batching, packed, asked = self.batching, self.sequences, self.asked
-        what = "samples" if packed is None else "documents"
+        batching, asked, what = self.batching, self.asked, self.rows.noun
         parts = [] if asked.names_source else [resolved.words if resolved is not None else ""]
         if not asked.names_source and not parts[0]:
             parts = [self.source.words(lambda: f"{self.num_samples:,} {what}")]
@@ -123,7 +119,7 @@ class DatasetSpec:
         if self.request is not None:
             parts += asked.words(lambda: f"{self.num_samples:,} {what}")
         parts += [verb_of(stage) for stage in self.stages if not stage.own_stages]
-        parts += [] if packed is None else packed.words
+        parts += self.rows.words
         parts += [] if batching is None else [batching.words]
         return ", ".join(parts)
 
@@ -238,8 +234,7 @@ class DatasetSpec:
     def refuse_after_grouping(self, verb: str) -> None:
         """Raise `UsageError` after `batch`, and after `pack_sequences`: there are batches or sequences, no samples."""
         self._refuse_after_batch(verb)
-        if self.sequences is not None:
-            before = f"{self.sequences.packing.verb}()"
+        if before := self.rows.verb:
             msg = f"{verb} works on documents, and was called after {before}, which makes sequences of them"
             raise UsageError(msg, hint=f"put {verb} before {before}; only map() works on batches, after batch()")
 
@@ -278,17 +273,11 @@ class DatasetSpec:
     @property
     def batcher(self) -> Batcher:
         """The way in which batches are made."""
-        if self.sequences is not None:
-            return self.sequences.batcher(self.source, self.stages)
-        if any(stage.refill for stage in filters_in(self.stages)):
-            return FilledBatches()
-        return SingleSamples(KEPT * self.filters) if self.batching is None else CutBatches()
+        return self.rows.batcher(self.source, self.stages, batched=self.batching is not None)
 
     def resolve(self) -> Resolved:
         """Return the order resolved to integers."""
-        if self.sequences is not None:
-            return self.sequences.resolved(partial(resolve, self.asked, self.source), self._selection, self.gaps)
-        return resolve(self.asked, self.source, self._selection(self.gaps))
+        return self.rows.resolved(partial(resolve, self.asked, self.source), self._selection, self.gaps)
 
     def _selection(self, gaps: Gaps) -> Selection:
         return Selection(self.stored, self.sampling, self.delivered, gaps)

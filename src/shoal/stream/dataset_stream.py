@@ -34,12 +34,12 @@ from shoal.stream.certificates.certificate import Certificate, covered, differen
 from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.growing_states import order_as_saved
+from shoal.stream.growing.growing_mixing import sorting_of_first
+from shoal.stream.growing.growing_states import order_as_saved
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterator_position import Cursor
 from shoal.stream.map_view import MapView
-from shoal.stream.quality.growing_mixing import sorting_of_first
 from shoal.stream.quality.predictions import predicted, warning_of
 from shoal.stream.refilling.refilled_states import resumed
 

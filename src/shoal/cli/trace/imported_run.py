@@ -13,6 +13,7 @@ from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
+from shoal.stream.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ImportedRun:
             number = dataset.epoch if epoch is None else epoch
             return Dataset(DatasetSpec.of(resolved.growing.whole)), resolved.of_epoch(number)
         if isinstance(dataset, MixedDataset):
-            return MixedDataset(replace(dataset.stream.spec, sequences=None, batching=None, batch_stages=())), resolved
+            return MixedDataset(replace(dataset.stream.spec, rows=Rows(), batching=None, batch_stages=())), resolved
         return Dataset(DatasetSpec.of(dataset.stream.opened)), resolved
 
 

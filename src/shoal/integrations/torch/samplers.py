@@ -84,7 +84,6 @@ class Sampler:
 
 def _refuse_sequences(dataset: Dataset, what: str) -> None:
     """Raise `UsageError` if documents are packed: the ids of a batch would be numbers of sequences."""
-    packed = dataset.stream.spec.sequences
-    if packed is not None:
-        msg = f"{what} yields ids of samples, and {packed.packing.verb}() makes a sequence of pieces of several"
+    if verb := dataset.stream.spec.rows.verb:
+        msg = f"{what} yields ids of samples, and {verb} makes a sequence of pieces of several"
         raise UsageError(msg, hint="shoal.torch.DataLoader(ds)")

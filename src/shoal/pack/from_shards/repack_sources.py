@@ -91,7 +91,7 @@ def refuse_to_repack(spec: DatasetSpec) -> None:
     reasons = {
         "shuffle()": (spec.request is not None, "repack(mix=True) mixes the samples"),
         "batch()": (spec.batching is not None, "leave batch() out: shards hold samples"),
-        "pack_sequences()": (spec.sequences is not None, "leave it out: sequences are packed when they are read"),
+        "pack_sequences()": (bool(spec.rows.verb), "leave it out: sequences are packed when they are read"),
         "sample()": (spec.sampling is not None, "repack(oversample=) or repack(balance=) repeats samples"),
         "without()": (bool(spec.gaps), "select() chooses samples"),
         "filter()": (spec.filters, "select() by columns of the index, or pack() of the samples that the filter keeps"),

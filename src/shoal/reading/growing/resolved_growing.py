@@ -201,9 +201,9 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         """Return the identity of the segments that hold the samples up to a position of an epoch."""
         if not position and not is_whole:
             return ""
-        all_are_mixed = is_whole or epoch > 0 or self.delivered is not None
+        needs_all = is_whole or epoch > 0 or self.delivered is not None
         growing = self.growing
-        return growing.identity_of(growing.num_segments if all_are_mixed else growing.num_segments_of(position))
+        return growing.identity_of(growing.num_segments if needs_all else growing.num_segments_of(position))
 
     def check_loaded(self, num_segments: int) -> None:
         """Raise `StateError` if the state that was loaded is of other samples; with fewer segments it is not known."""

@@ -16,6 +16,7 @@ from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.deals import Deal
 from shoal.order.mixture.source_choice import MOST_POSITIONS
+from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps
 from shoal.order.protocol import BoundOrder
 from shoal.order.sequential_and_full import Sequential
@@ -82,6 +83,19 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
     def num_positions(self, epoch: int) -> int:
         """Return the samples of one epoch, over all ranks, including gaps."""
         return self.request.num_samples_of(epoch) if self.delivered is None else len(self.delivered)
+
+    @property
+    def later_changes(self) -> tuple[SequenceChange, ...]:
+        """Changes of weights at given sequences."""
+        return self.request.later
+
+    def with_later_changes(self, changes: tuple[SequenceChange, ...]) -> ResolvedMixture:
+        """Return the mixture with such changes of weights."""
+        return replace(self, request=replace(self.request, later=changes))
+
+    def num_ids_in(self, state_order: Mapping[str, Any]) -> int:
+        """Return the number of sample ids of the sources that a state names; others were added later."""
+        return sum(source.num_ids for source in self.request.sources if source.name in state_order["sources"])
 
     def why_uncounted(self, epoch: int, world_size: int) -> str:  # noqa: ARG002
         """Return why ranks have no number of samples of an epoch in common: the mixture has no end."""

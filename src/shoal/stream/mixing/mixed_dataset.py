@@ -17,7 +17,6 @@ from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.mixing.mean_lengths import positions_of_tokens
@@ -121,14 +120,14 @@ class MixedDataset(Dataset):
         UsageError
             The position lies before an earlier change, names do not match, or there are no batches to count.
         """
-        spec, packed = self.stream.spec, self._packed
-        request = self._request if packed is None else packed.request
+        spec, request = self.stream.spec, self._request
         begin = request.begin(count_of(epoch, "reweight(epoch=)"))
         at, ramp = self._positions(at, ramp, in_steps=in_steps)
         if as_flag("reweight(in_tokens=)", in_tokens):
             at, ramp = self._tokens(request, weights, begin, at, ramp, in_steps=in_steps)
-        counts_documents = partial(request.reweighted, at + begin)
-        change = counts_documents if packed is None else partial(request.reweighted_later, epoch, at)
+        change = partial(request.reweighted_later, epoch, at)
+        if not spec.rows.needs_index:  # positions are those of documents
+            change = partial(request.reweighted, at + begin)
         if add is None:
             return MixedDataset(replace(spec, request=change(weights, ramp)))
         added = checked_sources(add)
@@ -161,19 +160,13 @@ class MixedDataset(Dataset):
         if in_steps:
             msg = "reweight() counts steps or tokens; got in_steps=True and in_tokens=True"
             raise UsageError(msg, hint="leave one of them out")
-        if self._packed is None:
+        if not self.stream.spec.rows.needs_index:
             return positions_of_tokens(request, weights, begin, at, ramp)
-        fields = None if self.stream.spec.sequences is None else self.stream.spec.sequences.fields
+        fields = self.stream.spec.rows.fields
         if not isinstance(fields, SequenceFields):
             msg = "reweight(in_tokens=True) counts sequences of one length, and batch_by_length() has many lengths"
             raise UsageError(msg, hint="in_steps=True counts batches")
         return -(-at // fields.length), -(-ramp // fields.length)
-
-    @property
-    def _packed(self) -> ResolvedMixture | None:
-        """The mixture of documents, if these are packed in an order that is known before they are read."""
-        resolved = self.stream.resolved
-        return cast("ResolvedMixture", resolved.documents) if isinstance(resolved, ResolvedSequences) else None
 
     @property
     def _request(self) -> MixRequest:

@@ -92,7 +92,7 @@ def _spec(name: str, source: Any) -> DatasetSpec:
     spec = source.stream.spec
     of_the_whole = {
         "batch()": spec.batching is not None,
-        "pack_sequences()": spec.sequences is not None,
+        "pack_sequences()": bool(spec.rows.verb),
         "partition()": spec.ranks != Ranks(),
         "without()": bool(spec.gaps),
         "format()": spec.formatting.name is not None,

@@ -194,9 +194,9 @@ class LengthVerbs(DatasetRun):
 
 def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
     """Return a dataset whose samples, which are documents, are grouped by their lengths; allowed once."""
-    verb = f"{sequences.packing.verb}()"
-    if spec.sequences is not None and spec.batching is None:
-        msg = f"{verb} was called after {spec.sequences.packing.verb}(): the documents are packed already"
+    verb = sequences.verb
+    if spec.rows.verb and spec.batching is None:
+        msg = f"{verb} was called after {spec.rows.verb}: the documents are packed already"
         raise UsageError(msg, hint="call one of them, once")
     if sequences.lengths is None:
         spec.refuse_after_grouping(verb)
@@ -210,4 +210,4 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
             msg = f"{verb} counts the sequences of an epoch, and this mixture has no end"
             raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")
     sequences.batcher(spec.source, spec.stages)  # an impossible field is refused here, not when iterating
-    return replace(spec, sequences=sequences)
+    return replace(spec, rows=sequences)

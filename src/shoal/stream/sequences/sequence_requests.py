@@ -27,6 +27,7 @@ from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.index_columns import column_names, lengths_of_column
 from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.rows import Rows
 from shoal.stream.sequences.packed_batches import PackedAsTheyCome
 from shoal.stream.sequences.sequence_batches import SequenceBatches
 from shoal.stream.sequences.sequence_fields import fields_of
@@ -35,7 +36,7 @@ _BLOCK, _GROUP = 1 << 16, 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceRequest:
+class SequenceRequest(Rows):
     """The grouping of documents, the fields of a group, and the column of the index with the lengths of documents.
 
     ``lengths`` is None if there is no such column: then documents are packed as they come.
@@ -96,6 +97,18 @@ class SequenceRequest:
         batches = LengthBatches(size, max_tokens, borders, too_long, alike, block)
         return cls(batches, PaddedFields(batches.padded, key, padding), lengths)
 
+    noun = "documents"
+
+    @property
+    def verb(self) -> str:  # type: ignore[override]
+        """The call that groups documents."""
+        return f"{self.packing.verb}()"
+
+    @property
+    def needs_index(self) -> bool:  # type: ignore[override]
+        """True if the index has the lengths of documents."""
+        return self.lengths is not None
+
     @property
     def words(self) -> list[str]:
         """The packing in words; none for batches by length, which say it themselves."""
@@ -113,7 +126,7 @@ class SequenceRequest:
         documents = cast("ResolvedOrder | ResolvedMixture", resolved(selection(NO_GAPS)))
         return ResolvedSequences(documents, self.packing, self.lengths_in(documents.parts), gaps)
 
-    def batcher(self, source: Source, stages: Sequence[Stage]) -> Batcher:
+    def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool = True) -> Batcher:  # noqa: ARG002
         """Return the way in which batches are made of documents from a source that go through these stages."""
         fields = fields_of(self.fields, source, stages) if isinstance(self.fields, SequenceFields) else self.fields
         if self.lengths is not None or not isinstance(self.packing, Packing):

@@ -1,0 +1,54 @@
+"""The rows of batches: samples as they are, unless a dataset groups them otherwise (`shoal.stream.sequences`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shoal.order.position_subsets import Gaps
+from shoal.pipeline.padded_arrays import PaddedFields
+from shoal.pipeline.sequence_arrays import SequenceFields
+from shoal.pipeline.stages.map_and_filter import filters_in
+from shoal.pipeline.stages.stage import Stage
+from shoal.reading.order_request import Selection
+from shoal.reading.resolved_epochs import Source
+from shoal.reading.resolved_order import Resolved
+from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.iterating.batches import CutBatches
+from shoal.stream.iterating.single_samples import KEPT, SingleSamples
+from shoal.stream.refilling.filled_batches import FilledBatches
+
+
+class Rows:
+    """Rows that are samples; a subclass makes rows of several."""
+
+    __slots__ = ()
+
+    verb = ""
+    """The call that groups samples; "" if none does."""
+
+    noun = "samples"
+    """The stored samples that rows are made of."""
+
+    needs_index = False
+    """True if rows follow from columns of the index."""
+
+    fields: SequenceFields | PaddedFields | None = None
+    """The fields of a row that is made of several samples."""
+
+    @property
+    def words(self) -> list[str]:
+        """The grouping in words."""
+        return []
+
+    def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
+        """Return the way in which batches are made of samples from a source that go through these stages."""
+        filters = list(filters_in(stages))
+        if any(stage.refill for stage in filters):
+            return FilledBatches()
+        return CutBatches() if batched else SingleSamples(KEPT * bool(filters))
+
+    def resolved(
+        self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps
+    ) -> Resolved:
+        """Return the epochs of rows: ``resolved`` gives those of selected samples, ``gaps`` are positions of rows."""
+        return resolved(selection(gaps))
