@@ -90,6 +90,16 @@ class Opened:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def can_grow(self) -> bool:
+        """False: everything is indexed."""
+        return False
+
+    @property
+    def identity(self) -> str:
+        """Name of the dataset among the caches of this machine."""
+        return self.index.fingerprint
+
+    @property
     def parts(self) -> tuple[Opened, ...]:
         """The dataset itself: the only one (see `OpenedMixture`)."""
         return (self,)

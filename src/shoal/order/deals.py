@@ -58,6 +58,15 @@ class Deal:
     packing: Packing | None = None
     sequences: tuple[int, ...] = ()
 
+    def sequences_of(self, rank: int) -> int:
+        """Return the sequences that a rank has taken of the documents behind those that count."""
+        return self.sequences[rank] if self.sequences else 0
+
+    @property
+    def num_open_groups(self) -> int:
+        """Number of ranks that have a group of documents in work."""
+        return sum(number > 0 for number in self.sequences)
+
     @property
     def partition(self) -> Partition:
         """The partition by which they were dealt."""
@@ -108,6 +117,11 @@ class Start(NamedTuple):
     number: int = 0
     taken: int = 0
     sequences: int = 0
+
+    @property
+    def has_taken(self) -> bool:
+        """True if the rank has taken something of its share."""
+        return bool(self.taken or self.sequences)
 
 
 class RankPlace(NamedTuple):

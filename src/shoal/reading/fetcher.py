@@ -25,7 +25,7 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
-from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders, Units
+from shoal.reading.schedule.units import UnitRead, UnitReaders, Units
 from shoal.reading.shared_reading import SharedReading
 from shoal.reading.spilled.spilled_readers import SpillingReaders
 from shoal.stats.counters import Counters
@@ -101,8 +101,8 @@ class Fetcher:
             self._readers = LocalReaders(opened, counters, self._memory, options)
         else:
             self._readers = RemoteReaders(opened, counters, self._memory, options, requests)
-        if isinstance(units, SlicedUnits) and units.spills:
-            self._readers = SpillingReaders(self._readers, units, opened, counters, self._memory, options)
+        making = partial(SpillingReaders, opened=opened, counters=counters, memory=self._memory, options=options)
+        self._readers = units.readers(self._readers, making)
         self._stats = RequestStats(counters)
         self._planned: deque[NDArray[np.int64]] = deque()
         self._pending: deque[UnitRead] = deque()

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.index.table import Index
 from shoal.reading.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.lifetimes import Keeping
@@ -67,9 +66,9 @@ def budget_of(
         window_bytes = min(window_bytes, resolved.window_bytes or window_bytes)  # two chunks may be much larger
     else:
         is_sliced[:] = False
-    if memory_limit_bytes is not None or isinstance(units, SlicedUnits):
-        spills = isinstance(units, SlicedUnits) and units.spills
-        largest_bytes = _largest(resolved, is_sliced, alone, spills=spills)
+    if memory_limit_bytes is not None and is_sliced.all():
+        largest_bytes = RecordUnits(alone).largest_bytes(table, is_sliced)
+    largest_bytes = units.largest(largest_bytes)
     sizes = (window_bytes, largest_bytes)
     ahead_bytes, keeping = ahead_limit_bytes(*sizes, is_remote=is_remote, num_sources=num_sources), None
     if memory_limit_bytes is not None:
@@ -87,21 +86,3 @@ def budget_of(
 
         keeping = Keeping(keep_bytes, bytes_of)
     return Budget(units, ahead_bytes, keeping)
-
-
-def _largest(resolved: ResolvedOrder, is_sliced: NDArray[np.bool_], index: Index, *, spills: bool) -> int:
-    """Return the bytes of the largest unit; samples count as whole extents if ``index`` lacks their sizes."""
-    table = resolved.chunks
-    largest = int(table.decoded_bytes[~is_sliced].max(initial=1))
-    if spills:
-        samples = table.decoded_bytes[is_sliced] // np.maximum(1, table.num_samples[is_sliced])
-        return max(largest, int(samples.max(initial=1)))
-    if not is_sliced.any():
-        return largest
-    if index.sample_bytes is None:
-        return max(largest, int(index.extent_decoded_bytes.max(initial=1)))
-    if is_sliced.all():
-        return max(largest, int(index.sample_bytes.max(initial=1)))
-    starts = table.first_sample
-    sizes = (index.sample_bytes[starts[c] : starts[c + 1]].max(initial=1) for c in np.flatnonzero(is_sliced).tolist())
-    return max(largest, int(max(sizes)))

@@ -301,7 +301,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         partition, rank = place.partition, place.rank
         only, dealt_before = partition.world_size == 1, {deal.epoch for deal in self.deals}
         for epoch, start in sorted(place.starts.items()):
-            if start.taken or start.sequences or not only or epoch in dealt_before:  # else the position says it all
+            if start.has_taken or not only or epoch in dealt_before:  # else the position says it all
                 terms = (epoch, self.position_of(epoch, start.number), partition.global_batch, partition.world_size)
                 sequences = () if partition.packing is None else (start.sequences,)
                 dealt = (self.gaps.of_epoch(epoch), None if only else rank, partition.packing, sequences)

@@ -29,6 +29,7 @@ _SUBSETS = {
     "sampled": "sample()",
     "delivered": "take(), skip() or select() of positions",
 }
+_OF_SEVERAL = {"mix": "a mixture"}  # orders by the name in a state
 _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
 _BALANCES = (None, "attention")
 _FEWEST_NEIGHBOURS = 2
@@ -81,8 +82,8 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     given.pop("version", None)
     if stored is not None:
         given.pop("stored", None)
-    if name == "mix":
-        msg = "the state or certificate is of a mixture, and one dataset was given"
+    if name in _OF_SEVERAL:
+        msg = f"the state or certificate is of {_OF_SEVERAL[name]}, and one dataset was given"
         raise StateError(
             msg, hint="give its mixture file, or `shoal trace --run MODULE:NAME` the run that Python makes"
         )

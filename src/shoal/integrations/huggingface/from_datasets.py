@@ -34,7 +34,7 @@ class _Builder:
     changing: tuple[str, ...] = ()
 
 
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _BUILDERS = {
     "Parquet": _Builder("files", "parquet", ("filters",)),
     "Arrow": _Builder("files", "arrow"),
@@ -129,8 +129,8 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     if known.format != "tar":
         refuse_decoding(dataset.features or {})
     paths = [str(path) for path in source.kwargs[known.files]]
-    packed = all(path.endswith(_PACKED) for path in paths)  # then suffixes give compression and format
-    opened = open_dataset(paths, format=None if packed else known.format, **options)
+    are_compressed = all(path.endswith(_COMPRESSED) for path in paths)  # then suffixes give compression and format
+    opened = open_dataset(paths, format=None if are_compressed else known.format, **options)
     if known.format == "jsonl" and isinstance(opened[0].get("json"), list) and len(opened[0]) == 1:
         msg = "a line of its files is an array, and shoal reads that as one value"
         raise refused(msg, "write one object per line, or one array with the suffix .json")

@@ -94,7 +94,7 @@ class LocalReaders:
         self._advice, self._stats = ReadAdvice(opened), RequestStats(counters)
         self._verifies = options.verify == "always"
         self._shards = ShardReaders(opened, counters)
-        self._fills = hasattr(opened.store, "read_into") and not self._verifies and opened.cache is None
+        self._reads_in_place = hasattr(opened.store, "read_into") and not self._verifies and opened.cache is None
 
     def request(self, reads: Sequence[UnitRead]) -> Iterable[None]:
         """Reserve room for the reads, and advise the system of them unless reads are fast anyway, from memory."""
@@ -115,7 +115,7 @@ class LocalReaders:
         """Read the bytes of a unit into a buffer; without a copy unless they are verified or cached."""
         began = _clock()
         self._memory.use(read.num_bytes)
-        if not self._fills:
+        if not self._reads_in_place:
             buffer[:] = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
         else:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
@@ -42,10 +42,8 @@ _unit_read = partial(tuple.__new__, UnitRead)  # same as UnitRead._make, in a th
 class Units(Protocol):
     """A division of a dataset into numbered reads."""
 
-    @property
-    def num_units(self) -> int:
-        """Number of units in the dataset."""
-        ...
+    num_units: int
+    """Number of units in the dataset."""
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the unit that holds each sample id."""
@@ -63,8 +61,16 @@ class Units(Protocol):
         """Return the bytes that a read takes in memory once decoded."""
         ...
 
+    def largest(self, of_chunks: int) -> int:
+        """Return the bytes of the largest unit, given that of the largest chunk."""
+        return of_chunks
 
-class ChunkUnits:
+    def readers(self, readers: UnitReaders, making: Callable[..., UnitReaders]) -> UnitReaders:  # noqa: ARG002
+        """Return the readers of these units; ``making`` makes those of samples that are no bytes of a shard."""
+        return readers
+
+
+class ChunkUnits(Units):
     """Units that are whole chunks; a unit is the number of its chunk."""
 
     def __init__(self, table: ChunkTable) -> None:
@@ -89,7 +95,7 @@ class ChunkUnits:
         return int(self._table.decoded_bytes[read.unit])
 
 
-class TurnUnits:
+class TurnUnits(Units):
     """Units that read the chunk of a turn (`shoal.order.sampling.copies`), and are released before its next turn.
 
     Chunks as units would be kept from one turn to the next if both are in a span, and a span may be a whole epoch.
@@ -155,8 +161,16 @@ class SampleReads(Protocol):
         """Return the bytes that a read takes in memory."""
         ...
 
+    def largest_bytes(self, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> int:
+        """Return the bytes of the largest sample of the chunks that are sliced."""
+        ...
 
-class SlicedUnits:
+    def with_samples(self, readers: UnitReaders, making: Callable[[UnitReaders], UnitReaders]) -> UnitReaders:
+        """Return ``readers``, with those that ``making`` makes for samples that are no bytes of a shard."""
+        ...
+
+
+class SlicedUnits(Units):
     """Units that are whole chunks, except for sliced (too large) chunks, whose samples are read one by one as needed.
 
     Units are first the chunks by number, then the samples of sliced chunks, numbered consecutively.
@@ -171,7 +185,7 @@ class SlicedUnits:
 
     def __init__(self, records: SampleReads, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> None:
         self._chunks, self._records, self.num_chunks = ChunkUnits(table), records, len(table)
-        self.spills = isinstance(records, SpilledRecords)
+        self._table = table
         self._sliced = np.flatnonzero(is_sliced)
         self._is_sliced = is_sliced
         # The unit of each sliced chunk's first sample, then the number of units; and its offset from the sample id.
@@ -179,6 +193,12 @@ class SlicedUnits:
         self._from_id = np.zeros(len(table), dtype=np.int64)
         self._from_id[self._sliced] = self._first_unit[:-1] - table.first_sample[self._sliced]
         self.num_units = int(self._first_unit[-1])
+
+    def largest(self, of_chunks: int) -> int:  # noqa: ARG002
+        """Return the bytes of the largest unit; samples count as whole extents if the index lacks their sizes."""
+        table, is_sliced = self._table, self._is_sliced
+        whole = int(table.decoded_bytes[~is_sliced].max(initial=1))
+        return max(whole, self._records.largest_bytes(table, is_sliced))
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the chunk that holds each sample id, or the sample's own unit; O(log num_chunks) each."""
@@ -195,6 +215,10 @@ class SlicedUnits:
         chunks = iter(self._chunks.reads(units[is_chunk]))
         return [next(chunks) if whole else next(records)._replace(unit=next(numbers)) for whole in is_chunk.tolist()]
 
+    def readers(self, readers: UnitReaders, making: Callable[..., UnitReaders]) -> UnitReaders:
+        """Return readers of chunks, and of single samples wherever these are kept."""
+        return self._records.with_samples(readers, partial(making, num_chunks=self.num_chunks))
+
     def columns(self, units: NDArray[np.int64]) -> list[NDArray[Any]]:
         """Return the reads of whole chunks and of samples as columns."""
         return list(np.array(self.reads(units), dtype=np.int64).reshape(-1, len(UnitRead._fields)).T)
@@ -204,7 +228,7 @@ class SlicedUnits:
         return self._chunks.held_bytes(read) if read.unit < self.num_chunks else self._records.held_bytes(read)
 
 
-class RecordUnits:
+class RecordUnits(Units):
     """Units that are single samples, by id; if the index has no sample sizes, the whole extent is read."""
 
     def __init__(self, index: Index) -> None:
@@ -235,6 +259,21 @@ class RecordUnits:
             return read.num_bytes
         return int(self._index.extent_decoded_bytes[extent_of(self._index, read.first_sample)])
 
+    def with_samples(self, readers: UnitReaders, making: Callable[[UnitReaders], UnitReaders]) -> UnitReaders:  # noqa: ARG002
+        """Return the readers: they read single samples, too."""
+        return readers
+
+    def largest_bytes(self, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> int:
+        """Return the bytes of the largest sample of the sliced chunks, or of its extent."""
+        index = self._index
+        if index.sample_bytes is None:
+            return int(index.extent_decoded_bytes.max(initial=1))
+        if is_sliced.all():
+            return int(index.sample_bytes.max(initial=1))
+        starts, sizes = table.first_sample, index.sample_bytes
+        chunks = np.flatnonzero(is_sliced).tolist()
+        return int(max(sizes[starts[chunk] : starts[chunk + 1]].max(initial=1) for chunk in chunks))
+
 
 class SpilledRecords:
     """Empty reads of single samples, whose pieces are kept decoded outside the shard; a unit is a sample id."""
@@ -254,6 +293,15 @@ class SpilledRecords:
         """Return the approximate bytes of a sample: the mean of its extent."""
         extent = extent_of(self._index, read.first_sample)
         return int(self._index.extent_decoded_bytes[extent] // max(1, self._index.extent_num_samples[extent]))
+
+    def with_samples(self, readers: UnitReaders, making: Callable[[UnitReaders], UnitReaders]) -> UnitReaders:
+        """Return readers that find samples in their decoded pieces."""
+        return making(readers)
+
+    def largest_bytes(self, table: ChunkTable, is_sliced: NDArray[np.bool_]) -> int:
+        """Return the bytes of the largest sample of the sliced chunks, which is taken for a mean one of its chunk."""
+        samples = table.decoded_bytes[is_sliced] // np.maximum(1, table.num_samples[is_sliced])
+        return int(samples.max(initial=1))
 
 
 def extent_of(index: Index, sample_id: int) -> int:

@@ -16,7 +16,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule.memory_ledger import MemoryBudget
-from shoal.reading.schedule.units import SlicedUnits, UnitRead, UnitReaders
+from shoal.reading.schedule.units import UnitRead, UnitReaders
 from shoal.reading.spilled.decoded_pieces import DecodedPieces
 from shoal.stats.counters import Counters
 
@@ -27,13 +27,14 @@ class SpillingReaders:
     def __init__(
         self,
         readers: UnitReaders,
-        units: SlicedUnits,
+        *,
+        num_chunks: int,
         opened: Opened,
         counters: Counters,
         memory: MemoryBudget,
         options: ReadingOptions,
     ) -> None:
-        self._readers, self._num_chunks, self._counters = readers, units.num_chunks, counters
+        self._readers, self._num_chunks, self._counters = readers, num_chunks, counters
         fetch_parts = readers.parts_in_turn if isinstance(readers, RemoteReaders) else None
         self._pieces = DecodedPieces(opened, counters, options, fetch_parts)
         self._due = _ReservedReadAhead(memory, self._pieces.will_come_in_turn)

@@ -59,7 +59,7 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
     finished = set()
     for deal in going_on:
         mine, start = 0 if deal.rank is not None else rank, resolved.number_of(deal.epoch, deal.position)
-        taken, sequences = deal.taken[mine], deal.sequences[mine] if deal.sequences else 0
+        taken, sequences = deal.taken[mine], deal.sequences_of(mine)
         share = partition.num_samples_of(rank, max(0, resolved.num_samples_of(deal.epoch) - start))
         if taken is None:
             finished.add(deal.epoch)
@@ -78,12 +78,12 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
 
 def _tell_of_groups(deal: Deal) -> None:
     """Log how many documents may come again, if ranks had groups of documents in work."""
-    if deal.packing is not None and (open_groups := sum(number > 0 for number in deal.sequences)):
-        most = open_groups * deal.packing.block
+    if deal.packing is not None and deal.num_open_groups:
+        most = deal.num_open_groups * deal.packing.block
         _log.warning(
             "ranks packed documents of epoch %d as they came; open groups: %d; up to %s documents come again",
             deal.epoch,
-            open_groups,
+            deal.num_open_groups,
             f"{most:,}",
         )
 
