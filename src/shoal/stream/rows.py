@@ -32,13 +32,15 @@ class Rows:
     needs_index = False
     """True if rows follow from columns of the index."""
 
-    fields: SequenceFields | PaddedFields | None = None
-    """The fields of a row that is made of several samples."""
-
     @property
     def words(self) -> list[str]:
         """The grouping in words."""
         return []
+
+    @property
+    def made_fields(self) -> SequenceFields | PaddedFields | None:
+        """The fields of a row that is made of several samples."""
+        return None
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
         """Return the way in which batches are made of samples from a source that go through these stages."""

@@ -162,7 +162,7 @@ class MixedDataset(Dataset):
             raise UsageError(msg, hint="leave one of them out")
         if not self.stream.spec.rows.needs_index:
             return positions_of_tokens(request, weights, begin, at, ramp)
-        fields = self.stream.spec.rows.fields
+        fields = self.stream.spec.rows.made_fields
         if not isinstance(fields, SequenceFields):
             msg = "reweight(in_tokens=True) counts sequences of one length, and batch_by_length() has many lengths"
             raise UsageError(msg, hint="in_steps=True counts batches")

@@ -105,6 +105,11 @@ class SequenceRequest(Rows):
         return f"{self.packing.verb}()"
 
     @property
+    def made_fields(self) -> SequenceFields | PaddedFields:
+        """The fields of a group of documents."""
+        return self.fields
+
+    @property
     def needs_index(self) -> bool:  # type: ignore[override]
         """True if the index has the lengths of documents."""
         return self.lengths is not None
