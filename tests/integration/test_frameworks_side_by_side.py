@@ -19,7 +19,7 @@ GUIDES = Path(__file__).parent.parent.parent / "docs" / "guides"
 def test_a_run_with_shoal_is_that_with_torch(launch: Launch, python: Callable[[str], Path], tmp_path: Path) -> None:
     write_data(tmp_path)
     differing = {
-        one.cell: one.unexplained for one in compare(launch, python("frameworks"), tmp_path) if one.unexplained
+        one.cell: one.unexplained for one in compare(launch, python(launch.environment), tmp_path) if one.unexplained
     }
     shown = "\n".join(f"{cell}: {text}" for cell, texts in differing.items() for text in texts)
     assert not differing, f"{len(differing)} of {len(launch.cells)} cells\n{shown}"
