@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.integration.frameworks.cells import CELLS, EXPLAINED, LAUNCHES, Launch
 from tests.integration.frameworks.side_by_side import compare, write_data
 
+ON_ONE_PAGE = ("timm", "torchtitan", "deepspeed")
 GUIDES = Path(__file__).parent.parent.parent / "docs" / "guides"
 
 
@@ -31,7 +33,15 @@ def test_every_cell_is_run_and_every_law_has_a_cell() -> None:
     assert EXPLAINED.keys() <= run
 
 
-@pytest.mark.parametrize("framework", ["accelerate", "fabric", "lightning", "transformers"])
+def test_a_framework_that_does_not_import_is_skipped_and_named(
+    python: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.integration.installs.environment", lambda *_, **__: Path(sys.executable))
+    with pytest.raises(pytest.skip.Exception, match=r"no deepspeed here: [\s\S]*No module named 'deepspeed'"):
+        python("deepspeed")
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "fabric", "lightning", "transformers", *ON_ONE_PAGE])
 def test_a_guide_has_a_row_for_every_cell(framework: str) -> None:
-    text = (GUIDES / f"training-with-{framework}.md").read_text()
+    text = (GUIDES / f"training-with-{'timm' if framework in ON_ONE_PAGE else framework}.md").read_text()
     assert [words for words in CELLS[framework].values() if f"| {words} |" not in text] == []

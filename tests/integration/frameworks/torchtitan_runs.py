@@ -71,8 +71,9 @@ class Job:
         self, run: Run, loader: Any, *, stream: str = "samples", async_mode: str = "disabled", kill_at: int = 1000
     ) -> None:
         if not torch.distributed.is_initialized():
-            alone = {"store": torch.distributed.HashStore(), "rank": 0, "world_size": 1} if WORLD_SIZE == 1 else {}
-            torch.distributed.init_process_group("gloo", **alone)
+            alone = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1}
+            told: dict[str, Any] = alone if WORLD_SIZE == 1 else {}
+            torch.distributed.init_process_group("gloo", **told)
         self.run, self.loader, self.stream, self.kill_at = run, loader, stream, kill_at
         self.step = 0
         self.model = model()
@@ -81,8 +82,8 @@ class Job:
         self.optimizers = settings.build(model_parts=[self.model])
         schedule = LRSchedulersContainer.Config(warmup_steps=5)
         self.schedulers = schedule.build(optimizers=self.optimizers, training_steps=100)
-        told = CheckpointManager.Config(enable=True, interval=7, async_mode=async_mode)
-        self.checkpointer = told.build(
+        saving = CheckpointManager.Config(enable=True, interval=7, async_mode=async_mode)
+        self.checkpointer = saving.build(
             dataloader=loader,
             model_parts=[self.model],
             optimizers=self.optimizers,
