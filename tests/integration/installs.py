@@ -6,6 +6,7 @@ had (no network, no registry, no Node) is `CannotHaveError` with the reason, and
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -62,8 +63,13 @@ def python_with(name: str) -> Path:
         torch=name in _WITH_TORCH,
     )
     if name in _IMPORTED:
-        run(python, "-c", f"import {name}")
+        _import(python, name)
     return python
+
+
+@functools.cache
+def _import(python: Path, name: str) -> None:
+    run(python, "-c", f"import {name}")
 
 
 def swift_programs() -> Path:
