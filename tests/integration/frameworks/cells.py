@@ -178,16 +178,7 @@ LAUNCHES = (
     Launch("lightning", (*_RESUMES, "persistent", "limit_batches", "estimated_resumed", "combined_shortest"), 1, 2),
     Launch(
         "lightning",
-        (
-            *_RESUMES,
-            "validation",
-            "limit_batches",
-            "accumulation",
-            "max_steps",
-            "estimated_resumed",
-            "reload",
-            "predict",
-        ),
+        ("whole", "resume_middle", "validation", "accumulation", "max_steps", "reload", "predict"),
         2,
     ),
     Launch(
@@ -202,10 +193,7 @@ LAUNCHES = (
     ),
     Launch(
         "accelerate",
-        (
-            *("whole", "limit_set_epoch", "accumulation", "split_batches", "dispatch_batches", "metrics"),
-            *("resume_skip", "resume_stateful", "resume_end"),
-        ),
+        ("whole", "accumulation", "split_batches", "dispatch_batches", "metrics", "resume_stateful"),
         2,
     ),
     Launch(
@@ -216,7 +204,7 @@ LAUNCHES = (
     ),
     Launch("accelerate", ("killed",), 2, is_killed=True),
     Launch("transformers", ("whole", "persistent", "resume_middle", "validation"), 1, 2),
-    Launch("transformers", (*_RESUMES, "accumulation", "max_steps", "validation"), 2),
+    Launch("transformers", ("whole", "resume_middle", "accumulation", "validation"), 2),
     Launch("transformers", (*_RESUMES, "persistent", "max_steps", "resume_last"), 2, 2),
     Launch("transformers", ("killed",), 2, is_killed=True),
     Launch("fabric", ("whole", "persistent", "limit_break", "resume_middle", "resume_end"), 1, 2),
