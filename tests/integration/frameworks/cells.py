@@ -233,7 +233,7 @@ LAUNCHES = (
     ),
     Launch("torch", ("limit_named", "iterable_samples"), 2),
     Launch("timm", ("whole", "fresh_workers", "accumulation", "resumed"), 2, 2),
-    Launch("timm", ("killed",), 2, 2, is_killed=True),
+    Launch("timm", ("killed",), 2, is_killed=True),
     Launch("torchtitan", ("resumed", "resumed_wrapped", "resumed_async"), 2, 2),
     Launch("torchtitan", ("killed",), 2, is_killed=True),
     Launch("deepspeed", ("whole", "persistent", "resume_middle", "resume_end", "repeating_resumed"), 2, 2),
