@@ -6,6 +6,7 @@ had (no network, no registry, no Node) is `CannotHaveError` with the reason, and
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -31,6 +32,9 @@ ENVIRONMENTS = {
         "transformers==5.24.0",
         "trl==1.16.0",
     ),
+    "timm": ("timm==1.0.31", "torchvision==0.28.0"),  # the torchvision for the torch of all
+    "torchtitan": ("torchtitan==0.3.0", "torchdata==0.11.0"),
+    "deepspeed": ("deepspeed==0.19.8", "torchdata==0.11.0"),
     "jax": ("jax==0.10.2", *TESTING),
     "datasets": ("datasets==5.2.0", "torchdata==0.11.0", "pillow>=11", *TESTING),
     "ray": ("ray[data,train]==2.60.0", *TESTING),
@@ -40,19 +44,32 @@ ENVIRONMENTS = {
 }
 # Installed without what they ask for: a torchvision, and with it another torch, of 5 GB.
 _ALONE = {"peers": ("webdataset==1.0.2", "mosaicml-streaming==0.13.0", "litdata==0.2.76", "torchdata==0.11.0")}
-_WITH_TORCH = {"frameworks", "datasets", "ray", "peers"}
+_STAND_INS = {
+    "peers": TORCHVISION,
+    # A torchvision for CUDA has no operators under a torch for CPUs, and its import would describe them.
+    "timm": {"torchvision/_meta_registrations.py": ""},
+}
+_WITH_TORCH = {"frameworks", "timm", "torchtitan", "deepspeed", "datasets", "ray", "peers"}
+_IMPORTED = ("timm", "torchtitan", "deepspeed")  # what can be installed may yet need a device or a compiler
 
 
 def python_with(name: str) -> Path:
     """Python in an environment of its own, with the packages of that name in `ENVIRONMENTS`; made once."""
-    alone = _ALONE.get(name, ())
-    return environment(
+    python = environment(
         home_of(HOME, name),
         ENVIRONMENTS[name],
-        alone=alone,
-        stand_ins=TORCHVISION if alone else None,
+        alone=_ALONE.get(name, ()),
+        stand_ins=_STAND_INS.get(name),
         torch=name in _WITH_TORCH,
     )
+    if name in _IMPORTED:
+        _import(python, name)
+    return python
+
+
+@functools.cache
+def _import(python: Path, name: str) -> None:
+    run(python, "-c", f"import {name}")
 
 
 def swift_programs() -> Path:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.integration.frameworks.cells import CELLS, EXPLAINED, LAUNCHES, Launch
 from tests.integration.frameworks.side_by_side import compare, write_data
 
+ON_ONE_PAGE = ("timm", "torchtitan", "deepspeed")
 GUIDES = Path(__file__).parent.parent.parent / "docs" / "guides"
 
 
@@ -19,7 +21,7 @@ GUIDES = Path(__file__).parent.parent.parent / "docs" / "guides"
 def test_a_run_with_shoal_is_that_with_torch(launch: Launch, python: Callable[[str], Path], tmp_path: Path) -> None:
     write_data(tmp_path)
     differing = {
-        one.cell: one.unexplained for one in compare(launch, python("frameworks"), tmp_path) if one.unexplained
+        one.cell: one.unexplained for one in compare(launch, python(launch.environment), tmp_path) if one.unexplained
     }
     shown = "\n".join(f"{cell}: {text}" for cell, texts in differing.items() for text in texts)
     assert not differing, f"{len(differing)} of {len(launch.cells)} cells\n{shown}"
@@ -31,7 +33,15 @@ def test_every_cell_is_run_and_every_law_has_a_cell() -> None:
     assert EXPLAINED.keys() <= run
 
 
-@pytest.mark.parametrize("framework", ["accelerate", "fabric", "lightning", "transformers"])
+def test_a_framework_that_does_not_import_is_skipped_and_named(
+    python: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.integration.installs.environment", lambda *_, **__: Path(sys.executable))
+    with pytest.raises(pytest.skip.Exception, match=r"no deepspeed here: [\s\S]*No module named 'deepspeed'"):
+        python("deepspeed")
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "fabric", "lightning", "transformers", *ON_ONE_PAGE])
 def test_a_guide_has_a_row_for_every_cell(framework: str) -> None:
-    text = (GUIDES / f"training-with-{framework}.md").read_text()
+    text = (GUIDES / f"training-with-{'timm' if framework in ON_ONE_PAGE else framework}.md").read_text()
     assert [words for words in CELLS[framework].values() if f"| {words} |" not in text] == []

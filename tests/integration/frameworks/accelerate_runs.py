@@ -172,7 +172,7 @@ def resume_last_batch(run: Run) -> None:
     """The checkpoint is written after the last batch of an epoch, within its loop: the next epoch is due."""
     run.leg()
     job = Job(run, use_stateful_dataloader=True)
-    job.epoch(0, until=19)
+    job.epoch(0, until=len(job.loader))
     job = Job(run, use_stateful_dataloader=True)
     job.load()
     for epoch in (1, 2):

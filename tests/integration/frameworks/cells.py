@@ -105,14 +105,41 @@ CELLS = {
         "listed": "torch's loader over `ds.as_map()` with `shoal.torch.BatchSampler`",
         "listed_persistent": "the same with `persistent_workers=True`",
         "quickstart": "the loop of torch's quickstart, with `len(dataloader.dataset)`",
-        "timm": "the loop of timm, with accumulation",
-        "timm_resumed": "the loop of timm, begun at an epoch by another process",
-        "torchtitan": "the checkpoint of torchtitan, in the middle of an epoch",
-        "deepspeed": "DeepSpeed's `client_state`, at the end of an epoch and in its middle",
+        "accumulation": "4 batches an update and the rest of an epoch one more",
+        "resumed": "begun at an epoch by another loader",
+        "checkpoint": "`torch.distributed.checkpoint` in the middle of an epoch",
+    },
+    "timm": {
+        "whole": "whole epochs",
+        "fresh_workers": "`persistent_workers=False`",
+        "accumulation": "`grad_accum_steps=4`, and a schedule of updates",
+        "resumed": "resumed from the checkpoint of an epoch's end",
+        "resumed_accumulation": "the same with `grad_accum_steps=4`",
+        "killed": "killed with `kill -9` in the second epoch, and started again",
+    },
+    "torchtitan": {
+        "resumed": "resumed by `CheckpointManager` in the middle of an epoch; `shoal.torch.DataLoader`",
+        "resumed_wrapped": "the same; `ParallelAwareDataloader` over `shoal.torch.IterableDataset`",
+        "resumed_async": '`async_mode="async"`; `shoal.torch.DataLoader`',
+        "exhausted": "one epoch, resumed in its middle",
+        "killed": "killed with `kill -9` in the second epoch, and started again",
+    },
+    "deepspeed": {
+        "whole": "whole epochs",
+        "persistent": "`persistent_workers=True`",
+        "accumulation": "`gradient_accumulation_steps=4`, 19 batches an epoch",
+        "resume_middle": "`client_state` of a checkpoint in the middle of an epoch, the loader's state in it",
+        "resume_end": "the same at the end of an epoch",
+        "repeating": "`RepeatingLoader`",
+        "repeating_resumed": "`RepeatingLoader`, made before the loader's state is loaded",
+        "killed": "killed with `kill -9` in the second epoch, and started again",
     },
 }
 # For workers, ranks or two processes.
-_KEPT = {"persistent", "iterable_persistent", "listed_persistent", "split_batches", "metrics", "killed"}
+_KEPT = {
+    *("persistent", "iterable_persistent", "listed_persistent", "fresh_workers", "split_batches", "metrics", "killed"),
+}
+_ALONE = {"timm", "torchtitan", "deepspeed"}
 
 
 @dataclass(frozen=True)
@@ -128,6 +155,11 @@ class Launch:
     def __str__(self) -> str:
         """As a test is named."""
         return f"{self.framework}-{self.size.replace(', ', '-').replace(' ', '_')}{'-killed' * self.is_killed}"
+
+    @property
+    def environment(self) -> str:
+        """The name of the packages that it needs: those of one framework, where a machine may lack them."""
+        return self.framework if self.framework in _ALONE else "frameworks"
 
     @property
     def size(self) -> str:
@@ -146,37 +178,43 @@ LAUNCHES = (
     Launch("lightning", (*_RESUMES, "persistent", "limit_batches", "estimated_resumed", "combined_shortest"), 1, 2),
     Launch(
         "lightning",
-        (
-            *_RESUMES,
-            "validation",
-            "limit_batches",
-            "accumulation",
-            "max_steps",
-            "estimated_resumed",
-            "reload",
-            "predict",
-        ),
+        ("whole", "resume_middle", "validation", "accumulation", "max_steps", "reload", "predict"),
         2,
     ),
-    Launch("lightning", ("killed",), is_killed=True),
+    Launch(
+        "lightning",
+        (*_RESUMES, "persistent", "limit_batches", "limit_resumed", "resume_last", "estimated_resumed"),
+        2,
+        2,
+    ),
+    Launch("lightning", ("killed",), 2, 2, is_killed=True),
     Launch(
         "accelerate", ("whole", "persistent", "limit_set_epoch", "accumulation", "resume_stateful", "resume_end"), 1, 2
     ),
     Launch(
         "accelerate",
-        (
-            *("whole", "limit_set_epoch", "accumulation", "split_batches", "dispatch_batches", "metrics"),
-            *("resume_skip", "resume_stateful", "resume_end"),
-        ),
+        ("whole", "accumulation", "split_batches", "dispatch_batches", "metrics", "resume_stateful"),
+        2,
+    ),
+    Launch(
+        "accelerate",
+        ("whole", "persistent", "limit_set_epoch", "resume_skip", "resume_stateful", "resume_end"),
+        2,
         2,
     ),
     Launch("accelerate", ("killed",), 2, is_killed=True),
     Launch("transformers", ("whole", "persistent", "resume_middle", "validation"), 1, 2),
-    Launch("transformers", (*_RESUMES, "accumulation", "max_steps", "validation"), 2),
-    Launch("transformers", ("killed",), is_killed=True),
+    Launch("transformers", ("whole", "resume_middle", "accumulation", "validation"), 2),
+    Launch("transformers", (*_RESUMES, "persistent", "max_steps", "resume_last"), 2, 2),
+    Launch("transformers", ("killed",), 2, is_killed=True),
     Launch("fabric", ("whole", "persistent", "limit_break", "resume_middle", "resume_end"), 1, 2),
-    Launch("fabric", ("whole", "limit_break", "accumulation", "resume_middle", "resume_end"), 2),
-    Launch("fabric", ("killed",), is_killed=True),
+    Launch(
+        "fabric",
+        ("whole", "persistent", "limit_break", "accumulation", "resume_middle", "resume_end", "resume_last_batch"),
+        2,
+        2,
+    ),
+    Launch("fabric", ("killed",), 2, is_killed=True),
     Launch("torchdata", ("states", "states_wrapped", "last_batch"), 1, 2),
     Launch(
         "torch",
@@ -184,7 +222,22 @@ LAUNCHES = (
         1,
         2,
     ),
-    Launch("torch", ("whole", "limit_named", "timm", "timm_resumed", "iterable", "iterable_samples"), 2),
+    Launch(
+        "torch",
+        (
+            *("whole", "persistent", "limit_named", "accumulation", "resumed"),
+            *("iterable", "iterable_persistent", "listed_persistent"),
+        ),
+        2,
+        2,
+    ),
+    Launch("torch", ("limit_named", "iterable_samples"), 2),
+    Launch("timm", ("whole", "fresh_workers", "accumulation", "resumed"), 2, 2),
+    Launch("timm", ("killed",), 2, is_killed=True),
+    Launch("torchtitan", ("resumed", "resumed_wrapped", "resumed_async"), 2, 2),
+    Launch("torchtitan", ("killed",), 2, is_killed=True),
+    Launch("deepspeed", ("whole", "persistent", "resume_middle", "resume_end", "repeating_resumed"), 2, 2),
+    Launch("deepspeed", ("killed",), 2, is_killed=True),
 )
 
 # Why a cell may differ: by framework and cell, what differs (a name of `compare`), and the law.

@@ -47,6 +47,15 @@ def dataset(data: str, *, shuffle: bool = True, num_samples: int = NUM_SAMPLES) 
     return ds.with_ids().columns("__id__").rename(ids="__id__")
 
 
+def class_of(stateful: bool) -> Any:
+    """torch's loader, or that of torchdata."""
+    if not stateful:
+        return torch.utils.data.DataLoader
+    from torchdata.stateful_dataloader import StatefulDataLoader  # few scripts need it
+
+    return StatefulDataLoader
+
+
 class Run:
     """One cell: gives its loaders, and writes down what happens."""
 
@@ -72,11 +81,7 @@ class Run:
             return shoal.torch.DataLoader(
                 dataset(self.data, shuffle=shuffle, num_samples=num_samples).batch(batch), **options
             )
-        if stateful:
-            from torchdata.stateful_dataloader import StatefulDataLoader  # few scripts need it
-
-            return StatefulDataLoader(Ids(num_samples), batch_size=batch, shuffle=shuffle, **options)
-        return torch.utils.data.DataLoader(Ids(num_samples), batch_size=batch, shuffle=shuffle, **options)
+        return class_of(stateful)(Ids(num_samples), batch_size=batch, shuffle=shuffle, **options)
 
     def leg(self, checkpoint: str | None = None) -> None:
         """A run of the job begins, perhaps from a checkpoint."""
@@ -99,6 +104,10 @@ class Run:
         """What the framework says of a length."""
         self._write(fact=name, value=value)
 
+    def updated(self, rate: float) -> None:
+        """The optimizer has stepped, with this learning rate."""
+        self._write(update=round(rate, 12))
+
     def kill_at(self, num_batches: int) -> None:
         """End this process as `kill -9` does, if it has written down so many batches and was not started again."""
         if not self.is_restarted and self.path.read_text().count('"batch"') >= num_batches:
@@ -106,12 +115,12 @@ class Run:
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         """An optimizer that writes down its updates."""
-        write = self._write
+        updated = self.updated
 
         class Noting(torch.optim.SGD):
             def step(self, closure: Any = None) -> Any:
                 loss = super().step(closure)
-                write(update=round(self.param_groups[0]["lr"], 12))
+                updated(self.param_groups[0]["lr"])
                 return loss
 
         return Noting(parameters, lr=0.1)

@@ -6,16 +6,21 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.environments import CannotHaveError
 from tests.integration.frameworks.cells import CELLS
 from tests.integration.frameworks.side_by_side import compare, launches_of, table, write_data
 from tests.integration.installs import python_with
 
 
 def main() -> None:
-    python = python_with("frameworks")
     is_right = True
     for framework in sys.argv[1:] or CELLS:
         compared = []
+        try:
+            python = python_with(launches_of(framework)[0].environment)
+        except CannotHaveError as error:
+            print(f"{framework} is left out: {error}", file=sys.stderr, flush=True)
+            continue
         for launch in launches_of(framework):
             with tempfile.TemporaryDirectory() as folder:
                 write_data(Path(folder))

@@ -1,8 +1,4 @@
-"""torch alone: its loaders over shoal's datasets, its checkpoints, and the loops of libraries that need not be here.
-
-The loop of timm is that of its ``train.py``; torchtitan's checkpoint is a dict of `Stateful` things that
-`torch.distributed.checkpoint` saves; DeepSpeed's is a ``client_state`` beside the engine's own.
-"""
+"""torch alone: its loaders over shoal's datasets, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.utils.data
-from tests.integration.frameworks.runs import BATCH, RANK, Ids, Run, dataset, loss, model
+from tests.integration.frameworks.runs import BATCH, Ids, Run, class_of, dataset, loss, model
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
 import shoal.torch
@@ -30,7 +26,7 @@ class Job:
         self.scheduler = run.scheduler(self.optimizer)
 
     def epoch(self, epoch: int, *, accumulate: int = 1, limit: int | None = None) -> None:
-        """Train for an epoch; as timm does, step the optimizer after the last batch in any case."""
+        """Train for an epoch; the optimizer steps after the last batch in any case."""
         last = len(self.loader) - 1 if accumulate > 1 else None
         for step, batch in enumerate(self.loader):
             self.run.batch(epoch, batch)
@@ -42,9 +38,9 @@ class Job:
             if step + 1 == limit:
                 break
 
-    def train(self, begin: int = 0, **options: Any) -> None:
+    def train(self, begin: int = 0, end: int = NUM_EPOCHS, **options: Any) -> None:
         """All epochs, each named to the sampler, or to a dataset that has no sampler."""
-        for epoch in range(begin, NUM_EPOCHS):
+        for epoch in range(begin, end):
             for target in (self.loader.sampler, self.loader.dataset):
                 if hasattr(target, "set_epoch"):
                     target.set_epoch(epoch)
@@ -52,14 +48,14 @@ class Job:
             self.epoch(epoch, **options)
 
 
-def loader_of(run: Run, *, batch: int = BATCH, **options: Any) -> Any:
+def loader_of(run: Run, *, batch: int = BATCH, stateful: bool = False, **options: Any) -> Any:
     """As `Run.loader`; torch's has a sampler of ranks."""
     if WORLD_SIZE > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
     if run.kind == "shoal" or WORLD_SIZE == 1:
-        return run.loader(batch=batch, **options)
+        return run.loader(batch=batch, stateful=stateful, **options)
     sampler: Any = torch.utils.data.distributed.DistributedSampler(Ids())
-    return torch.utils.data.DataLoader(Ids(), batch, sampler=sampler, num_workers=run.num_workers, **options)
+    return class_of(stateful)(Ids(), batch, sampler=sampler, num_workers=run.num_workers, **options)
 
 
 def whole(run: Run) -> None:
@@ -105,7 +101,7 @@ def quickstart(run: Run) -> None:
         job.epoch(epoch)
 
 
-def timm(run: Run) -> None:
+def accumulation(run: Run) -> None:
     """Accumulation that does not divide an epoch."""
     run.leg()
     job = Job(run, loader_of(run))
@@ -113,15 +109,11 @@ def timm(run: Run) -> None:
     job.train(accumulate=4)
 
 
-def timm_resumed(run: Run) -> None:
+def resumed(run: Run) -> None:
     """The next run begins at an epoch, with another loader."""
     run.leg()
     job = Job(run, loader_of(run))
-    for target in (job.loader.sampler, job.loader.dataset):
-        if hasattr(target, "set_epoch"):
-            target.set_epoch(0)
-            break
-    job.epoch(0)
+    job.train(end=1)
     run.saved("epoch")
     again = Job(run, loader_of(run))
     again.scheduler.load_state_dict(job.scheduler.state_dict())
@@ -130,72 +122,24 @@ def timm_resumed(run: Run) -> None:
     again.train(1)
 
 
-class TrainState:
-    """The steps of a run, as torchtitan keeps them."""
+def checkpoint(run: Run) -> None:
+    """`torch.distributed.checkpoint` of a dict with the loader, in the middle of an epoch."""
 
-    def __init__(self) -> None:
-        self.step = 0
+    def states(job: Job) -> dict[str, Any]:
+        return {"model": job.model, "optimizer": job.optimizer, "loader": job.loader}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": torch.tensor(self.step)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = int(state["step"])
-
-
-def torchtitan(run: Run) -> None:
-    """A loop over steps, whose checkpoint is a dict of `Stateful` things."""
-
-    def states(job: Job, steps: TrainState) -> dict[str, Any]:
-        return {"model": job.model, "optimizer": job.optimizer, "dataloader": job.loader, "train_state": steps}
-
-    def forever(job: Job, begin: int) -> Any:
-        for epoch in range(begin, NUM_EPOCHS):
-            for batch in job.loader:
-                yield epoch, batch
-
-    def steps_of(job: Job, steps: TrainState, begin: int, end: int) -> None:
-        batches = forever(job, begin)
-        while steps.step < end:
-            epoch, batch = next(batches)
-            run.batch(epoch, batch)
-            loss(job.model, batch).backward()
-            job.optimizer.step()
-            job.optimizer.zero_grad()
-            job.scheduler.step()
-            steps.step += 1
-
-    run.leg()
-    job, steps = Job(run, run.loader(stateful=True)), TrainState()
-    steps_of(job, steps, 0, 26)
-    state_dict_saver.save(states(job, steps), checkpoint_id=run.out / "step-26", no_dist=True)
-    run.saved("step-26")
-    again, found = Job(run, run.loader(stateful=True)), TrainState()
-    state_dict_loader.load(states(again, found), checkpoint_id=run.out / "step-26", no_dist=True)
-    again.scheduler.load_state_dict(job.scheduler.state_dict())
-    run.leg("step-26")
-    steps_of(again, found, 1, 57)
-
-
-def deepspeed(run: Run) -> None:
-    """The state of the loader in ``client_state``, of an epoch's end and of its middle."""
     run.leg()
     job = Job(run, run.loader(stateful=True))
-    for epoch, limit in ((0, None), (1, 7)):
-        job.epoch(epoch, limit=limit)
-        client_state = {"epoch": epoch + (limit is None), "loader": job.loader.state_dict()}
-        path = run.out / f"client_state-{epoch}-{RANK}.pt"
-        torch.save(client_state, path)
-        run.saved(path.name)
-        client_state = torch.load(path, weights_only=True)
-        again = Job(run, run.loader(stateful=True))
-        again.loader.load_state_dict(client_state["loader"])
-        again.scheduler.load_state_dict(job.scheduler.state_dict())
-        again.optimizer.load_state_dict(job.optimizer.state_dict())
-        run.leg(path.name)
-        job = again
-    for epoch in range(client_state["epoch"], NUM_EPOCHS):
-        job.epoch(epoch)
+    job.epoch(0)
+    job.epoch(1, limit=7)
+    state_dict_saver.save(states(job), checkpoint_id=run.out / "step-26", no_dist=True)
+    run.saved("step-26")
+    again = Job(run, run.loader(stateful=True))
+    state_dict_loader.load(states(again), checkpoint_id=run.out / "step-26", no_dist=True)
+    again.scheduler.load_state_dict(job.scheduler.state_dict())
+    run.leg("step-26")
+    for epoch in (1, 2):
+        again.epoch(epoch)
 
 
 def iterable(run: Run, **options: Any) -> None:
