@@ -152,7 +152,8 @@ def has_ids(value: Any, depth: int = 3) -> bool:
         return value.dtype == np.int64 and value.ndim == 1 and value.size > 0
     if type(value).__module__.startswith("shoal.stream.iterating") or has_share(value):
         return True
-    if hasattr(value, "end_byte") or hasattr(value, "request"):  # a read, a request, its promise
+    # A read or a request, or the promise of one.
+    if hasattr(value, "end_byte") or hasattr(getattr(value, "request", None), "end_byte"):
         return True
     return bool(depth) and isinstance(value, list | tuple) and any(has_ids(item, depth - 1) for item in value)
 

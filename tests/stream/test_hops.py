@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-MOST_TO_BATCH, MOST_TO_REQUEST = 14, 28  # three more since datasets can be sampled and mixed
+MOST_TO_BATCH, MOST_TO_REQUEST = 14, 25
 
 
 def test_the_way_of_a_batch_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,8 @@ def count_requests(spans: Iterable[Sequence[UnitRead]], sizes: RequestSizes) -> 
             answers |= dict.fromkeys(request.reads, _PendingRequest(request))
         pending.extend(answers[place] for place in range(len(group)))
 
-    def first() -> UnitRead | None:
-        return waiting[0] if waiting else None
-
     def read_ahead() -> None:
-        for group in groups_with_room(budget, sizes.group_bytes, first=first, take=waiting.popleft):
+        for group in groups_with_room(budget, sizes.group_bytes, pending=waiting, is_due=lambda: bool(waiting)):
             request_all(group)
 
     def use(num_reads: int) -> None:

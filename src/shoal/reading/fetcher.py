@@ -115,8 +115,9 @@ class Fetcher:
         self._planned.extend(units[i : i + _PLANNED_AT_ONCE] for i in range(0, len(units), _PLANNED_AT_ONCE))
         if not self._memory.has_room(self._readers.group_bytes):  # as a rule, and this is asked for each unit
             return
-        take = self._pending.popleft
-        for group in groups_with_room(self._memory, self._readers.group_bytes, first=self._next, take=take):
+        for group in groups_with_room(
+            self._memory, self._readers.group_bytes, pending=self._pending, is_due=self._is_due
+        ):
             for read, promise in zip(group, self._readers.request(group), strict=True):
                 self._asked[read.unit] = read, promise
 
@@ -215,15 +216,13 @@ class Fetcher:
         self._count(read)
         return held_bytes
 
-    def _next(self) -> UnitRead | None:
-        """Return the read to request next; None if there is none, or it must wait."""
-        if not self._pending:
-            if not self._planned:
-                return None
-            self._pending.extend(self._units.reads(self._planned.popleft()))
-        read = self._pending[0]
+    def _is_due(self) -> bool:
+        """Return True if there is a read to request next, and it need not wait."""
+        pending = self._pending
+        if not pending and self._planned:
+            pending.extend(self._units.reads(self._planned.popleft()))
         # A unit that is already in memory is released before it is read again.
-        return None if read.unit in self._asked or read.unit in self._taken else read
+        return bool(pending) and pending[0].unit not in self._asked and pending[0].unit not in self._taken
 
     def _count(self, read: UnitRead) -> None:
         """Count what is held now that a unit is in use, and whether it was before."""

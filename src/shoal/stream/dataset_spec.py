@@ -284,6 +284,4 @@ class DatasetSpec:
 
     def partition(self, world_size: int) -> Partition:
         """Return the partition of epochs at this world size."""
-        if self.batching is None:
-            return Partition(world_size, world_size, batched=False)
-        return self.batcher.partition(self.batching.partition(world_size))
+        return self.batcher.partition(self.batching, world_size)

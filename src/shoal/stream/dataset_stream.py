@@ -36,6 +36,7 @@ from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.growing.growing_mixing import sorting_of_first
 from shoal.stream.growing.growing_states import order_as_saved
+from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterator_position import Cursor
@@ -77,10 +78,18 @@ class Stream:
         """The samples by id; filters do not apply."""
         return MapView(self.spec, self.resolved, self.cursor)
 
+    @cached_property
+    def batcher(self) -> Batcher:
+        """The way in which batches are made."""
+        return self.spec.batcher
+
     @property
     def partition(self) -> Partition:
         """The partition of epochs at the world size of this process."""
-        return self.spec.partition(self.spec.ranks.resolve()[1])
+        return self._partition(self.spec.ranks.resolve()[1])
+
+    def _partition(self, world_size: int) -> Partition:
+        return self.batcher.partition(self.spec.batching, world_size)
 
     def iterator_spec(
         self,
@@ -101,8 +110,8 @@ class Stream:
         """
         spec, resolved, cursor = self.spec, self.resolved, self.cursor
         rank, world_size = spec.ranks.resolve()
-        partition = spec.partition(world_size)
-        batcher = spec.batcher
+        partition = self._partition(world_size)
+        batcher = self.batcher
         batcher.check_passes(spec.batching, world_size, in_passes=in_passes)
         resolved.begin(rank, world_size)
         first = resolved.first(spec.source)
@@ -143,7 +152,7 @@ class Stream:
     def batch_size(self) -> int | None:
         """Samples in a whole batch of this rank; None without batches, and where lengths decide their sizes."""
         partition = self.partition
-        are_counted = partition.batched and self.spec.batcher.counts_samples
+        are_counted = partition.batched and self.batcher.counts_samples
         return partition.size_of(self.spec.ranks.resolve()[0]) if are_counted else None
 
     @property
@@ -196,11 +205,11 @@ class Stream:
         resolved, epoch, (rank, world_size) = self.resolved, self.cursor.epoch, self.spec.ranks.resolve()
         if self.num_steps_of_pass is not None:
             return self.num_steps_of_pass
-        if unknown := self.spec.batcher.unknown:
+        if unknown := self.batcher.unknown:
             how = "" if self.spec.batching is None else "; batch(..., steps=n) gives passes a length"
             msg = f"how many {unknown} is not known before they are read{how}"
             raise TypeError(msg)
-        knows_end, partition = resolved.knows_end(epoch), self.spec.partition(world_size)
+        knows_end, partition = resolved.knows_end(epoch), self._partition(world_size)
         if exactly or knows_end:
             self._check_counted(world_size if exactly else 1)
         num_samples = resolved.num_samples_of(epoch) if knows_end else self.num_samples(epoch)
@@ -248,7 +257,7 @@ class Stream:
         check_rank(here, size)
         self.refuse_steps(f"{verb}()")
         step = count_of(step, f"{verb}()")
-        partition, order = self.spec.partition(size), self.resolved.epoch(count_of(epoch, f"{verb}(epoch=)"))
+        partition, order = self._partition(size), self.resolved.epoch(count_of(epoch, f"{verb}(epoch=)"))
         num_batches = partition.num_batches(order.num_samples)
         if step >= num_batches:
             msg = f"step {step} was asked for; an epoch has steps 0 to {num_batches - 1} at world size {size}"
@@ -306,12 +315,12 @@ class Stream:
 
     def refuse_steps(self, verb: str) -> None:
         """Raise `UsageError` for a method that counts steps if positions do not follow from them."""
-        self.spec.batcher.refuse_steps(verb)
+        self.batcher.refuse_steps(verb)
 
     def start_state(self) -> dict[str, Any]:
         """Return the state at which the next iterator begins."""
         rank, world_size = self.spec.ranks.resolve()
-        return self._state(*self.spec.batcher.start(self.cursor, self.spec.partition(world_size), rank))
+        return self._state(*self.batcher.start(self.cursor, self._partition(world_size), rank))
 
     def _state(self, epoch: int, number: int, place: RankPlace | None = None) -> dict[str, Any]:
         return self.resolved.state_at(epoch, number, place, tokenizers=self.spec.tokenizers)
@@ -357,7 +366,7 @@ class Stream:
         starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
         if saved.deals:
             rank, world_size = self.spec.ranks.resolve()
-            resolved, epoch, starts = resumed(saved, resolved, self.spec.partition(world_size), rank)
+            resolved, epoch, starts = resumed(saved, resolved, self._partition(world_size), rank)
         self.resolved = resolved
         self.cursor.begin_loaded(epoch, starts.get(epoch, Start()), starts)
         self.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
@@ -389,14 +398,14 @@ class Stream:
         given = Certificate.from_dict(certificate)
         if found := differences(given, self.resolved):
             hint = "merge the certificates of all ranks, and those of earlier parts of the run"
-            if self.spec.filters or self.spec.batcher.counts_share or self.spec.reading.leaves_out:
+            if self.spec.filters or self.batcher.counts_share or self.spec.reading.leaves_out:
                 hint += (
                     '; what filter(), reading() or remainder="drop" leave out was not delivered, and stats() counts it'
                 )
-            if self.spec.batcher.counts_share:
+            if self.batcher.counts_share:
                 hint += "; ranks that fill their batches are at different positions until an epoch ends"
             raise StateError("; ".join(found), hint=hint)
-        return covered(given, self.resolved, self.spec.batcher.note)
+        return covered(given, self.resolved, self.batcher.note)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and those of the chunk cache."""

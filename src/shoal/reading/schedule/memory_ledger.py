@@ -8,6 +8,7 @@ the actual requests.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -106,19 +107,19 @@ class MemoryBudget:
 
 
 def groups_with_room(
-    ledger: MemoryBudget, group_bytes: int, *, first: Callable[[], UnitRead | None], take: Callable[[], UnitRead]
+    ledger: MemoryBudget, group_bytes: int, *, pending: deque[UnitRead], is_due: Callable[[], bool]
 ) -> Iterator[list[UnitRead]]:
     """Yield groups of reads while there is room; the caller reserves each before the next one is formed.
 
-    ``first`` peeks at the next read, None if there is none for now; ``take`` removes it. A group ends with the read
-    that makes it ``group_bytes`` or more, or before the one for which there is no room.
+    ``is_due`` says whether there is a first read in ``pending``, which need not wait. A group ends with the read that
+    makes it ``group_bytes`` or more, or before the one for which there is no room.
     """
     while ledger.has_room(group_bytes):
         group: list[UnitRead] = []
         num_bytes, room_bytes = 0, ledger.room_bytes
-        while num_bytes < group_bytes and (read := first()) is not None and num_bytes + read.num_bytes <= room_bytes:
-            group.append(take())
-            num_bytes += read.num_bytes
+        while num_bytes < group_bytes and is_due() and num_bytes + pending[0].num_bytes <= room_bytes:
+            group.append(pending.popleft())
+            num_bytes += group[-1].num_bytes
         if not group:
             return
         yield group

@@ -50,9 +50,11 @@ class Batcher(ABC):
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the batches of a rank's shares, or over what a worker process sends of them."""
 
-    def partition(self, partition: Partition) -> Partition:
-        """Return the partition of an epoch among ranks."""
-        return partition
+    def partition(self, batching: Batching | None, world_size: int) -> Partition:
+        """Return the partition of an epoch among so many ranks."""
+        if batching is None:
+            return Partition(world_size, world_size, batched=False)
+        return batching.partition(world_size)
 
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:  # noqa: ARG002
         """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""

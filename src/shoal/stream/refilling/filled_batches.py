@@ -54,9 +54,9 @@ class FilledBatches(Batcher):
     verb = "filter(refill=True)"
     unknown = KEPT
 
-    def partition(self, partition: Partition) -> Partition:
+    def partition(self, batching: Batching | None, world_size: int) -> Partition:
         """Return the partition whose ranks fill batches."""
-        return replace(partition, refills=True)
+        return replace(super().partition(batching, world_size), refills=batching is not None)
 
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:
         """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""

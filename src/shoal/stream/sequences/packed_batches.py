@@ -29,6 +29,7 @@ from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_forms import STATE
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.stream.certificates.delivery_sums import Proof
+from shoal.stream.dataset_requests import Batching
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.refilling.filled_batches import BatchFiller, FilledBatches, Part
 from shoal.stream.sequences.sequence_batches import count_pieces
@@ -51,9 +52,10 @@ class PackedAsTheyCome(FilledBatches):
         group = f"a group of {counted(self.packing.block, 'document')} that {self.verb} packs counts once all "
         return group + "its sequences are delivered"
 
-    def partition(self, partition: Partition) -> Partition:
+    def partition(self, batching: Batching | None, world_size: int) -> Partition:
         """Return the partition whose ranks pack documents."""
-        return replace(super().partition(partition), packing=self.packing)
+        packing = None if batching is None else self.packing
+        return replace(super().partition(batching, world_size), packing=packing)
 
     def filler(self, context: BatchContext) -> BatchFiller:
         """Return what packs parts of the share, which hold documents, into batches of sequences."""
