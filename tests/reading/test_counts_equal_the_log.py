@@ -201,9 +201,7 @@ def test_requests_of_workers_equal_the_log_at_the_end(shards: Path, order: str) 
         ds = opened(server, shards, "a").shuffle(order, seed=3, **options).batch(50)
         server.clear()
         for _ in torch.DataLoader(ds, num_workers=2):
-            # The server notes the bytes of an exchange when it has sent them, which may be after they were received.
-            num_requests = ds.stats()["num_requests"]
-            assert num_requests <= len(server.exchanges)
+            pass  # a request counts when it begins, and the server notes it when it answers
         stats = ds.stats()
         looks = [seen for seen in server.exchanges if seen.num_bytes == 1]
         assert stats["num_requests"] == len(server.exchanges) - len(looks)
