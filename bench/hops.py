@@ -17,7 +17,7 @@ A function that takes what travels and returns nothing of the kind is work besid
 the order (`shoal.order`) and the HTTP store do within themselves is one hop each, their function that is called.
 `shoal.order.arrays` has numpy idioms, which are no more hops than numpy's own.
 
-Nothing is timed: the counts are exact.
+``--wing mixture`` (or another wing, or ``all``) streams a dataset of that kind. Nothing is timed: the counts are exact.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -42,16 +43,81 @@ NUM_SHARDS, SAMPLES_PER_SHARD, PAYLOAD_BYTES, BATCH = 4, 512, 2048, 8
 SOURCE = str(Path(shoal.__file__).parent) + "/"
 
 
+WINDOW: dict[str, Any] = {"seed": 0, "window": "512KiB", "chunk": "64KiB"}
+
+
+def plain(source: Any) -> Any:
+    """Return batches of a dataset in a window."""
+    return shoal.open(source).shuffle(**WINDOW).batch(BATCH)
+
+
+def mixture(source: Any) -> Any:
+    """Return batches of two sources."""
+    half = len(source) // 2
+    sources = {"a": shoal.open(source[:half]), "b": shoal.open(source[half:])}
+    return shoal.mix(sources, weights={"a": 1, "b": 2}, epoch_size=1024).shuffle(**WINDOW).batch(BATCH)
+
+
+def sampled(source: Any) -> Any:
+    """Return batches in which some samples come twice."""
+    return shoal.open(source).sample(num_samples=3072).shuffle(**WINDOW).batch(BATCH)
+
+
+def refilled(source: Any) -> Any:
+    """Return batches that are filled with what a filter keeps."""
+    return shoal.open(source).shuffle(**WINDOW).filter(_is_kept, refill=True).batch(BATCH)
+
+
+def growing(source: Any) -> Any:
+    """Return batches of an order that can begin before all is indexed."""
+    return shoal.open(source, index="grow").shuffle(**WINDOW).batch(BATCH)
+
+
+def _sequences(source: Any, lengths: str | None, **index: Any) -> Any:
+    documents = shoal.open(source, **index).shuffle(**WINDOW).map(_tokens)
+    return documents.pack_sequences(PAYLOAD_BYTES, lengths=lengths).batch(BATCH)
+
+
+def sequences(source: Any) -> Any:
+    """Return batches of sequences packed by lengths in the index."""
+    return _sequences(source, "bin:len", index_columns=["bin:len"])
+
+
+def packed_as_they_come(source: Any) -> Any:
+    """Return batches of sequences packed as documents are read."""
+    return _sequences(source, None)
+
+
+def _is_kept(_: Any) -> bool:
+    return True
+
+
+def _tokens(sample: Any) -> Any:
+    return {"tokens": np.frombuffer(sample["bin"], dtype=np.uint8)}
+
+
+WINGS = (plain, mixture, sampled, refilled, growing, sequences, packed_as_they_come)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, nargs=2, metavar=("A", "B"), help="fail if a chain has more hops")
-    most = parser.parse_args().most
+    parser.add_argument("--wing", choices=["all", *(wing.__name__ for wing in WINGS)], default="plain")
+    arguments = parser.parse_args()
+    most = arguments.most
     with tempfile.TemporaryDirectory() as directory:
         make_tars(Path(directory))
-        found = [show("bytes to batch, local tar", profiled(directory, BytesToBatch()))]
+        paths = sorted(Path(directory).glob("*.tar"))
         with RangeServer(directory) as server:
-            urls = [server.url_of(path.name) for path in sorted(Path(directory).glob("*.tar"))]
-            found.append(show("order to request, HTTP", profiled(urls, OrderToRequest())))
+            urls = [server.url_of(path.name) for path in paths]
+            worst = [0, 0]
+            for wing in WINGS:
+                if arguments.wing in ("all", wing.__name__):
+                    chains = (("bytes to batch, local tar", list(map(str, paths)), BytesToBatch()),
+                              ("order to request, HTTP", urls, OrderToRequest()))  # fmt: skip
+                    found = [show(f"{wing.__name__}, {what}", profiled(wing, *chain)) for what, *chain in chains]
+                    worst = list(map(max, worst, found))
+    found = worst
     if most is not None and any(number > limit for number, limit in zip(found, most, strict=True)):
         sys.exit(f"{found} hops; at most {most} are wanted")
 
@@ -163,9 +229,9 @@ def has_share(value: Any) -> bool:
     return hasattr(value, "batch_first") or (isinstance(value, tuple) and any(map(has_share, value)))
 
 
-def profiled(source: Any, profile: BytesToBatch | OrderToRequest) -> list[CodeType]:
+def profiled(wing: Callable[[Any], Any], source: Any, profile: BytesToBatch | OrderToRequest) -> list[CodeType]:
     """Stream two epochs of a dataset, profile the second, and return its hops."""
-    dataset = shoal.open(source).shuffle(seed=0, window="512KiB", chunk="64KiB").batch(BATCH)
+    dataset = wing(source)
     for _ in dataset:
         pass
     threading.setprofile(profile)
