@@ -152,6 +152,26 @@ NAMES_IN_EVERY_FORMAT = {"reader", "writer"}
 
 ODD_OPENINGS = ("What", "Whether", "How", "Which", "Where", "Who", "The same", "As")
 
+# Kinds of epochs, datasets, stages and units that a wing adds, and a word of the files that may ask for them: the core
+# calls what they have in common (design/way.md).
+KINDS_OF_WINGS = {
+    "ResolvedMixture": "mix",
+    "OpenedMixture": "mix",
+    "MixRequest": "mix",
+    "BySource": "source",
+    "ResolvedGrowing": "growing",
+    "ResolvedSegments": "growing",
+    "GrowingRequest": "growing",
+    "ResolvedSequences": "sequence",
+    "SequenceRequest": "sequence",
+    "FilledBatches": "refill",
+    "SlicedUnits": "spill",
+    "SpilledRecords": "spill",
+}
+CORE = frozenset(
+    ("order", "index", "formats", "storage", "processes", "stats", "indexing", "reading", "pipeline", "stream")
+)
+
 NAMED_TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}  # public all the same
 
 VAGUE_NAMES = {"utils", "util", "base", "core", "common", "helpers", "helper", "misc"}
@@ -198,6 +218,7 @@ def violations(sources: Mapping[str, str]) -> list[str]:
                 *size_violations(source, tree),
                 *docstring_violations(tree),
                 *privacy_violations(tree, ours - private[name]),
+                *kind_violations(name, tree),
             }
         ):
             found.append(f"{name}:{line}: {text}")
@@ -435,6 +456,18 @@ def size_violations(source: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
                 num_lines -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
             if num_lines > MAX_FUNCTION_LINES:
                 yield node.lineno, f"{node.name} has {num_lines} lines; {MAX_FUNCTION_LINES} are the ceiling"
+
+
+def kind_violations(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield each question of the core for a kind that a wing adds."""
+    if name.split(".")[1:2] and name.split(".")[1] not in CORE:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            asked = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+            for kind in sorted(asked & KINDS_OF_WINGS.keys()):
+                if KINDS_OF_WINGS[kind] not in name:
+                    yield node.lineno, f"asks for {kind}: call what all kinds have in common"
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:

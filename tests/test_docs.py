@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -56,6 +57,12 @@ def test_links_lead_somewhere(path: Path) -> None:
         if not goal.exists() or (anchor and anchor not in anchors_of(goal.read_text(encoding="utf-8"))):
             lost.append(f"{name_of(path)}:{line}: {target}")
     assert lost == []
+
+
+def test_the_loop_that_makes_batches_is_quoted_as_it_is() -> None:
+    (block,) = blocks_of((ROOT / "design" / "way.md").read_text(encoding="utf-8"))
+    source = (ROOT / "src" / "shoal" / "stream" / "iterating" / "batch_maker.py").read_text(encoding="utf-8")
+    assert textwrap.indent(block.code.strip(), "    ") in source
 
 
 def test_the_readme_is_short_and_shows_code_at_once() -> None:

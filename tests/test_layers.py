@@ -59,6 +59,7 @@ BROKEN = [
     ("shoal.stream.dataset", "if True:\n    from shoal.reading import units", "elsewhere than at the top"),
     ("shoal.reading.units", "from shoal.formats import _cutting", "only shoal.formats.compiled_cutting imports"),
     ("shoal.order.seeds", "from shoal.order import window", "import circle"),
+    ("shoal.stream.dataset", "def f(x):\n    return isinstance(x, ResolvedMixture)", "asks for ResolvedMixture"),
     ("shoal.integrations.torch", "def f(ds):\n    return ds._then()", "reaches ds._then, which is private"),
     ("shoal.integrations.torch", "def f(loader):\n    loader.ds._x = 3", "reaches loader.ds._x, which is private"),
     ("shoal.gadgets.x", "x = 1", "'gadgets' is no room"),
