@@ -17,11 +17,17 @@ from shoal.stream.iterator_position import Position
 
 
 @dataclass(slots=True)
-class _Making:
-    """The piece in work, for whoever closes it."""
+class _Stop:
+    """A mark that no more pieces are wanted; it refers to nothing, so that those who look at it keep nothing alive."""
+
+    is_set: bool = False
+
+
+@dataclass(slots=True)
+class _InWork:
+    """The piece in work, for `BatchMaker.close`."""
 
     piece: PieceBatches | None = None
-    is_closed: bool = False
 
 
 class BatchMaker:
@@ -33,10 +39,10 @@ class BatchMaker:
     def __init__(self, spec: IteratorSpec, convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None) -> None:
         end_with_trainer()
         self.position = position = spec.position()
-        self._making = making = _Making()
-        pieces = _pieces(spec, lambda: making.is_closed)
+        self._stop, self._in_work = stop, in_work = _Stop(), _InWork()
+        pieces = _pieces(spec, lambda: stop.is_set)
         # Not a method: a generator that referenced this object would keep its threads alive when nothing else does.
-        runs = _runs(spec, pieces, position, making)
+        runs = _runs(spec, pieces, position, in_work, stop)
         begun = [next(runs)] if pieces.is_ready else []
         # Chained, without a call in between for every batch.
         made = itertools.chain.from_iterable(itertools.chain(begun, runs))
@@ -49,17 +55,17 @@ class BatchMaker:
 
     def stop(self) -> None:
         """Stop, without waiting for the end and without taking locks here."""
-        self._making.is_closed = True
+        self._stop.is_set = True
         begin_elsewhere(self.close)
 
     def close(self) -> None:
         """Stop reading; the threads have ended when this returns. Indexing goes on as long as the dataset is there."""
         with InterruptsHeld():
-            self._making.is_closed = True
+            self._stop.is_set = True
             self.position.is_over = True  # perhaps while a thread makes the next batch
             self.batches = iter(())
-            if self._making.piece is not None:
-                self._making.piece.close()
+            if self._in_work.piece is not None:
+                self._in_work.piece.close()
 
 
 def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[ResolvedOrder]:
@@ -75,23 +81,23 @@ def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[Resolv
 
 
 def _runs(
-    spec: IteratorSpec, pieces: Pieces[ResolvedOrder], position: Position, making: _Making
+    spec: IteratorSpec, pieces: Pieces[ResolvedOrder], position: Position, in_work: _InWork, stop: _Stop
 ) -> Iterator[Iterator[Any]]:
     """Yield the batches of each piece: the first, and then the others.
 
     Pieces end with a whole global batch; batches do not depend on where pieces end.
     """
-    while not making.is_closed:
+    while not stop.is_set:
         piece = pieces.upto(position.end + position.partition.global_batch - 1, read_before=position.end)
         num_steps = position.reach(piece.resolved.num_samples, is_all=piece.is_last)
-        making.piece = made = PieceBatches(spec, piece, position, pieces.whole)
+        in_work.piece = made = PieceBatches(spec, piece, position, pieces.whole)
         try:
             yield itertools.islice(made.batches, 1)
             pieces.begun()
             yield made.batches
         finally:
-            made.close()
             pieces.ended()
+        made.close()
         if piece.is_last:
             return
         # The last steps of a piece may be those of other workers.
