@@ -21,6 +21,7 @@ FLOORS = {
     "figures": 0,
     "arguments": 1,
     "lazy_names": 1,
+    "plugins": 1,
     "version": 1,
     "order": 2,
     "index": 2,
@@ -44,6 +45,12 @@ FLOORS = {
     "(face)": 12,  # shoal itself
     "cli": 13,
 }
+
+# The core: it knows none of the rooms that build on it, so that each of them can be taken away or brought by others.
+CORE = frozenset(
+    ("order", "index", "storage", "formats", "processes", "stats", "indexing", "reading", "pipeline", "stream")
+)
+AROUND_THE_CORE = frozenset(("pack", "verify", "live", "integrations", "reports", "planning", "cli", "testing"))
 
 # Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
 ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats"))
@@ -308,6 +315,8 @@ def import_violations(module: str, imports: list[Import], sources: Mapping[str, 
             continue  # said at that module
         if other == "(face)" and FLOORS[room] <= FLOORS["(face)"]:
             yield item.line, "imports the face of the package from inside"
+        elif room in CORE and other in AROUND_THE_CORE:
+            yield item.line, f"{room} is of the core, and {other} builds on it"
         elif other != room and FLOORS[other] >= FLOORS[room]:
             yield item.line, f"{room} must not import {other}"
         if not item.at_top and room not in {"(face)", "(door)"} and module not in ALSO_FACES:

@@ -69,7 +69,7 @@ def test_what_an_index_beside_the_chunks_says_is_asked_for(name: str, hint: str)
 
 def test_a_format_is_registered_wherever_it_must_be() -> None:
     """docs/guides/add-a-format.md says where that is."""
-    names = {name.partition(".")[0] for name in FORMATS} | set(format_registry._WITH_OPTIONS)
+    names = {name.partition(".")[0] for name in FORMATS} | set(format_registry._MAKERS.own)
     table = (ROOT / "docs" / "formats.md").read_text().partition("| --- ")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     assert names == {name for row in rows for name in re.findall(r"`(\w+)`", row)}

@@ -43,7 +43,7 @@ from shoal.indexing.open_source import (
     format_of_index,
     open_source,
     refuse_unfinished,
-    wanted_suffixes,
+    shards_of,
 )
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.remote_scans import ScanTraffic
@@ -53,7 +53,7 @@ from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.shard_selection import INDEX_NAME
-from shoal.storage.sources.source import Source, expand, schemes_of
+from shoal.storage.sources.source import Source, schemes_of
 from shoal.storage.stat_many import stat_all
 from shoal.storage.store_of_url import open_store
 from shoal.storage.store_protocol import Store
@@ -90,7 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     source = source_of(arguments)
     options = storage_options_of(arguments)
     store = with_retries(open_store(source, options), options)
-    suffixes = wanted_suffixes(arguments.format)
     columns = as_columns(arguments.columns)
     engine = engine_of(arguments, label="indexing", unit="units")
     check_plan_arguments(arguments, engine)
@@ -100,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     if engine is not None and arguments.workers is not None:
         msg = f"--workers are processes of this machine, and --engine {engine.name} has its own"
         raise UsageError(msg, hint="leave out --workers")
-    found = expand(source, suffixes=suffixes, store=store)
+    found, suffixes = shards_of(source, arguments.format, store)
     if found.kind == "index":
         return _run_on_index(arguments, found.paths[0], columns, store)
     found = select_split(found, arguments.split, suffixes=suffixes, store=store).source

@@ -19,6 +19,7 @@ from shoal.cli import output
 from shoal.cli.display.shell_hints import in_shell
 from shoal.errors import ShardError, ShoalError, UsageError
 from shoal.hints import did_you_mean
+from shoal.plugins.doors import broken, found, names, package_of
 
 _EXIT_DAMAGE = 1
 _EXIT_REFUSED = 2
@@ -26,14 +27,28 @@ _EXIT_INTERRUPTED = 128 + 2
 _EXIT_BROKEN_PIPE = 128 + 13
 
 
+_OF_PACKAGES = "shoal.commands"
+_MEMBERS = ("add_arguments", "run")
+
+
 class Verb(NamedTuple):
     """A verb, described without importing it: the name of its module and its line in ``shoal --help``.
 
-    The module has ``add_arguments(parser)``, and ``run(arguments)``, which returns the exit code.
+    The module has ``add_arguments(parser)``, and ``run(arguments)``, which returns the exit code; "" if an installed
+    package brings it.
     """
 
     module: str
     summary: str
+
+    def imported(self, name: str) -> Any:
+        """Import the module; raises `UsageError` if a package brings it and it cannot be used."""
+        if self.module:
+            return importlib.import_module(self.module)
+        module = found(_OF_PACKAGES, name)
+        if missing := [each for each in _MEMBERS if not hasattr(module, each)]:
+            raise broken(_OF_PACKAGES, name, f"it has no {', '.join(missing)}")
+        return module
 
 
 # A table and not a search of the folder: `shoal --help` must not import what a verb needs.
@@ -105,10 +120,13 @@ def _run(words: list[str], verbs: Mapping[str, Verb], options: set[str]) -> int:
     subparsers = parser.add_subparsers(metavar="VERB", title="verbs", dest="verb")
     asked = next((word for word in words if not word.startswith("-")), None)
     modules: dict[str, Any] = {}
+    if asked not in verbs:
+        of_packages = {name: Verb("", f"a verb of {package_of(_OF_PACKAGES, name)}") for name in names(_OF_PACKAGES)}
+        verbs = {**of_packages, **verbs}
     for name, verb in verbs.items():
         subparser = subparsers.add_parser(name, help=verb.summary, description=verb.summary)
         if name == asked:
-            modules[name] = importlib.import_module(verb.module)
+            modules[name] = verb.imported(name)
             modules[name].add_arguments(subparser)
             options |= subparser.options
     if asked in modules:

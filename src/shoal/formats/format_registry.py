@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -26,24 +26,35 @@ from shoal.formats.tfrecord.reader import TFRecord
 from shoal.formats.tfrecord.recordio import RecordIO
 from shoal.formats.tokens.token_files import Tokens, options_in_name
 from shoal.hints import did_you_mean
+from shoal.plugins.doors import Door, names
+
+FORMAT_MEMBERS = ("suffixes", "scan", "parse")
+"""Members of a `Format` besides its name."""
 
 _TSV = Delimited(name="tsv", suffixes=(".tsv", ".tab"), delimiter="\t")
 _ROWS: tuple[Format, ...] = (Tar(), JsonLines(), TFRecord(), Mds(), RecordIO(), Delimited(), _TSV, Text())
 _COLUMNS: tuple[Format, ...] = (Parquet(), Arrow())  # compress themselves
-_WITH_OPTIONS: Mapping[str, Callable[[Mapping[str, Any]], Format]] = {
-    "csv": lambda options: Delimited(**options),
-    "tsv": lambda options: Delimited(**{"name": "tsv", "suffixes": _TSV.suffixes, "delimiter": "\t", **options}),
-    "litdata": LitData,
-    "litdata_tokens": lambda options: LitDataTokens(options, block_size=options["block_size"]),
-    "folder": lambda options: Folder(**options),
-    "tokens": lambda options: Tokens(**options),
-}
+_MAKERS: Door[Format] = Door(
+    "shoal.formats",
+    {
+        "csv": Delimited,
+        "tsv": lambda **options: Delimited(**{"name": "tsv", "suffixes": _TSV.suffixes, "delimiter": "\t", **options}),
+        "litdata": lambda **options: LitData(options),
+        "litdata_tokens": lambda **options: LitDataTokens(options, block_size=options["block_size"]),
+        "folder": Folder,
+        "tokens": Tokens,
+    },
+    members=("name", *FORMAT_MEMBERS),
+)
+# Entry points of packages may be named by a suffix, too, so that it is known before a format is loaded.
+_BY_SUFFIX: Door[Format] = Door(_MAKERS.group, {}, members=FORMAT_MEMBERS)
+_OF_PACKAGES: dict[str, Format] = {}  # by suffix; asked for once for each shard
 _TOKENS_FORMAT = 'format=shoal.formats.LitDataTokens(json.loads(Path("DIR/index.json").read_text()), block_size=2049)'
 _OF_AN_INDEX = {
     "litdata": "leave out format= and name the directory: the index.json there says what the chunks hold",
     "litdata_tokens": f"say in Python how long a sample is: {_TOKENS_FORMAT}",
 }
-_OWN = "a format of your own is given at each opening, format=Class(), or `--format module:Class` in a shell"
+_OWN = "a format of your own is given as format=Class(), or `--format module:Class` in a shell, or comes by a package"
 _PLAIN = (*_ROWS, *_COLUMNS)
 _COMPRESSED: tuple[Format, ...] = tuple(Compressed(entry, codec) for entry in _ROWS for codec in CODECS)
 
@@ -74,9 +85,10 @@ def format_named(name: str, options: Mapping[str, Any] | None = None) -> Format:
     if not options and (found := options_in_name(name)) is not None:
         return format_named(Tokens.name, found)
     plain, _, codec = name.partition(".")
-    if plain not in _WITH_OPTIONS or (codec and codec not in CODECS):
+    makers = _MAKERS.own if plain in FORMATS else _MAKERS
+    if not plain or plain not in makers or (codec and codec not in CODECS):
         msg = f"there is no shard format {name!r}" + (f" with options {dict(options)!r:.200}" if options else "")
-        meant = did_you_mean(name, (*FORMATS, "folder"))
+        meant = did_you_mean(name, (*FORMATS, *_MAKERS))
         raise SourceError(msg, hint=f"{meant}format= takes one of {_known()}; {_OWN}")
     # Looked up by its own options, so that equal formats are one object: workers ask for it by name and options.
     made = _made(name, json.dumps(options or {}, sort_keys=True))
@@ -113,7 +125,7 @@ def _made(name: str, text: str) -> Format:
         msg = f"the format {name!r} needs what the index.json beside the chunks holds"
         raise SourceError(msg, hint=_OF_AN_INDEX[plain])
     try:
-        inner = _WITH_OPTIONS[plain](options)
+        inner = _MAKERS.make(plain, **options)
     except (LookupError, TypeError) as error:
         msg = f"the format {name!r} has no options {options!r:.200} ({type(error).__name__}: {error})"
         raise SourceError(msg, hint="give the format as an object of shoal.formats, with format=") from None
@@ -129,12 +141,14 @@ def format_of(path: str) -> Format:
     Raises `SourceError`: no known format has this suffix.
     """
     lowered = _NUMBER.sub("", path.lower())
-    for entry in FORMATS.values():
+    for entry in (*FORMATS.values(), *_OF_PACKAGES.values()):
         if lowered.endswith(entry.suffixes):
             return entry
     for suffix, name in _LINES_OF_JSON.items():
         if lowered.endswith(suffix):
             return FORMATS[name]
+    if (of_package := _of_package(lowered)) is not None:
+        return of_package
     tokens = "tokens? format=shoal.formats.Tokens(length) reads windows of them; " * lowered.endswith(Tokens.suffixes)
     name = path.replace("\\", "/").rsplit("/", 1)[-1]
     columns, rows = (", ".join(each for entry in kind for each in entry.suffixes) for kind in (_COLUMNS, _ROWS))
@@ -149,6 +163,23 @@ def suffixes_in_directories() -> tuple[str, ...]:
     """Return the suffixes that mark shards among other files when a directory is opened without a format."""
     found = (entry for entry in FORMATS.values() if entry.name.partition(".")[0] not in _BESIDE_DATA)
     return (*(suffix for entry in found for suffix in entry.suffixes), *_PACKED_JSON)
+
+
+def suffixes_of_packages() -> tuple[str, ...]:
+    """Return the suffixes of formats that other packages bring, plain and compressed; none of the formats is loaded."""
+    found = (name for name in names(_MAKERS.group) if name.startswith("."))
+    return tuple(suffix + ending for suffix in found for ending in ("", *CODEC_OF_SUFFIX))
+
+
+def _of_package(lowered: str) -> Format | None:
+    """Return the format that another package brings for the suffix of a name."""
+    ending = next((each for each in suffixes_of_packages() if lowered.endswith(each)), None)
+    if ending is None:
+        return None
+    packed = next((each for each in CODEC_OF_SUFFIX if ending.endswith(each) and ending not in _BY_SUFFIX), "")
+    name = getattr(_BY_SUFFIX.make(ending.removesuffix(packed)), "name", "")
+    _OF_PACKAGES[ending] = found = format_named(f"{name}.{CODEC_OF_SUFFIX[packed]}" if packed else name)
+    return found
 
 
 def _known() -> str:

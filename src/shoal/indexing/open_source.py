@@ -19,7 +19,14 @@ from typing import Any
 from shoal.errors import IndexFileError, SourceError, StorageError
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import METADATA_NAMES, Folder
-from shoal.formats.format_registry import format_given, format_named, format_of, options_of, suffixes_in_directories
+from shoal.formats.format_registry import (
+    format_given,
+    format_named,
+    format_of,
+    options_of,
+    suffixes_in_directories,
+    suffixes_of_packages,
+)
 from shoal.formats.shard_format import Format
 from shoal.formats.tokens.token_files import options_in_name
 from shoal.index.assembly import subset
@@ -120,8 +127,8 @@ def find_source(
     once = open_store(source, storage_options)
     store = with_retries(once, storage_options)
     # Retry the whole search, not each listing: a listing that is abandoned early must not be read to its end first.
-    look = partial(expand, source, suffixes=wanted_suffixes(format), store=once)
-    found = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
+    look = partial(shards_of, source, format, once)
+    found, suffixes = retried(look, rule_of(storage_options), what=f"find the shards of {printed(source)}")
     if found.kind == "index":
         if index is not None:
             given = without_secrets(os.fspath(index))
@@ -131,7 +138,7 @@ def find_source(
     if found.left_out:
         counts = ", ".join(f"{count:,} x {suffix}" for suffix, count in found.left_out.items())
         _log.info("%s: left out, as they are no shards by their suffixes: %s", found.asked, counts)
-    selected = select_split(found, split, suffixes=wanted_suffixes(format), store=store)
+    selected = select_split(found, split, suffixes=suffixes, store=store)
     what = described_shards(selected.source, format, store)
     found = what.source
     opening = _Opening(found, store, what.format or format, directory)
@@ -175,6 +182,25 @@ def wanted_suffixes(format: str | Format | None = None) -> tuple[str, ...]:  # n
     if name == Folder.name:
         return known_suffixes(format) + METADATA_NAMES
     return known_suffixes(format) + (MANIFEST_SUFFIXES if name.startswith(_IN_NAMED_ORDER) else ())
+
+
+def shards_of(
+    source: SourceLike,
+    format: str | Format | None,  # noqa: A002
+    store: Store,
+) -> tuple[Source, tuple[str, ...]]:
+    """Return the shards of a source, as `expand` finds them, and the suffixes by which it does.
+
+    Where a directory holds no shards of our formats, suffixes of formats that other packages bring are among them.
+    """
+    suffixes = wanted_suffixes(format)
+    try:
+        return expand(source, suffixes=suffixes, store=store), suffixes
+    except SourceError:
+        more = suffixes_of_packages() if format is None else ()
+        if not more:
+            raise
+    return expand(source, suffixes=suffixes + more, store=store), suffixes + more
 
 
 def described_shards(found: Source, format: str | Format | None, store: Store) -> Described:  # noqa: A002

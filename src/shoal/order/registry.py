@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import UsageError
@@ -22,6 +22,7 @@ from shoal.order.peers.webdataset.webdataset_orders import WebDatasetDetshuffle,
 from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
+from shoal.plugins.doors import Door
 
 _OWN = (Sequential, Full, Window, Block, Buffer)
 _PEERS = (
@@ -36,11 +37,15 @@ _PEERS = (
     WebDatasetShuffle,
 )
 
-ORDERS: Mapping[str, Callable[..., Order]] = {
-    **{order.name: order for order in (*_OWN, *_PEERS)},
-    **{f"hf-{kind}": functools.partial(HuggingFace, kind) for kind in RELEASES},
-    **{name: functools.partial(Streaming, name) for name in ALGORITHMS},
-}
+ORDERS: Door[Order] = Door(
+    "shoal.orders",
+    {
+        **{order.name: order for order in (*_OWN, *_PEERS)},
+        **{f"hf-{kind}": functools.partial(HuggingFace, kind) for kind in RELEASES},
+        **{name: functools.partial(Streaming, name) for name in ALGORITHMS},
+    },
+    members=("name", "version", "parameters", "moves", "bind"),
+)
 """What makes the order of a name from its arguments. Orders of other libraries may have names for their variants."""
 
 _DESCRIPTION = re.compile(r"\s*(?P<name>[\w-]+)\s*(?P<arguments>\(.*\))?\s*", re.DOTALL)
@@ -55,7 +60,8 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
     Raises
     ------
     UsageError
-        There is no such order, it has no such argument, or the value is out of its range.
+        There is no such order, it has no such argument, or the value is out of its range; or the package that brings
+        it is broken.
     """
     if name not in ORDERS:
         msg = f"there is no order {name!r}; there are {', '.join(map(repr, ORDERS))}"
@@ -66,7 +72,7 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
         takes = ", ".join(f"{each}=..." for each in names) or "no arguments but seed="
         msg = f"the order {name!r} has no argument {wrong[0]!r}"
         raise UsageError(msg, hint=f"{did_you_mean(wrong[0], names)}it takes {takes}")
-    return ORDERS[name](**arguments)
+    return ORDERS.make(name, **arguments)
 
 
 def argument_names(name: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import SourceError, UsageError
+from shoal.plugins.doors import Door
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.fsspec_store import FileSystemStore, filesystem_for, url_in
 from shoal.storage.http.http_client import say_what_is_faster
@@ -84,24 +85,40 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
     if (filesystem := options.pop("filesystem", None)) is not None:
         _refuse(options, "a filesystem that is handed in takes none")
         return FileSystemStore(filesystem)
-    if scheme in ("http", "https"):
-        say_what_is_faster()
-        return HttpStore(options)
-    if scheme in OBJECT_SCHEMES:
-        return ObjectStore(options)
-    if scheme == "" and (num_files := options.pop("max_open_files", None)) is not None:
-        _refuse(options, "files of this machine take only max_open_files")
-        return LocalStore(max_open=_num_open(num_files))
-    if scheme in ("", "memory"):
-        _refuse(options, f"{scheme}:// takes none" if scheme else "files of this machine take only max_open_files")
-        return MemoryStore() if scheme else LocalStore()
+    if scheme in STORES:
+        return STORES.make(scheme, options)
     if (found := filesystem_for(scheme, options)) is not None:
         return FileSystemStore(found)
     msg = f"{shown}: no store knows the scheme {scheme}://"
-    hint = (
-        "http(s)://, s3://, gs://, az://, memory:// and paths are read; where fsspec is installed, what it knows, too"
-    )
-    raise SourceError(msg, hint=hint)
+    more = "".join(f", {each}://" for each in STORES if each not in STORES.own)
+    hint = f"http(s)://, s3://, gs://, az://, memory://{more} and paths are read; where fsspec is installed, what it"
+    raise SourceError(msg, hint=f"{hint} knows, too")
+
+
+def _http(options: dict[str, Any]) -> Store:
+    say_what_is_faster()
+    return HttpStore(options)
+
+
+def _memory(options: dict[str, Any]) -> Store:
+    _refuse(options, "memory:// takes none")
+    return MemoryStore()
+
+
+def _files(options: dict[str, Any]) -> Store:
+    num_files = options.pop("max_open_files", None)
+    _refuse(options, "files of this machine take only max_open_files")
+    return LocalStore() if num_files is None else LocalStore(max_open=_num_open(num_files))
+
+
+STORES: Door[Store] = Door(
+    "shoal.stores",
+    {"": _files, "memory": _memory, "http": _http, "https": _http, **dict.fromkeys(OBJECT_SCHEMES, ObjectStore)},
+    members=(
+        "read_range", "reads_ahead", "advise", "stat", "find", "put", "map", "reader", "list", "delete", "close",
+    ),
+)  # fmt: skip
+"""What makes the store of a scheme from its options."""
 
 
 def _num_open(max_open: object) -> int:

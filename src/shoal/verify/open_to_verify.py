@@ -26,7 +26,7 @@ from shoal.indexing.open_source import (
     format_of_index,
     known_suffixes,
     open_source,
-    wanted_suffixes,
+    shards_of,
 )
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
@@ -86,7 +86,8 @@ def open_to_verify(
     """
     asked = in_store(source, storage_options)
     store = with_retries(open_store(asked, storage_options), storage_options)
-    found = _found(asked, split, wanted_suffixes(format), store)
+    found, suffixes = shards_of(asked, format, store)
+    found = _of_split(found, split, suffixes, store)
     if found.kind == "index":
         index, found = found.paths[0], _directory_of(found, format, store)
     path, index_store = _index_location(index, found, store, storage_options)
@@ -111,8 +112,9 @@ def open_to_verify(
     chosen = format_of_index(known, path, format)
     if any(basename(path) == MANIFEST_NAME for path in found.paths):  # it is not a shard, but lists shards
         beside = asked if found.kind == "list" or split is not None else found.root
-        suffixes = {*known_suffixes(chosen), *(splitext(name)[1] for name in known.shard_names)} - {""}
-        found = _found(beside, split, tuple(suffixes), store)
+        endings = {*known_suffixes(chosen), *(splitext(name)[1] for name in known.shard_names)} - {""}
+        suffixes = tuple(endings)
+        found = _of_split(expand(beside, suffixes=suffixes, store=store), split, suffixes, store)
         kept = [number for number, path in enumerate(found.paths) if basename(path) != MANIFEST_NAME]
         names, paths = (tuple(row[number] for number in kept) for row in (found.names, found.paths))
         found = replace(found, names=names, paths=paths)
@@ -126,9 +128,8 @@ def open_to_verify(
     return Verification(found, store, opened, chosen, path, index_store, damages)
 
 
-def _found(asked: SourceLike, split: SplitLike, suffixes: Sequence[str], store: Store) -> Source:
-    """Return the shards of a source, or of one of its splits."""
-    found = expand(asked, suffixes=suffixes, store=store)
+def _of_split(found: Source, split: SplitLike, suffixes: Sequence[str], store: Store) -> Source:
+    """Return the shards of a source, or those of one of its splits."""
     return found if split is None else select_split(found, split, suffixes=suffixes, store=store).source
 
 
@@ -167,7 +168,7 @@ def _scanned_one_by_one(found: Source, store: Store, format: Format) -> Verifica
 
 def _directory_of(found: Source, format: str | Format | None, store: Store) -> Source:  # noqa: A002
     """Return the shards beside an index file, which may have any name."""
-    beside = expand(found.root, suffixes=wanted_suffixes(format), store=store)
+    beside, _ = shards_of(found.root, format, store)
     if beside.kind != "index":
         return beside
     # Over http nothing can be listed, and the directory resolves to its index again: take the shards that it names.

@@ -1,11 +1,11 @@
-"""Options of the engine that runs the units of a job: processes of this machine, or a cluster of Ray or Spark."""
+"""Options of the engine that runs the units of a job: processes of this machine, a cluster, or that of a package."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.errors import ShoalError, UsageError
-from shoal.hints import LIBRARIES_OF_EXTRA, pip_install
+from shoal.hints import LIBRARIES_OF_EXTRA, did_you_mean, pip_install
 from shoal.pack.unit_job import UnitJob, UnitProgress
+from shoal.plugins.doors import Door
 from shoal.storage.urls import without_secrets
 
 _Result = TypeVar("_Result")
@@ -29,8 +30,11 @@ _CONNECT_SECONDS = 10
 def add_engine_arguments(parser: argparse.ArgumentParser, *, planned: str) -> None:
     """Declare the engine and its cluster; ``planned`` says what this machine does itself, whatever the engine."""
     group = parser.add_argument_group("engine")
-    text = f"what runs the work: processes of this machine (local, the default), or a cluster; {planned}"
-    group.add_argument("--engine", choices=(_LOCAL, *_SESSIONS), default=_LOCAL, help=text)
+    text = (
+        "what runs the work: processes of this machine (local, the default), a cluster, or an engine of an installed "
+        f"package; {planned}"
+    )
+    group.add_argument("--engine", metavar="{local,ray,spark}", type=_engine_name, default=_LOCAL, help=text)
     text = (
         "the cluster: master URL of Spark (default: that of spark-submit or its configuration, or else local[*]), or "
         "address of Ray (default: RAY_ADDRESS, one that runs on this machine, or one that is started for this run)"
@@ -55,11 +59,9 @@ class Engine:
         """
         if not job.missing():
             return job.finish()
-        run: Callable[..., _Result] = import_module(f"shoal.pack.{self.name}").run
-        with _SESSIONS[self.name](self.address) as before, Progress(label=self.label, unit=self.unit) as bar:
-            bar.update(0)
-            progress: UnitProgress = bar.show_bytes
-            return run(*before, job, progress=progress)
+        with Progress(label=self.label, unit=self.unit) as bar:
+            done: _Result = ENGINES[self.name](job, address=self.address, progress=bar.show_bytes)
+            return done
 
     def record(self) -> dict[str, Any]:
         """Return the name and address for a report."""
@@ -69,7 +71,8 @@ class Engine:
 def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine | None:
     """Return the engine that was asked for; None for processes of this machine.
 
-    Raises `UsageError` if the library of the engine is not installed, or an address is given for this machine.
+    Raises `UsageError` if the library of the engine is not installed, the package that brings it is broken, or an
+    address is given for this machine.
     """
     name, address = arguments.engine, arguments.address
     if name == _LOCAL:
@@ -77,6 +80,9 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
             msg = f"--address {_shown(address)} names a cluster, and --engine local runs on this machine"
             raise UsageError(msg, hint="--engine spark or --engine ray")
         return None
+    if name not in ENGINES.own:
+        _ = ENGINES[name]  # a broken package is named before anything is planned
+        return Engine(name, address, label, unit)
     try:
         import_module(LIBRARIES_OF_EXTRA[name])
     except ImportError as error:
@@ -86,7 +92,7 @@ def engine_of(arguments: argparse.Namespace, *, label: str, unit: str) -> Engine
 
 
 @contextmanager
-def _spark(address: str | None) -> Iterator[tuple[Any, ...]]:
+def _spark(address: str | None) -> Iterator[Any]:
     """Yield a Spark session, which is stopped at the end unless it was there before."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  # optional, and slow to import
 
@@ -95,14 +101,14 @@ def _spark(address: str | None) -> Iterator[tuple[Any, ...]]:
     with _starting("Spark", address, hint="Spark needs Java 17 or later; --address takes its master URL"):
         session = (builder if address is None else builder.master(address)).getOrCreate()
     try:
-        yield (session,)
+        yield session
     finally:
         if not was_there:
             session.stop()
 
 
 @contextmanager
-def _ray(address: str | None) -> Iterator[tuple[Any, ...]]:
+def _ray(address: str | None) -> Iterator[None]:
     """Connect to Ray, or start it here, and leave it at the end unless it was there before."""
     import ray  # noqa: PLC0415  # optional, and slow to import
 
@@ -111,13 +117,33 @@ def _ray(address: str | None) -> Iterator[tuple[Any, ...]]:
         with _starting("Ray", address, hint="`ray status` on the head node shows the address"):
             ray.init(address=address, log_to_driver=False, logging_level="WARNING")
     try:
-        yield ()
+        yield
     finally:
         if not was_there:
             ray.shutdown()
 
 
-_SESSIONS: Mapping[str, Callable[[str | None], Any]] = {"ray": _ray, "spark": _spark}
+def _on_spark(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
+    with _spark(address) as session:
+        done: _Result = import_module("shoal.pack.spark").run(session, job, progress=progress)
+    return done
+
+
+def _on_ray(job: UnitJob[_Result], *, address: str | None, progress: UnitProgress) -> _Result:
+    with _ray(address):
+        done: _Result = import_module("shoal.pack.ray").run(job, progress=progress)
+    return done
+
+
+ENGINES: Door[Any] = Door("shoal.engines", {"ray": _on_ray, "spark": _on_spark})
+"""What runs the missing units of a job, and finishes it, by the names of ``--engine``."""
+
+
+def _engine_name(text: str) -> str:
+    if text != _LOCAL and text not in ENGINES:
+        msg = f"there is no engine {text!r}; {did_you_mean(text, ENGINES)}there are {', '.join((_LOCAL, *ENGINES))}"
+        raise argparse.ArgumentTypeError(msg)
+    return text
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from shoal.cli.display.progress_bar import Progress
 from shoal.cli.output import complain
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.formats.format_registry import FORMATS
+from shoal.formats.format_registry import FORMAT_MEMBERS, FORMATS
 from shoal.formats.shard_format import Format
 from shoal.formats.tokens.token_files import options_in_name
 from shoal.hints import did_you_mean
@@ -21,8 +21,6 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.store_of_url import DEADLINE, deadline_of
 from shoal.stream.mixture_files.mixture_from_file import is_mixture_file
-
-_FORMAT_MEMBERS = ("name", "suffixes", "scan", "parse")
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
@@ -164,7 +162,7 @@ def _requested_format(text: str) -> str | Format:
         except TypeError as error:
             msg = f"{text} cannot be made without arguments ({error}): name an object of it, module:NAME"
             raise argparse.ArgumentTypeError(msg) from None
-    if missing := [each for each in _FORMAT_MEMBERS if not hasattr(found, each)]:
+    if missing := [each for each in ("name", *FORMAT_MEMBERS) if not hasattr(found, each)]:
         msg = f"{text}: this is no format, since it has no {', '.join(missing)} (docs/guides/add-a-format.md)"
         raise argparse.ArgumentTypeError(msg)
     return cast("Format", found)

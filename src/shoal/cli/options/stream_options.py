@@ -10,7 +10,7 @@ from typing import Any
 from shoal.cli.options.argument_types import order as order_text
 from shoal.cli.options.source_options import names_mixture, open_with_samples, source_of, storage_options_of
 from shoal.errors import StateError, UsageError
-from shoal.formats.decoding.decoders import MEDIA_SPECS
+from shoal.formats.decoding.decoders import DECODERS
 from shoal.formats.decoding.images import exact_size
 from shoal.hints import did_you_mean
 from shoal.order.registry import order_of_text
@@ -128,7 +128,7 @@ def add_skip_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_decode_argument(parser: argparse.ArgumentParser) -> None:
     """Declare ``--decode``, with or without the type that images become, and ``--image-size``."""
-    text = f"decode fields as Dataset.decode() does; images, audio or video too with one of {', '.join(MEDIA_SPECS)}"
+    text = f"decode fields as Dataset.decode() does; images, audio or video too with one of {', '.join(DECODERS.own)}"
     parser.add_argument("--decode", nargs="?", const="", metavar="SPEC", type=_image_spec, help=text)
     text = "with --decode SPEC: resize images to HEIGHTxWIDTH, or to a square"
     parser.add_argument("--image-size", metavar="PIXELS", type=_image_size, help=text)
@@ -153,8 +153,8 @@ def _image_size(text: str) -> tuple[int, int]:
 
 
 def _image_spec(text: str) -> str:
-    if text and text not in MEDIA_SPECS:
-        msg = f"{text!r} is none of {', '.join(MEDIA_SPECS)}; {did_you_mean(text, MEDIA_SPECS)}"
+    if text and text not in DECODERS:
+        msg = f"{text!r} is none of {', '.join(DECODERS)}; {did_you_mean(text, DECODERS)}"
         msg += "a dataset stands before --decode"
         raise argparse.ArgumentTypeError(msg)
     return text

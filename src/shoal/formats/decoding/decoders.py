@@ -9,6 +9,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from shoal.errors import UsageError
@@ -18,11 +19,9 @@ from shoal.formats.decoding.json_text import parse_json
 from shoal.formats.decoding.pickles import array_loader, torch_loader, unpickler
 from shoal.formats.decoding.video import VIDEO_SPECS, VIDEO_SUFFIXES, video_decoder
 from shoal.hints import did_you_mean, pip_install
+from shoal.plugins.doors import Door
 
 Decoder = Callable[[bytes], Any]
-
-MEDIA_SPECS = (*IMAGE_SPECS, *AUDIO_SPECS, *VIDEO_SPECS)
-"""Names of decoders of images, audio and video."""
 
 _LIMIT_BYTES = 1 << 30  # of a field, once decompressed
 _PICKLES = ("pkl", "pickle", "pyd")
@@ -67,26 +66,46 @@ _PLAIN: Mapping[str, Decoder] = {
 }
 
 
+def _images(name: str, size: tuple[int, int] | None) -> Mapping[str, Decoder]:
+    return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name, size))
+
+
+def _audio(name: str, _: object) -> Mapping[str, Decoder]:
+    return dict.fromkeys(AUDIO_SUFFIXES, audio_decoder(name))
+
+
+def _video(name: str, _: object) -> Mapping[str, Decoder]:
+    return dict.fromkeys(VIDEO_SUFFIXES, video_decoder(name))
+
+
+DECODERS: Door[Mapping[str, Decoder]] = Door(
+    "shoal.decoders",
+    {
+        **{name: partial(_images, name) for name in IMAGE_SPECS},
+        **{name: partial(_audio, name) for name in AUDIO_SPECS},
+        **{name: partial(_video, name) for name in VIDEO_SPECS},
+    },
+    members=("keys", "__getitem__"),
+)
+"""What makes the decoders of a name, by suffix, from the size of images (height and width), or None."""
+
+
 def decoders_of(
     name: str | None, *, allow_pickle: bool = False, size: tuple[int, int] | None = None
 ) -> dict[str, Decoder]:
-    """Return decoders by suffix: for None those of unambiguous suffixes, else one for all images, audio or video.
+    """Return decoders by suffix: for None those of unambiguous suffixes, else those of a name in `DECODERS`.
 
     Images are resized to ``size``, a height and a width, if that is given. Raises `UsageError` if there is no such
     decoder, or a library that it needs is not installed.
     """
     if name is not None:
-        if name in AUDIO_SPECS:
-            return dict.fromkeys(AUDIO_SUFFIXES, audio_decoder(name))
-        if name in VIDEO_SPECS:
-            return dict.fromkeys(VIDEO_SUFFIXES, video_decoder(name))
-        if name not in IMAGE_SPECS:
+        if name not in DECODERS:
             msg = f"decode() knows no decoder named {name!r}; it knows {', '.join(known_decoders())}"
             raise UsageError(
                 msg,
                 hint=did_you_mean(name, known_decoders()) + "a mapping from suffix to function decodes anything else",
             )
-        return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name, size))
+        return dict(DECODERS.make(name, size))
     load = array_loader(allow_pickle=allow_pickle)
     found = {**_PLAIN, "npy": load, "npz": _npz(load)}
     if allow_pickle:
@@ -95,9 +114,14 @@ def decoders_of(
     return found
 
 
+def may_resize(name: str) -> bool:
+    """Return True if the decoders of a name take a size: those of images, and those that other packages bring."""
+    return name in IMAGE_SPECS or (name not in DECODERS.own and name in DECODERS)
+
+
 def known_decoders() -> tuple[str, ...]:
     """Return the names that `shoal.stream.dataset.Dataset.decode` takes."""
-    return (*MEDIA_SPECS, "hf", "hf-names")
+    return (*DECODERS, "hf", "hf-names")
 
 
 def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:

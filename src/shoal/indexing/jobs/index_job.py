@@ -19,7 +19,7 @@ from shoal.indexing.index_files import load_index
 from shoal.indexing.jobs.index_units import PARTS, IndexTask, IndexUnits, UnitScanned, index_units
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import Described
-from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, wanted_suffixes
+from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, shards_of
 from shoal.indexing.split_selection import SplitLike, select_split
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.storage.atomic_writes import begin_object
@@ -27,7 +27,7 @@ from shoal.storage.cache_directory import expand_home
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME
-from shoal.storage.sources.source import Source, SourceLike, expand, schemes_of
+from shoal.storage.sources.source import Source, SourceLike, schemes_of
 from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
 from shoal.storage.urls import join, object_path, parent, scheme_of, without_secrets
@@ -249,8 +249,7 @@ def plan_index(
     """
     asked = in_store(source, storage_options)
     store = with_retries(open_store(asked, storage_options), storage_options)
-    suffixes = wanted_suffixes(format)
-    found = expand(asked, suffixes=suffixes, store=store)
+    found, suffixes = shards_of(asked, format, store)
     if found.kind == "index":
         msg = f"{found.asked}: this is an index already"
         raise UsageError(msg, hint="name the shards to make a new one")

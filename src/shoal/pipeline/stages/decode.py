@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.arguments import as_flag, with_type
 from shoal.errors import ShoalError, UsageError
-from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of
+from shoal.formats.decoding.decoders import Decoder, decoder_for, decoders_of, may_resize
 from shoal.formats.decoding.hf_features import feature_decoders
 from shoal.formats.decoding.images import IMAGE_SPECS, exact_size
 from shoal.hints import did_you_mean, pointer_in
@@ -53,7 +53,7 @@ class Decode(Stage):
         self._specs, self._features = tuple(map(_checked_spec, specs)), features
         self._allow_pickle = allow_pickle = as_flag("decode(allow_pickle=)", allow_pickle)
         self._size = None if size is None else exact_size(size)
-        if size is not None and not any(isinstance(spec, str) and spec in IMAGE_SPECS for spec in specs):
+        if size is not None and not any(isinstance(spec, str) and may_resize(spec) for spec in specs):
             msg = f"decode(size={size!r}) resizes images, and no decoder of images is named"
             meant = "".join(did_you_mean(spec, IMAGE_SPECS) for spec in specs)
             raise UsageError(

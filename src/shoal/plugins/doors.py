@@ -1,0 +1,124 @@
+"""Names that installed packages bring, each by an entry point of a group such as ``shoal.orders``.
+
+Entry points are read only where a name is asked for that is none of shoal's own, or where all names are: that takes
+some 50 ms, and finding one of our own names must take none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shoal.errors import ShoalError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_Made = TypeVar("_Made")
+
+_loaded: dict[tuple[str, str], Any] = {}
+
+
+class Door(Mapping[str, Callable[..., _Made]]):
+    """Makers by name: shoal's own, and those that installed packages bring by entry points of ``group``.
+
+    What a package's maker returns must have all ``members``; a ``name`` among them must be the name of the maker, by
+    which states and indexes refer to it. One of our own names is never another package's. ``in`` and iteration read
+    names and load nothing; ``[name]`` raises `UsageError` if what a package brings cannot be loaded or called.
+
+    >>> Door("shoal.numbers", {"one": lambda: 1}).make("one")
+    1
+    """
+
+    def __init__(self, group: str, own: Mapping[str, Callable[..., _Made]], *, members: Collection[str] = ()) -> None:
+        self.group, self.own, self._members = group, own, members
+
+    def __getitem__(self, name: str) -> Callable[..., _Made]:
+        if name in self.own:
+            return self.own[name]
+        maker: Callable[..., _Made] | None = found(self.group, name)
+        if maker is None:
+            raise KeyError(name)
+        if not callable(maker):
+            raise broken(self.group, name, f"it is {type(maker).__name__} and cannot be called")
+        return maker
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or name in names(self.group)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own
+        yield from (name for name in names(self.group) if name not in self.own)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def make(self, name: str, /, *arguments: Any, **options: Any) -> _Made:
+        """Call the maker of a name; raises `UsageError` if a package's fails or makes something else."""
+        if name in self.own:
+            return self.own[name](*arguments, **options)
+        try:
+            made = self[name](*arguments, **options)
+        except ShoalError:
+            raise
+        except Exception as error:
+            raise broken(self.group, name, f"{type(error).__name__}: {error}") from error
+        if missing := [each for each in self._members if not hasattr(made, each)]:
+            raise broken(self.group, name, f"{type(made).__name__} has no {', '.join(missing)}")
+        if "name" in self._members and (other := getattr(made, "name", None)) != name:
+            raise broken(self.group, name, f"what it makes has the name {other!r}")
+        return made
+
+
+def found(group: str, name: str) -> Any | None:
+    """Return the object that a package brings under a name; None if no package does.
+
+    Raises `UsageError`, which names package, entry point and cause, if it cannot be loaded, or two packages bring it.
+    """
+    if (group, name) not in _loaded:
+        entry = _entry(group, name)
+        if entry is None:
+            return None
+        try:
+            _loaded[group, name] = entry.load()
+        except Exception as error:
+            raise broken(group, name, f"{type(error).__name__}: {error}") from error
+    return _loaded[group, name]
+
+
+def names(group: str) -> tuple[str, ...]:
+    """Return the names that packages bring, sorted, without loading anything."""
+    return tuple(sorted({entry.name for entry in _entries(group)}))
+
+
+def package_of(group: str, name: str) -> str:
+    """Return the package that brings a name, with its version; "" if none does."""
+    entry = _entry(group, name)
+    return "" if entry is None else _package(entry)
+
+
+def broken(group: str, name: str, why: str) -> UsageError:
+    """Return the error for something that a package brings and that does not work: package, entry point and cause."""
+    entry = _entry(group, name)
+    where = "" if entry is None else f" of the package {_package(entry)}, {entry.value},"
+    msg = f"{name!r} in {group}{where} cannot be used: {why}"
+    return UsageError(msg, hint="upgrade or uninstall that package; nothing else needs it")
+
+
+def _entry(group: str, name: str) -> EntryPoint | None:
+    all_found = [entry for entry in _entries(group) if entry.name == name]
+    if len(all_found) > 1:
+        packages = " and ".join(sorted(map(_package, all_found)))
+        msg = f"{name!r} in {group} is brought by several packages: {packages}"
+        raise UsageError(msg, hint="uninstall all but one")
+    return all_found[0] if all_found else None
+
+
+def _entries(group: str) -> Collection[EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415  # takes as long as half of `import shoal`
+
+    return entry_points(group=group)
+
+
+def _package(entry: EntryPoint) -> str:
+    return "unknown" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
