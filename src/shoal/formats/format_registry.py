@@ -183,5 +183,6 @@ def _of_package(lowered: str) -> Format | None:
 
 
 def _known() -> str:
-    names = ", ".join(repr(name) for name in (*(entry.name for entry in _PLAIN), "folder"))
-    return f"{names}; each of the first {len(_ROWS)} may be followed by .{', .'.join(CODECS)}"
+    of_packages = (name for name in names(_MAKERS.group) if not name.startswith("."))
+    known = ", ".join(map(repr, (*(entry.name for entry in _PLAIN), "folder", *of_packages)))
+    return f"{known}; each of the first {len(_ROWS)} may be followed by .{', .'.join(CODECS)}"
