@@ -81,8 +81,9 @@ def test_the_first_code_of_the_readme_runs_where_there_is_no_data(
     run_blocks(blocks_of(README.read_text(encoding="utf-8"))[:1], README)
 
 
-def test_the_example_of_a_format_has_types_that_hold(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "guides" / "add-a-format.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "guides").glob("add-a*.md")), ids=lambda path: path.stem)
+def test_examples_of_extensions_have_types_that_hold(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     code = "\n\n".join(block.code for block in blocks_of(text) if block.language == "python")
     (tmp_path / "page.py").write_text(code)
     command = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "page.py")]  # with the cache of `make check`

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from tests.plugins.packages import write_metadata
+from tests.plugins.packages import GUIDES, install, write_metadata, write_package
 from tests.samples import write_sample_data
 
 import shoal
@@ -213,3 +213,19 @@ def test_a_suffix_of_two_names(package: Package) -> None:
 def test_import_of_shoal_reads_no_entry_points() -> None:
     script = "import sys, shoal, shoal.orders, shoal.cli.main; assert 'importlib.metadata' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_processes_that_scan_find_the_package_on_the_path_of_this_one(
+    num_workers: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = GUIDES / "add-a-format.md"
+    install(write_package(page, home / "source"), home / "source", home / "target")
+    monkeypatch.syspath_prepend(home / "target")
+    monkeypatch.setenv("SHOAL_INDEX_WORKERS", str(num_workers))
+    for shard in range(4):
+        (home / f"{shard}.lrec").write_bytes(bytes([1, 0, 0, 0, shard]) * 25)
+    ds = shoal.open("*.lrec")
+    assert ds.num_samples == 100
+    assert ds[80] == {"data": b"\x03"}
+    monkeypatch.delitem(sys.modules, "shoal_lengths")

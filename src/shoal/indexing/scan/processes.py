@@ -6,11 +6,13 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from shoal.formats.format_registry import options_of
@@ -42,6 +44,8 @@ def scan_in_processes(
     Shards are files of this machine, one at a time in each process; or objects in ``store``, of which each process
     scans ``num_at_once`` side by side, by as many requests. What these take is added to ``traffic``.
 
+    The format is found by its name, also in packages on ``sys.path``.
+
     ``on_progress`` is called now and then, in this thread, with the bytes of a shard that are done. When the iteration
     ends, for whatever reason, no process and no thread is left. Raises `ShoalError`: an error of a worker, of its
     original type; or a worker ended, in which case the signal and a shard that it worked on are named.
@@ -53,6 +57,7 @@ def scan_in_processes(
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
     common = {
         "parent": os.getpid(),
+        "path": [str(Path(entry).absolute()) for entry in sys.path],
         "format": format.name,
         "options": options_of(format),
         "num_at_once": num_at_once,

@@ -41,6 +41,8 @@ def main() -> int:
     if frame is None or frame[0]["parent"] != os.getppid():  # it was gone before this process could watch it
         return 0
     common = frame[0]
+    # For the package that brings a format. Appended: a json.py in the user's directory must not become ours.
+    sys.path += [entry for entry in common["path"] if entry not in sys.path]
     scan_all = _scan_files if common["store"] is None else partial(_scan_objects, store=common["store"])
     try:
         scan_all(_Tasks(pipe), format_named(common["format"], common["options"]), common["num_at_once"], answers)
