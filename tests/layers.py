@@ -175,9 +175,6 @@ KINDS_OF_WINGS = {
     "SlicedUnits": "spill",
     "SpilledRecords": "spill",
 }
-CORE = frozenset(
-    ("order", "index", "formats", "storage", "processes", "stats", "indexing", "reading", "pipeline", "stream")
-)
 
 NAMED_TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}  # public all the same
 
