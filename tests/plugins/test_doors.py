@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from shoal.cli.main import main
 from shoal.errors import ShoalError, SourceError, UsageError
 from shoal.formats.format_registry import format_named, format_of
 from shoal.order.registry import ORDERS
+from shoal.pack.from_shards.text_sources import documents_format
 from shoal.plugins.doors import Door, found, names
 from shoal.storage.store_of_url import open_store
 
@@ -165,11 +167,11 @@ def test_a_broken_package_breaks_nothing_else(home: Path, package: Package, caps
 
 @pytest.mark.usefixtures("home")
 def test_own_names_are_found_without_a_look_at_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(**_: Any) -> NoReturn:
+    def look(_: str) -> NoReturn:
         msg = "entry points were read"
         raise AssertionError(msg)
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", look)
+    monkeypatch.setattr("shoal.plugins.doors._entries", look)
     ds = shoal.open("data", format="tar").shuffle("window", seed=1).decode("pil", size=8)
     assert len(list(ds)) == ds.num_samples
     assert format_of("a.tar.gz").name == "tar.gz"
@@ -197,6 +199,24 @@ def test_a_door_lists_own_names_and_those_of_packages(package: Package) -> None:
     assert found("shoal.numbers", "three") is None
     with pytest.raises(KeyError):
         door["three"]
+
+
+def test_a_package_that_is_installed_during_the_run_is_found(package: Package, tmp_path: Path) -> None:
+    package("some_one", {"shoal.numbers": {"one": "some_one:one"}})
+    assert names("shoal.numbers") == ("one",)
+    os.utime(tmp_path / "target", (1, 1))
+    package("other_one", {"shoal.numbers": {"two": "other_one:two"}})
+    assert names("shoal.numbers") == ("one", "two")
+
+
+def test_a_suffix_that_nobody_has_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: looks.append(group) or ())
+    monkeypatch.syspath_prepend(tmp_path)
+    for number in range(100):
+        with pytest.raises(SourceError):
+            format_of(f"{number}.md")
+    assert looks == ["shoal.formats"]
 
 
 def test_a_suffix_of_two_names(package: Package) -> None:
@@ -229,3 +249,15 @@ def test_processes_that_scan_find_the_package_on_the_path_of_this_one(
     assert ds.num_samples == 100
     assert ds[80] == {"data": b"\x03"}
     monkeypatch.delitem(sys.modules, "shoal_lengths")
+
+
+def test_a_directory_of_shards_of_a_broken_package(home: Path, package: Package) -> None:
+    package("broken_one", {"shoal.formats": {"odd": "broken_one:thing", ".odd": "broken_one:thing"}}, "1 / 0")
+    (home / "there").mkdir()
+    (home / "there" / "a.odd").write_bytes(b"")
+    assert documents_format("there", None, field="text") is None  # shards, and no plain text
+    with pytest.raises(UsageError, match=r"'\.odd' in shoal\.formats of the package broken_one 2.5.*ZeroDivision"):
+        shoal.open("there")
+    with pytest.raises(SourceError, match="holds no shards") as caught:
+        shoal.open("there", format="tar")
+    assert ".odd" not in str(caught.value).partition("found")[0]

@@ -194,10 +194,17 @@ def shards_of(
     Where a directory holds no shards of our formats, suffixes of formats that other packages bring are among them.
     """
     suffixes = wanted_suffixes(format)
+    if format is not None:
+        return expand(source, suffixes=suffixes, store=store), suffixes
+    return expanded(source, suffixes, store)
+
+
+def expanded(source: SourceLike, suffixes: tuple[str, ...], store: Store) -> tuple[Source, tuple[str, ...]]:
+    """Return what `expand` finds by suffixes of our formats, or else by those that other packages bring; and which."""
     try:
         return expand(source, suffixes=suffixes, store=store), suffixes
     except SourceError:
-        more = suffixes_of_packages() if format is None else ()
+        more = suffixes_of_packages()
         if not more:
             raise
     return expand(source, suffixes=suffixes + more, store=store), suffixes + more

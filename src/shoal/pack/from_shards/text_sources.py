@@ -13,7 +13,8 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import FORMATS, format_of, suffixes_in_directories
 from shoal.formats.lines.reader import Text
 from shoal.formats.shard_format import Format
-from shoal.storage.sources.source import Source, SourceLike, expand, printed
+from shoal.indexing.open_source import expanded
+from shoal.storage.sources.source import Source, SourceLike, printed
 from shoal.storage.store_of_url import open_store
 
 Documents = Literal["file", "line"]
@@ -73,7 +74,7 @@ def _is_text(path: str, *, may_be_any: bool, is_asked: bool) -> bool:
 
 def _named(source: SourceLike, suffixes: tuple[str, ...], storage_options: Mapping[str, Any] | None) -> Source:
     try:
-        return expand(source, suffixes=suffixes, store=open_store(source, storage_options))
+        return expanded(source, suffixes, open_store(source, storage_options))[0]
     except SourceError as error:
         error.hint = "texts are shards (JSON Lines, Parquet and others) or plain text (.txt); a glob names files of "
         error.hint += "any suffix ('DIR/**/*.md')"
