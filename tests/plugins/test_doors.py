@@ -211,7 +211,12 @@ def test_a_package_that_is_installed_during_the_run_is_found(package: Package, t
 
 def test_a_suffix_that_nobody_has_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     looks: list[str] = []
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: looks.append(group) or ())
+
+    def look(*, group: str) -> tuple[()]:
+        looks.append(group)
+        return ()
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", look)
     monkeypatch.syspath_prepend(tmp_path)
     for number in range(100):
         with pytest.raises(SourceError):
