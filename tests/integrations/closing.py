@@ -37,7 +37,7 @@ def leave_early(loader: Any) -> None:
 def fail(loader: Any) -> None:
     try:
         for _ in loader:
-            raise RuntimeError("in the loop")  # noqa: EM101, TRY003, TRY301
+            raise RuntimeError("in the loop")  # noqa: TRY301
     except RuntimeError:
         pass
 
@@ -51,7 +51,7 @@ def interrupt(loader: Any) -> None:
         while time.monotonic() < give_up:
             next(iterator, None)
             time.sleep(0.001)
-        raise RuntimeError("nobody interrupted")  # noqa: EM101, TRY003
+        raise RuntimeError("nobody interrupted")
     except KeyboardInterrupt:
         pass
 
@@ -69,7 +69,7 @@ def interrupt_the_end(loader: Any) -> None:
     del workers
     try:
         next(iterator, None)
-        raise RuntimeError("an interrupt was lost")  # noqa: EM101, TRY003
+        raise RuntimeError("an interrupt was lost")
     except KeyboardInterrupt:
         pass
 

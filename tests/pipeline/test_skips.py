@@ -382,7 +382,7 @@ def test_errors_that_say_nothing_of_the_data_are_raised(error: Exception, tar_sh
 @pytest.mark.parametrize("verb", ["map", "filter"])
 def test_errors_of_functions_are_never_skipped(verb: str, tar_shards: Shards) -> None:
     def failing(sample: Any) -> Any:
-        raise ShardError("mine", shard="a.tar", byte=3)  # noqa: EM101
+        raise ShardError("mine", shard="a.tar", byte=3)
 
     ds = getattr(tar_shards.open(), verb)(failing)
     with pytest.raises(ShardError, match="mine"):

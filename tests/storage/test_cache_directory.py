@@ -251,4 +251,4 @@ def test_without_a_place_for_the_lock_all_go_ahead(tmp_path: Path) -> None:
     ):
         pass
     with pytest.raises(OSError, match="mine"), machine_lock(str(tmp_path / "lock"), what="-"):
-        raise OSError("mine")  # noqa: EM101
+        raise OSError("mine")

@@ -153,7 +153,7 @@ def test_empty_and_large_chunks(tmp_path: Path) -> None:
 
 def test_what_fetching_raises_is_raised_and_leaves_nothing(cache: ChunkCache, tmp_path: Path) -> None:
     def fail() -> bytes:
-        raise StorageError("no answer")  # noqa: EM101, TRY003
+        raise StorageError("no answer")
 
     with pytest.raises(StorageError, match="no answer"):
         cache.read("a", CHUNK_BYTES, fail)

@@ -51,8 +51,7 @@ class ColumnValues:
         for column, known in zip(self._columns, self._values, strict=True):
             found = values[column.path].tolist()
             if len(found) != num_samples:
-                msg = f"the column {column.name!r} has {len(found)} values for {num_samples} samples"
-                raise UsageError(msg)
+                raise UsageError(f"the column {column.name!r} has {len(found)} values for {num_samples} samples")
             known.extend(found)
 
     def arrays(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:

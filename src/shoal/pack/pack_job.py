@@ -122,8 +122,7 @@ class PackJob:
 
     def _check_number(self, number: int) -> None:
         if not 0 <= number < self.num_units:
-            msg = f"there is no unit {number}: this job has {self.num_units}, numbered from 0"
-            raise UsageError(msg)
+            raise UsageError(f"there is no unit {number}: this job has {self.num_units}, numbered from 0")
 
     def missing(self) -> list[int]:
         """Return the numbers of units that are still to be run; one listing of the destination."""

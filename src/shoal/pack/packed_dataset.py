@@ -118,8 +118,7 @@ def finish_groups(
             every = "the only input was" if len(all_skipped) == 1 else f"all {counted(len(all_skipped), 'input')} were"
             why = f"{every} left out, {all_skipped[0][0]!r} since {all_skipped[0][1]}"
             hint = "without on_error='skip' the first of them ends the run, and says what to do"
-        msg = f"nothing was packed: {why}"
-        raise UsageError(msg, hint=hint)
+        raise UsageError(f"nothing was packed: {why}", hint=hint)
     sizes = {shard.name: shard.num_bytes for shard in shards}
     index = joined_groups(groups, names=names, versions=out.versions(sizes))
     frames = zip(names, (frame for group in groups for frame in group.metadata["frames"]), strict=True)

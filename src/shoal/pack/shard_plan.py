@@ -34,8 +34,7 @@ class Mix:
     def samples(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the samples at the positions ``[start, stop)``; shape (stop - start,), 50 ns each."""
         if not 0 <= start <= stop <= self.num_samples:
-            msg = f"positions [{start}, {stop}) are not among the {self.num_samples} of the shuffle"
-            raise UsageError(msg)
+            raise UsageError(f"positions [{start}, {stop}) are not among the {self.num_samples} of the shuffle")
         return unpermute(np.arange(start, stop), self.num_samples, key(self.seed, 0, "pack-mix"))
 
 

@@ -171,8 +171,7 @@ def _write_all(writer: ShardWriter, encoder: Encoder, inputs: Iterable[Input], s
             which = repr(name) if name else f"sample {position} of {shard.name}"  # encoders need not know it
             if which in refused.message:
                 raise refused from None
-            msg = f"{which}: {refused.message}"
-            raise UsageError(msg, hint=refused.hint) from None
+            raise UsageError(f"{which}: {refused.message}", hint=refused.hint) from None
         writer.add(record, sample, name=name, position=position)
 
 

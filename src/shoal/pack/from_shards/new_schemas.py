@@ -169,8 +169,7 @@ def _plain(pa: Any, kind: Any) -> Any:
     """Return the type with which rows are written; `ValueError` if values in a row do not tell how it was stored."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType) or types.is_union(kind):
-        msg = f"{kind} is more than its values"
-        raise ValueError(msg)
+        raise ValueError(f"{kind} is more than its values")
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _plain(pa, kind.value_type)
     if types.is_string_view(kind):

@@ -177,8 +177,7 @@ def sizing_of(request: RepackRequest, num_bytes: int) -> ShardSizing:
     if request.shard_bytes is None:
         return shard_sizing(num_bytes, num_readers=request.num_readers)
     if request.shard_bytes < 1:
-        msg = f"shard_bytes={request.shard_bytes} is not positive"
-        raise UsageError(msg, hint="256MiB, for instance")
+        raise UsageError(f"shard_bytes={request.shard_bytes} is not positive", hint="256MiB, for instance")
     return ShardSizing(request.shard_bytes, None, 0.0, "as asked for")
 
 

@@ -181,8 +181,7 @@ def file_inputs(
     if there are none, or if two would have the same name in a shard.
     """
     if not files.names:
-        msg = f"{files.root}: there are no files to pack"
-        raise UsageError(msg, hint="hidden files are left out")
+        raise UsageError(f"{files.root}: there are no files to pack", hint="hidden files are left out")
     named = [grouped_name(name) if grouped else name_of(name) for name in files.names]
     if grouped:
         order = sorted(range(len(named)), key=lambda number: (named[number][0], number))

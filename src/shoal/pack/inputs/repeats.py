@@ -127,8 +127,7 @@ def asked_repeats(
     Raises `UsageError` if the inputs have no such classes.
     """
     if oversample and balance is not None:
-        msg = "oversample= and balance= both say how often classes come"
-        raise UsageError(msg, hint="give one of them")
+        raise UsageError("oversample= and balance= both say how often classes come", hint="give one of them")
     if balance is not None:
         return balanced(labels(balance), seed=seed)
     return oversampled(labels(key), oversample, seed=seed) if oversample else None

@@ -178,8 +178,7 @@ def tree_inputs(
     left out. Raises `UsageError` if there are none, or if two would have the same name in a shard.
     """
     if not len(files):
-        msg = f"{files.root}: there are no files to pack"
-        raise UsageError(msg, hint="hidden files are left out")
+        raise UsageError(f"{files.root}: there are no files to pack", hint="hidden files are left out")
     duplicates = Duplicates("key", 0, ()) if distinct else None
     if not _surely_apart(files):
         names = files.names()

@@ -59,8 +59,7 @@ class CutRows:
             values = values_in(self._shard.columns, row) if self._shard.columns else []
             return self._encoder.record(row), values, row, number
         except UsageError as error:
-            msg = f"row {number} of {self._prefix}: {error.message}"
-            raise UsageError(msg, hint=error.hint) from None
+            raise UsageError(f"row {number} of {self._prefix}: {error.message}", hint=error.hint) from None
 
     def _add(self, encoded: _Encoded) -> None:
         num_bytes, writer = encoded[0].num_bytes, self._writer

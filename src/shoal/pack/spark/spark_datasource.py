@@ -208,8 +208,7 @@ def _check_names(options: Mapping[str, str], known: Sequence[str]) -> None:
 
 def _path_of(options: Mapping[str, str]) -> str:
     if "path" not in options:
-        msg = "there is no path"
-        raise UsageError(msg, hint="save(url) when writing, load(url) when reading")
+        raise UsageError("there is no path", hint="save(url) when writing, load(url) when reading")
     return options["path"]
 
 
