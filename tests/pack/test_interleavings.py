@@ -19,7 +19,9 @@ from tests.pack.interleaved import Machine, SteppedStore, run_interleaved
 from shoal.errors import StorageError, UsageError
 from shoal.index.index_file import decode
 from shoal.pack import PackSummary, clean
-from shoal.pack.packing import PackRequest, inputs_and_request, plan_inputs
+from shoal.pack.inputs.input_sources import inputs_of
+from shoal.pack.packing import plan_inputs
+from shoal.pack.requests import PackRequest
 from shoal.storage.memory_store import MemoryStore
 
 FORMATS = ["tar", "mds"]
@@ -29,12 +31,8 @@ NUM_EXAMPLES = 50
 @pytest.fixture
 def inputs(tmp_path: Path) -> tuple[Any, PackRequest]:
     source = make_files(tmp_path / "in", classes={"a": 4, "b": 2})
-    found, request, _ = inputs_and_request(
-        source, "memory://none", format="tar", shard_bytes=4_000, num_readers=1, extent_bytes=2_000, columns=["length"],
-        prefix="shard", shuffle=True, seed=1, oversample=None, oversample_key="cls", balance=None, grouped=False,
-        labelled=None, path_column=None, require=(), on_error="raise", num_workers=1, options=None, dedup=None,
-    )  # fmt: skip
-    return found, request
+    request = PackRequest("tar", 4_000, extent_bytes=2_000, columns=["length"], shuffle=True, seed=1, num_workers=1)
+    return inputs_of(source, request), request
 
 
 def orders_of_turns(num_machines: int) -> st.SearchStrategy[list[int]]:
@@ -53,7 +51,7 @@ def orders_of_turns(num_machines: int) -> st.SearchStrategy[list[int]]:
 
 def run_all(inputs: Any, url: str, request: PackRequest) -> PackSummary:
     """The work of one machine: it plans the job, runs what is missing, and finishes."""
-    job = plan_inputs(inputs, url, request, shared=True)
+    job = plan_inputs(inputs, url, request, shared=True).job
     for number in job.missing():
         job.run(number)
     return job.finish()

@@ -20,6 +20,7 @@ from shoal.index.table import Index
 from shoal.indexing.index_files import load_index
 from shoal.pack import PackSummary, pack
 from shoal.pack.inputs.input_sources import inputs_of
+from shoal.pack.requests import PackRequest
 from shoal.pack.shard_plan import plan_shards
 from shoal.storage.files.local_store import LocalStore
 
@@ -470,7 +471,7 @@ def test_what_a_format_cannot_hold_is_listed_too(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
     files = make_files(tmp_path / "in")
-    inputs = inputs_of(files, format="tar")
+    inputs = inputs_of(files, PackRequest("tar"))
     (files / "cat" / "001.txt").write_text("longer than before, and by another hand")
     numbers = np.arange(len(inputs))
     found = [sample for sample in inputs.samples(numbers, 0 * numbers) if not isinstance(sample, dict)]

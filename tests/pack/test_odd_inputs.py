@@ -22,7 +22,8 @@ from shoal.formats.writing.encoder import EncodedRecord
 from shoal.pack import PackSummary, pack
 from shoal.pack.from_shards.repacking import repack
 from shoal.pack.inputs.input_sources import inputs_of
-from shoal.pack.packing import PackRequest, pack_inputs
+from shoal.pack.packing import pack_inputs
+from shoal.pack.requests import PackRequest
 from shoal.storage.files.small_files import read_small
 
 
@@ -135,7 +136,7 @@ def test_too_many_open_files_are_the_fault_of_no_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     make_files(tmp_path / "in", classes={"a": 3})
-    files = inputs_of(tmp_path / "in", format=name)
+    files = inputs_of(tmp_path / "in", PackRequest(name))
     usual = os.open
 
     def refused(path: Any, *rest: Any, **options: Any) -> int:

@@ -23,6 +23,7 @@ from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.tree_inputs import TreeSamples
 from shoal.pack.packing import _worth_workers
+from shoal.pack.requests import PackRequest
 from shoal.pack.shard_plan import plan_shards
 
 PARTS = st.text(st.sampled_from("abZ_.-é\u00a0\udc80 ~"), min_size=1, max_size=6).filter(lambda name: name[0] != ".")
@@ -70,7 +71,7 @@ def test_blocks_are_what_one_by_one_gives(files: dict[str, bytes], options: dict
 
 
 def items_of(source: Path) -> list[Any]:
-    inputs = inputs_of(str(source), format="tar")
+    inputs = inputs_of(str(source), PackRequest("tar"))
     samples: Any = inputs.samples(np.arange(len(inputs)), np.zeros(len(inputs), dtype=np.int64))
     return list(samples.blocks(Shard("a.tar", "tar")))
 

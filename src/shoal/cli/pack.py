@@ -17,23 +17,22 @@ from shoal.cli.options.pack_options import (
     add_shard_arguments,
     classes_record,
     emit_packed,
-    factors_of,
     format_names,
     packed_record,
+    shard_arguments,
 )
 from shoal.cli.options.source_options import add_json_argument, add_store_arguments, storage_options_of
 from shoal.cli.pack_tokens import add_token_arguments, run_tokens
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.seeds import check_seed
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import GRACE_SECONDS, clean
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pack.inputs.tree_inputs import shard_suffix
-from shoal.pack.packing import Packed, PackRequest, bytes_of, pack_inputs, repeats_of
+from shoal.pack.packing import Packed, pack_inputs
 from shoal.pack.records.output_names import check_apart
-from shoal.pack.shard_sizes import ShardSizing, shard_sizing
+from shoal.pack.requests import PackRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,56 +118,34 @@ def run(arguments: argparse.Namespace) -> int:
 def _pack_files(arguments: argparse.Namespace) -> int:
     began_seconds = time.monotonic()
     engine = engine_of(arguments, label="packing", unit="shards")
-    factors = factors_of(arguments)
+    request = PackRequest(
+        format=arguments.format,
+        shuffle=arguments.shuffle,
+        grouped=arguments.group,
+        labelled=arguments.labelled,
+        path_column=arguments.path_column,
+        require=arguments.require,
+        **shard_arguments(arguments),
+    )
     check_apart(arguments.source, arguments.destination)
     with Progress(label="looking at inputs", unit="inputs") as progress:
         progress.update(0)
-        inputs = inputs_of(
-            arguments.source,
-            format=arguments.format,
-            grouped=arguments.group,
-            labelled=arguments.labelled,
-            path_column=arguments.path_column,
-            require=arguments.require,
-            on_error=arguments.on_error,
-            num_workers=arguments.workers,
-            dedup=arguments.dedup,
-            progress=progress.show_bytes,
-        )
+        inputs = inputs_of(arguments.source, request, progress=progress.show_bytes)
         if (suffix := shard_suffix(inputs)) is not None:
             output.complain(
                 f"note: all {len(inputs):,} inputs end in {suffix}, as shards do; each becomes one sample as it is. "
                 f"`shoal repack {printable(arguments.source)} {printable(arguments.destination)}` packs what is in them"
             )
-        repeats = repeats_of(
-            inputs, oversample=factors, balance=arguments.balance, key=arguments.oversample_key, seed=arguments.seed
-        )
-    if arguments.shard_bytes is None:
-        sizing = shard_sizing(bytes_of(inputs, repeats), num_readers=arguments.readers)
-    else:
-        sizing = ShardSizing(parse_bytes(arguments.shard_bytes, "--shard-bytes"), None, 0.0, "as asked for")
-    request = PackRequest(
-        format=arguments.format,
-        shard_bytes=sizing.shard_bytes,
-        columns=arguments.columns,
-        prefix=arguments.prefix,
-        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
-        on_error=arguments.on_error,
-        shuffle=arguments.shuffle,
-        seed=arguments.seed,
-        num_workers=arguments.workers,
-    )
     with Progress(label="packing", unit="bytes") as progress:
         packed = pack_inputs(
             inputs,
             arguments.destination,
             request,
-            repeats=repeats,
             storage_options=storage_options_of(arguments),
             progress=progress.show_bytes,
             engine=None if engine is None else engine.run,
         )
-    _report(packed, sizing, engine, time.monotonic() - began_seconds, as_json=arguments.json)
+    _report(packed, engine, time.monotonic() - began_seconds, as_json=arguments.json)
     return 0
 
 
@@ -189,13 +166,11 @@ def _clean(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(
-    packed: Packed, sizing: ShardSizing, engine: Engine | None, elapsed_seconds: float, *, as_json: bool
-) -> None:
+def _report(packed: Packed, engine: Engine | None, elapsed_seconds: float, *, as_json: bool) -> None:
     summary, fields = packed.summary, packed.summary.fields
     record = packed_record(
         summary,
-        sizing,
+        packed.sizing,
         {"num_inputs": packed.num_inputs},
         num_workers=packed.num_workers,
         peak_bytes=packed.peak_bytes,

@@ -7,12 +7,11 @@ import time
 from collections.abc import Mapping
 
 from shoal.cli.options.engine_options import engine_of
-from shoal.cli.options.pack_options import factors_of
+from shoal.cli.options.pack_options import shard_arguments
 from shoal.cli.options.source_options import storage_options_of
 from shoal.cli.repack import repack_and_report
 from shoal.errors import UsageError
 from shoal.indexing.open_source import open_source
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.repack_settings import RepackRequest
 from shoal.pack.from_shards.text_sources import Documents, documents_format
 from shoal.pack.records.output_names import check_apart
@@ -70,19 +69,8 @@ def run_tokens(arguments: argparse.Namespace) -> int:
     written, documents = _formats(arguments)
     request = RepackRequest(
         format=written,
-        shard_bytes=None if arguments.shard_bytes is None else parse_bytes(arguments.shard_bytes, "--shard-bytes"),
-        num_readers=arguments.readers,
-        seed=arguments.seed,
         tokenize=tokenize_with(arguments.tokenize, field=field),
-        columns=arguments.columns,
-        prefix=arguments.prefix,
-        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
-        dedup=arguments.dedup,
-        oversample=factors_of(arguments),
-        oversample_key=arguments.oversample_key,
-        balance=arguments.balance,
-        on_error=arguments.on_error,
-        num_workers=arguments.workers,
+        **shard_arguments(arguments),
     )
     format = documents_format(arguments.source, documents, field=field, storage_options=here)  # noqa: A001
     opened = open_source(arguments.source, format=format, storage_options=here)

@@ -19,9 +19,9 @@ from shoal.cli.options.pack_options import (
     add_shard_arguments,
     classes_record,
     emit_packed,
-    factors_of,
     format_names,
     packed_record,
+    shard_arguments,
 )
 from shoal.cli.options.source_options import (
     add_json_argument,
@@ -34,13 +34,12 @@ from shoal.cli.options.source_options import (
 from shoal.errors import ShardError, UsageError
 from shoal.figures import counted
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.mixing_gain import FEWEST_CHUNKS, mixedness
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import repack_opened
 from shoal.pack.records.output_names import check_apart
-from shoal.pipeline.stages.tokenizing import Tokenize, tokenize_with
+from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 
 
@@ -179,29 +178,15 @@ def repack_and_report(
 
 
 def _request(arguments: argparse.Namespace) -> RepackRequest:
+    tokenizer, field = arguments.tokenize, arguments.text_field
     return RepackRequest(
         format=arguments.to,
-        shard_bytes=None if arguments.shard_bytes is None else parse_bytes(arguments.shard_bytes, "--shard-bytes"),
-        num_readers=arguments.readers,
         mix=arguments.mix,
-        seed=check_seed(arguments.seed),
         memory_bytes=parse_bytes(arguments.memory, "--memory"),
         decode=arguments.decode,
-        tokenize=_tokenizer(arguments),
-        columns=arguments.columns,
-        prefix=arguments.prefix,
-        extent_bytes=parse_bytes(arguments.extent_bytes, "--extent-bytes"),
-        dedup=arguments.dedup,
-        oversample=factors_of(arguments),
-        oversample_key=arguments.oversample_key,
-        balance=arguments.balance,
-        on_error=arguments.on_error,
-        num_workers=arguments.workers,
+        tokenize=None if tokenizer is None else tokenize_with(tokenizer, field=field),
+        **shard_arguments(arguments),
     )
-
-
-def _tokenizer(arguments: argparse.Namespace) -> Tokenize | None:
-    return None if arguments.tokenize is None else tokenize_with(arguments.tokenize, field=arguments.text_field)
 
 
 def _opened(arguments: argparse.Namespace) -> Opened:

@@ -15,13 +15,12 @@ if _TYPE_CHECKING:
     from shoal.formats.column_paths import Column
     from shoal.pack.cleaning import Cleaned, clean
     from shoal.pack.destination import Output
-    from shoal.pack.from_shards.repacking import Repacked, repack
+    from shoal.pack.from_shards.repacking import Repacked, plan_repack, repack
     from shoal.pack.inputs.duplicates import Duplicates
     from shoal.pack.inputs.sample_fields import SampleFields
     from shoal.pack.pack_job import PackJob
     from shoal.pack.packed_dataset import PackSummary
-    from shoal.pack.packing import pack
-    from shoal.pack.planned_jobs import plan, plan_repack
+    from shoal.pack.packing import pack, plan
     from shoal.pack.shard_sizes import ShardSizing, shard_sizing
     from shoal.pack.shard_writer import Shard, ShardSummary, Unreadable, pack_shard
     from shoal.pack.writer import Writer
@@ -55,12 +54,11 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.formats.column_paths": "Column",
         "shoal.pack.cleaning": "Cleaned clean",
         "shoal.pack.destination": "Output",
-        "shoal.pack.from_shards.repacking": "Repacked repack",
+        "shoal.pack.from_shards.repacking": "Repacked plan_repack repack",
         "shoal.pack.inputs.duplicates": "Duplicates",
         "shoal.pack.inputs.sample_fields": "SampleFields",
         "shoal.pack.pack_job": "PackJob",
-        "shoal.pack.packing": "pack",
-        "shoal.pack.planned_jobs": "plan plan_repack",
+        "shoal.pack.packing": "pack plan",
         "shoal.pack.shard_sizes": "ShardSizing shard_sizing",
         "shoal.pack.shard_writer": "Shard ShardSummary Unreadable pack_shard",
         "shoal.pack.packed_dataset": "PackSummary",

@@ -1,11 +1,11 @@
-"""`shoal.pack.pack`: one function for everything that can be packed."""
+"""`shoal.pack.pack` and `shoal.pack.plan`: everything that can be packed, done here or planned for engines."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any, Literal
@@ -35,8 +35,9 @@ from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
 from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
 from shoal.pack.records.output_names import check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.records.part_groups import PartGroup
+from shoal.pack.requests import PackRequest
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
-from shoal.pack.shard_sizes import shard_sizing
+from shoal.pack.shard_sizes import ShardSizing
 from shoal.pack.shard_writer import Shard
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
@@ -128,105 +129,139 @@ def pack(
     ...     len(summary.shards), shoal.open(directory)[999]
     (3, {'text': 'document 999'})
     """
-    extent_bytes = parse_bytes(extent_bytes, "extent_bytes")
-    if not isinstance(source, str | os.PathLike):
-        _check_iterable(source)
-        if isinstance(source, Dataset) and keeps_stored_order(source) and not (require or shuffle or oversample):
-            return repack(
-                source, url, format=format, shard_bytes=shard_bytes, columns=columns, prefix=prefix,
-                extent_bytes=extent_bytes, dedup=dedup, balance=balance, on_error=on_error, num_workers=num_workers,
-                options=options, storage_options=storage_options, progress=progress,
-            ).summary  # fmt: skip
-        if shuffle or oversample or balance is not None or grouped or path_column or dedup or on_error == "skip":
-            msg = "samples from code are packed once each, in the order in which they come"
-            raise UsageError(
-                msg, hint="shuffle or select them first; `shoal repack` mixes shards, and can leave out samples"
-            )
-        writer = Writer(
-            url, format=format, shard_bytes=shard_bytes, columns=columns, prefix=prefix, extent_bytes=extent_bytes,
-            options=options, storage_options=storage_options,
-        )  # fmt: skip
-        return _pack_samples(source, writer, require)
-    inputs, request, repeats = inputs_and_request(
-        source, url, format=format, shard_bytes=shard_bytes, num_readers=num_readers, extent_bytes=extent_bytes,
-        columns=columns, prefix=prefix, shuffle=shuffle, seed=seed, oversample=oversample,
-        oversample_key=oversample_key, balance=balance, grouped=grouped, labelled=labelled, path_column=path_column,
-        require=require, dedup=dedup, on_error=on_error, num_workers=num_workers, options=options,
+    request = PackRequest(
+        format=format, shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
+        num_readers=num_readers, extent_bytes=parse_bytes(extent_bytes, "extent_bytes"), columns=columns, prefix=prefix,
+        seed=seed, oversample=oversample or {}, oversample_key=oversample_key, balance=balance, dedup=dedup,
+        on_error=on_error, num_workers=num_workers, options=options or {}, shuffle=shuffle, grouped=grouped,
+        labelled=labelled, path_column=path_column, require=require,
     )  # fmt: skip
-    packed = pack_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, progress=progress)
-    return packed.summary
+    if not isinstance(source, str | os.PathLike):
+        return _pack_iterable(source, url, request, storage_options=storage_options, progress=progress)
+    check_apart(source, url)
+    inputs = inputs_of(source, request)
+    return pack_inputs(inputs, url, request, storage_options=storage_options, progress=progress).summary
 
 
-def inputs_and_request(
+def plan(
     source: str | os.PathLike[str],
     url: str | os.PathLike[str],
     *,
-    format: str,  # noqa: A002  # the word of the public interface
-    shard_bytes: int | str | None,
-    num_readers: int,
-    extent_bytes: int | str,
-    columns: Sequence[str | Column],
-    prefix: str,
-    shuffle: bool,
-    seed: int,
-    oversample: Mapping[str, Fraction | int] | None,
-    oversample_key: str,
-    balance: str | None,
-    grouped: bool,
-    labelled: bool | None,
-    path_column: str | None,
-    require: Sequence[str],
-    dedup: Dedup | None,
-    on_error: Literal["raise", "skip"],
-    num_workers: int | None,
-    options: Mapping[str, Any] | None,
-) -> tuple[InputTable, PackRequest, Repeats | None]:
-    """Return the inputs that `pack` packs, its settings, and how often each input comes."""
-    check_apart(source, url)
-    inputs = inputs_of(
-        source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, require=require,
-        on_error=on_error, num_workers=num_workers, dedup=dedup,
-    )  # fmt: skip
-    repeats = repeats_of(inputs, oversample=oversample or {}, balance=balance, key=oversample_key, seed=seed)
-    if shard_bytes is None:
-        shard_bytes = shard_sizing(bytes_of(inputs, repeats), num_readers=num_readers).shard_bytes
+    format: str = "tar",  # noqa: A002  # the word of the public interface
+    shard_bytes: int | str | None = None,
+    num_readers: int = 1,
+    extent_bytes: int | str = EXTENT_BYTES,
+    columns: Sequence[str | Column] = (),
+    prefix: str = "shard",
+    shuffle: bool = False,
+    seed: int = 0,
+    oversample: Mapping[str, Fraction | int] | None = None,
+    oversample_key: str = CLASS_FIELD,
+    balance: str | None = None,
+    grouped: bool = False,
+    labelled: bool | None = None,
+    path_column: str | None = None,
+    require: Sequence[str] = (),
+    dedup: Dedup | None = None,
+    num_workers: int | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> PackJob:
+    """Plan the job that `pack` would do: its units run anywhere, and one call commits them.
+
+    The shards and the index are those of `pack` with the same arguments. The inputs are listed with their sizes, and
+    the destination records which job may write there. Planned again, before or after it is finished, it is the same
+    job.
+
+    Parameters
+    ----------
+    source
+        A directory of files, a glob, a manifest, or a dataset of ``save_to_disk``; every machine must find it under
+        this name.
+    url, format, shard_bytes, num_readers, extent_bytes, columns, prefix, options, storage_options
+        As for `pack`.
+    shuffle, seed, oversample, oversample_key, balance, grouped, labelled, path_column, require, dedup, on_error
+        As for `pack`.
+    num_workers
+        Processes of this machine that list the inputs, and read them if they are compared by content; None means one
+        per processor.
+
+    Returns
+    -------
+    PackJob
+        Call ``run(i)`` for each ``i`` in ``range(job.num_units)``, then ``finish()``. Pickled, it has the names and
+        sizes of all inputs.
+
+    Raises
+    ------
+    UsageError
+        The destination already holds something else, or an argument cannot be carried out. Or its store cannot refuse
+        to replace an object: fsspec's, and file systems without hard links.
+
+    Examples
+    --------
+    >>> import tempfile, shoal
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     Path(directory, "in").mkdir()
+    ...     for number in range(100):
+    ...         size = Path(directory, "in", f"{number:03d}.txt").write_text(f"document {number}")
+    ...     job = shoal.pack.plan(f"{directory}/in", f"{directory}/out", shard_bytes="32KiB")
+    ...     counts = [job.run(number).num_samples for number in reversed(range(job.num_units))]
+    ...     counts, job.finish().num_samples
+    ([25, 25, 25, 25], 100)
+    """
     request = PackRequest(
-        format, parse_bytes(shard_bytes, "shard_bytes"), columns, prefix, parse_bytes(extent_bytes, "extent_bytes"),
-        on_error=on_error, shuffle=shuffle, seed=seed, options=options or {}, num_workers=num_workers,
+        format=format, shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
+        num_readers=num_readers, extent_bytes=parse_bytes(extent_bytes, "extent_bytes"), columns=columns, prefix=prefix,
+        seed=seed, oversample=oversample or {}, oversample_key=oversample_key, balance=balance, dedup=dedup,
+        on_error=on_error, num_workers=num_workers, options=options or {}, shuffle=shuffle, grouped=grouped,
+        labelled=labelled, path_column=path_column, require=require,
     )  # fmt: skip
-    return inputs, request, repeats
+    check_apart(source, url)
+    inputs = inputs_of(source, request)
+    job = plan_inputs(inputs, url, request, storage_options=storage_options, shared=True).job
+    job.out.release()
+    return job
 
 
-def _check_iterable(source: object) -> None:
+def _pack_iterable(
+    source: Any,
+    url: str | os.PathLike[str],
+    request: PackRequest,
+    *,
+    storage_options: Mapping[str, Any] | None,
+    progress: Progress | None,
+) -> PackSummary:
+    """Pack samples from code in the order in which they come; those of a `Dataset` in stored order by `repack`."""
+    shards: dict[str, Any] = {
+        "format": request.format, "shard_bytes": request.shard_bytes, "columns": request.columns,
+        "prefix": request.prefix, "extent_bytes": request.extent_bytes, "options": request.options,
+        "storage_options": storage_options,
+    }  # fmt: skip
+    is_stored = isinstance(source, Dataset) and keeps_stored_order(source)
+    if is_stored and not (request.require or request.shuffle or request.oversample):
+        return repack(
+            source, url, dedup=request.dedup, balance=request.balance, on_error=request.on_error,
+            num_workers=request.num_workers, progress=progress, **shards,
+        ).summary  # fmt: skip
     if not isinstance(source, Iterable):
         msg = f"the source is neither a path nor an iterable of samples: {source!r:.80}"
         raise UsageError(msg, hint="pass a generator of dicts, for instance")
-
-
-def _pack_samples(samples: Iterable[Sample], writer: Writer, require: Sequence[str]) -> PackSummary:
-    with writer:
-        for number, sample in enumerate(samples):
-            if missing := lacking_in(sample, require):
+    if any((request.shuffle, request.oversample, request.balance is not None, request.grouped, request.path_column,
+            request.dedup, request.skips)):  # fmt: skip
+        msg = "samples from code are packed once each, in the order in which they come"
+        raise UsageError(
+            msg, hint="shuffle or select them first; `shoal repack` mixes shards, and can leave out samples"
+        )
+    with Writer(url, **shards) as writer:
+        for number, sample in enumerate(source):
+            if missing := lacking_in(sample, request.require):
                 msg = f"sample {number} lacks what require asks for: {', '.join(missing)}"
                 raise UsageError(msg, hint=f"it has {', '.join(map(str, sample))}")
             writer.write(sample)
     return writer.close()
-
-
-@dataclass(frozen=True, slots=True)
-class PackRequest:
-    """Settings of a packing; all but ``num_workers`` affect the bytes that are written."""
-
-    format: str
-    shard_bytes: int
-    columns: Sequence[str | Column] = ()
-    prefix: str = "shard"
-    extent_bytes: int = EXTENT_BYTES
-    on_error: Literal["raise", "skip"] = "raise"
-    shuffle: bool = False
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    num_workers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,23 +273,11 @@ class Packed:
     """
 
     summary: PackSummary
+    sizing: ShardSizing
     num_inputs: int
     num_workers: int
     peak_bytes: int
     classes: tuple[ClassCount, ...] = ()
-
-
-def repeats_of(
-    inputs: InputTable, *, oversample: Mapping[str, Fraction | int], balance: str | None, key: str, seed: int
-) -> Repeats | None:
-    """Return how often each input is packed, None for once each; `UsageError` if the inputs have no such classes."""
-    return asked_repeats(inputs.labels, oversample=oversample, balance=balance, key=key, seed=seed)
-
-
-def bytes_of(inputs: InputTable, repeats: Repeats | None) -> int:
-    """Return the approximate bytes of all samples in shards."""
-    sizes = inputs.record_bytes()
-    return int(sizes.sum() if repeats is None else (sizes * repeats.times).sum())
 
 
 def pack_inputs(
@@ -262,7 +285,6 @@ def pack_inputs(
     url: str | os.PathLike[str],
     request: PackRequest,
     *,
-    repeats: Repeats | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     engine: JobEngine | None = None,
@@ -275,17 +297,25 @@ def pack_inputs(
     `UsageError` if the output already holds something else, or an input cannot be packed as requested, and
     `StorageError` if an input cannot be read, or a shard cannot be written.
     """
-    shared = engine is not None
-    job = plan_inputs(inputs, url, request, repeats=repeats, storage_options=storage_options, shared=shared)
+    planned = plan_inputs(inputs, url, request, storage_options=storage_options, shared=engine is not None)
+    job, units = planned.job, planned.job.units
     try:
-        units = job.units
         several = request.num_workers or (_worth_workers(units.plan) if isinstance(units, InputUnits) else 1)
         ran = run_here(job, num_workers=several, progress=progress) if engine is None else run_on(engine, job)
     finally:
         job.out.release()
-    classes = counted_classes(repeats, ran.metadata)
+    classes = counted_classes(planned.repeats, ran.metadata)
     num_inputs = len(inputs) + len(inputs.left_out) + (inputs.duplicates.num_samples if inputs.duplicates else 0)
-    return Packed(ran.summary, num_inputs, ran.num_workers, ran.peak_bytes, classes)
+    return Packed(ran.summary, planned.sizing, num_inputs, ran.num_workers, ran.peak_bytes, classes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedPacking:
+    """A job that packs inputs, the bytes of its shards, and how often each input comes, None for once each."""
+
+    job: PackJob
+    sizing: ShardSizing
+    repeats: Repeats | None
 
 
 def plan_inputs(
@@ -293,34 +323,34 @@ def plan_inputs(
     url: str | os.PathLike[str],
     request: PackRequest,
     *,
-    repeats: Repeats | None = None,
     storage_options: Mapping[str, Any] | None = None,
     shared: bool = False,
-) -> PackJob:
+) -> PlannedPacking:
     """Return the job that packs inputs, ``shared`` if engines may run it.
 
     On a local file system its ``out`` is locked, until it is released.
     """
     check_prefix(request.prefix)
+    repeats, sizes = asked_repeats(inputs.labels, request), inputs.record_bytes()
     if repeats is not None:
         inputs.refuse_copies(repeats.times)
+    sizing = request.sizing(int(sizes.sum() if repeats is None else (sizes * repeats.times).sum()))
     encoder = encoder_named(request.format, **request.options)
     columns = _columns(inputs, request.columns)
-    skips = request.on_error == "skip"
-    asked = _asked(inputs, request, columns, repeats)
+    asked = _asked(inputs, request, columns, repeats, sizing)
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=skips, shared=shared)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.skips, shared=shared)
     if finished is not None:
-        return PackJob(out, finished)
+        return PlannedPacking(PackJob(out, finished), sizing, repeats)
     try:
         mix = Mix(len(inputs) if repeats is None else repeats.num_samples, request.seed) if request.shuffle else None
-        plan = plan_shards(inputs.record_bytes(), shard_bytes=request.shard_bytes, repeats=repeats, mix=mix)
-        options = {**({} if "schema" in request.options else inputs.options(skips=skips)), **request.options}
+        plan = plan_shards(sizes, shard_bytes=sizing.shard_bytes, repeats=repeats, mix=mix)
+        options = {**({} if "schema" in request.options else inputs.options(skips=request.skips)), **request.options}
         one_by_one = chain.from_iterable(inputs.samples(np.array([i]), np.array([0])) for i in range(len(inputs)))
         options |= options_of_first(request.format, options, one_by_one)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         common = Shard("", request.format, options, columns, request.extent_bytes, request.on_error)
-        return PackJob(out, InputUnits(inputs, plan, common, names))
+        return PlannedPacking(PackJob(out, InputUnits(inputs, plan, common, names)), sizing, repeats)
     except BaseException:
         out.release()
         raise
@@ -396,21 +426,16 @@ def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column,
 
 
 def _asked(
-    inputs: InputTable, request: PackRequest, columns: Sequence[Column], repeats: Repeats | None
+    inputs: InputTable, request: PackRequest, columns: Sequence[Column], repeats: Repeats | None, sizing: ShardSizing
 ) -> dict[str, Any]:
     counts = "" if repeats is None else hashlib.blake2b(repeats.times.tobytes(), digest_size=8).hexdigest()
     return {
         "inputs (names, sizes, times)": inputs.digest(),
         **({} if inputs.duplicates is None else {"dedup": inputs.duplicates.by}),
         "num_inputs": len(inputs),
-        "format": request.format,
-        "shard_bytes": request.shard_bytes,
-        "columns": [[column.name, column.path] for column in columns],
-        "prefix": request.prefix,
-        "extent_bytes": request.extent_bytes,
+        **request.settings(request.format, columns, sizing),
         "shuffle": request.shuffle,
         # A seed without an effect is left out.
         **({"seed": request.seed} if request.shuffle or repeats is not None else {}),
         "repeats": counts,
-        "options": {name: repr(value) for name, value in request.options.items()},
     }

@@ -18,7 +18,7 @@ from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.column_values import values_in
 from shoal.pack.destination import Output
 from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
-from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of
+from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of, shard_settings
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Shard, ShardWriter, mark_of, summary_of
 
@@ -84,15 +84,10 @@ class Writer:
         self._encoder = encoder_named(format, **(options or {}))  # an unknown format raises before anything is created
         self._columns = as_columns(columns)
         self._prefix, self._extent_bytes = check_prefix(prefix), extent_bytes
-        asked = {
-            "writer": 1,
-            "format": format,
-            "shard_bytes": self.shard_bytes,
-            "columns": [[column.name, column.path] for column in self._columns],
-            "prefix": prefix,
-            "extent_bytes": extent_bytes,
-            "options": {name: repr(value) for name, value in (options or {}).items()},
-        }
+        asked = {"writer": 1} | shard_settings(
+            format, shard_bytes=self.shard_bytes, columns=self._columns, prefix=prefix, extent_bytes=extent_bytes,
+            options=options or {},
+        )  # fmt: skip
         self._out = Output(url, plan=plan_of(asked), storage_options=storage_options)
         self._parts: list[Index] = []
         self._shard: ShardWriter | None = None

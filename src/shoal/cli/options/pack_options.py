@@ -15,6 +15,8 @@ from shoal.errors import UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
+from shoal.order.seeds import check_seed
+from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
 from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.shard_sizes import ShardSizing
@@ -63,7 +65,7 @@ def add_repeat_arguments(group: argparse._ArgumentGroup, *, columns: str) -> Non
     group.add_argument("--balance", metavar="KEY", help=text)
 
 
-def factors_of(arguments: argparse.Namespace) -> dict[str, Fraction]:
+def _factors_of(arguments: argparse.Namespace) -> dict[str, Fraction]:
     """Return the factor of each class that ``--oversample`` names; `UsageError` if one is named twice."""
     factors: dict[str, Fraction] = {}
     for text in arguments.oversample:
@@ -73,6 +75,25 @@ def factors_of(arguments: argparse.Namespace) -> dict[str, Fraction]:
             raise UsageError(msg, hint="say it once")
         factors[name] = times
     return factors
+
+
+def shard_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options of `shoal pack` and `shoal repack` say alike of a `ShardRequest`, by its fields."""
+    shard_bytes = arguments.shard_bytes
+    return {
+        "shard_bytes": None if shard_bytes is None else parse_bytes(shard_bytes, "--shard-bytes"),
+        "num_readers": arguments.readers,
+        "extent_bytes": parse_bytes(arguments.extent_bytes, "--extent-bytes"),
+        "columns": arguments.columns,
+        "prefix": arguments.prefix,
+        "seed": check_seed(arguments.seed),
+        "oversample": _factors_of(arguments),
+        "oversample_key": arguments.oversample_key,
+        "balance": arguments.balance,
+        "dedup": arguments.dedup,
+        "on_error": arguments.on_error,
+        "num_workers": arguments.workers,
+    }
 
 
 def classes_record(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:

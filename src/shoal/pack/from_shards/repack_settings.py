@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.column_paths import Column, as_columns
-from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
-from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
@@ -25,9 +22,10 @@ from shoal.order.sequential_and_full import Sequential
 from shoal.pack.from_shards.repack_sources import descriptions_of
 from shoal.pack.from_shards.selection import Selection, repeats_of_columns, without_duplicates
 from shoal.pack.from_shards.span_reader import Numbered, SpanReader
-from shoal.pack.inputs.duplicates import Dedup, check_dedup
+from shoal.pack.inputs.duplicates import check_dedup
 from shoal.pack.jobs import Progress
-from shoal.pack.shard_sizes import ShardSizing, shard_sizing
+from shoal.pack.requests import ShardRequest
+from shoal.pack.shard_sizes import ShardSizing
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import COUNT_FIELD, Tokenize
@@ -42,33 +40,19 @@ MIX_MEMORY_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class RepackRequest:
-    """Settings of a repacking, as the arguments of `repack`; all but ``num_workers`` affect the bytes that are written.
+class RepackRequest(ShardRequest):
+    """Arguments of `repack`; a format of None is that of the source.
 
-    ``num_readers`` is the number of readers for the rule of `shard_sizing`. ``selected`` are the samples of the source
-    that take part, None for all; ``stages`` process each before it is decoded or tokenized.
+    ``selected`` are the samples of the source that take part, None for all; ``stages`` process each before it is
+    decoded or tokenized.
     """
 
-    format: str | None = None
-    shard_bytes: int | None = None
-    num_readers: int = 1
     mix: bool = False
-    seed: int = 0
     memory_bytes: int = MIX_MEMORY_BYTES
-    selected: Runs | None = None
-    stages: tuple[Stage, ...] = ()
     decode: bool = False
     tokenize: Tokenize | None = None
-    columns: Sequence[str | Column] = ()
-    prefix: str = "shard"
-    extent_bytes: int = EXTENT_BYTES
-    dedup: Dedup | None = None
-    oversample: Mapping[str, Fraction | int] = field(default_factory=dict)
-    oversample_key: str = CLASS_FIELD
-    balance: str | None = None
-    on_error: Literal["raise", "skip"] = "raise"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    num_workers: int | None = None
+    selected: Runs | None = None
+    stages: tuple[Stage, ...] = ()
 
     @property
     def keeps_fields(self) -> bool:
@@ -149,19 +133,10 @@ def selection_of(opened: Opened, request: RepackRequest, progress: Progress | No
             selected.sizes(record_bytes_of(index)),
             request.selected,
             request.dedup,
-            skips=request.on_error == "skip",
-            num_workers=request.num_workers,
-            progress=progress,
+            request,
+            progress,
         )
-    repeats = repeats_of_columns(
-        index,
-        stored,
-        oversample=request.oversample,
-        balance=request.balance,
-        key=request.oversample_key,
-        seed=request.seed,
-    )
-    return Selection(stored, repeats, duplicates)
+    return Selection(stored, repeats_of_columns(index, stored, request), duplicates)
 
 
 def record_bytes_of(index: Index) -> NDArray[np.int64]:
@@ -170,15 +145,6 @@ def record_bytes_of(index: Index) -> NDArray[np.int64]:
         return index.sample_bytes.astype(np.int64)
     each = np.maximum(1, index.extent_decoded_bytes // np.maximum(1, index.extent_num_samples))
     return np.repeat(each, index.extent_num_samples)
-
-
-def sizing_of(request: RepackRequest, num_bytes: int) -> ShardSizing:
-    """Return the bytes of a shard: those that were requested, or what the rule of `shard_sizing` says."""
-    if request.shard_bytes is None:
-        return shard_sizing(num_bytes, num_readers=request.num_readers)
-    if request.shard_bytes < 1:
-        raise UsageError(f"shard_bytes={request.shard_bytes} is not positive", hint="256MiB, for instance")
-    return ShardSizing(request.shard_bytes, None, 0.0, "as asked for")
 
 
 def asked_of(
@@ -195,8 +161,7 @@ def asked_of(
         "repack": 3,
         "source": index.fingerprint,
         "source (times)": versions,
-        "format": format_name,
-        "shard_bytes": sizing.shard_bytes,
+        **request.settings(format_name, columns, sizing),
         "mix": request.mix,
         **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
         **({} if request.selected is None else {"selected": request.selected.digest()}),
@@ -204,8 +169,4 @@ def asked_of(
         **({"stages": descriptions_of(request.stages)} if request.stages else {}),
         "decode": request.decode,
         **({} if request.tokenize is None else {"tokenize": list(request.tokenize.identity)}),
-        "columns": [[column.name, column.path] for column in columns],
-        "prefix": request.prefix,
-        "extent_bytes": request.extent_bytes,
-        "options": {name: repr(value) for name, value in request.options.items()},
     }

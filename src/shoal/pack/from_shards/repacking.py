@@ -51,7 +51,6 @@ from shoal.pack.from_shards.repack_settings import (
     record_bytes_of,
     refuse_partial,
     selection_of,
-    sizing_of,
 )
 from shoal.pack.from_shards.repack_sources import can_be_imported, repack_source
 from shoal.pack.from_shards.selection import Selection, copy_numbers
@@ -186,27 +185,96 @@ def repack(
         source, url, split=split, index=index, source_format=source_format, storage_options=storage_options
     )
     request = RepackRequest(
-        selected=prepared.selected,
-        stages=prepared.stages,
-        format=format,
-        shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
-        mix=mix,
-        seed=seed,
-        memory_bytes=parse_bytes(memory, "memory"),
-        decode=decode,
-        tokenize=None if tokenize is None else tokenize_with(tokenize, field=text_field),
-        columns=columns,
-        prefix=prefix,
-        extent_bytes=parse_bytes(extent_bytes, "extent_bytes"),
-        dedup=dedup,
-        oversample=oversample or {},
-        oversample_key=oversample_key,
-        balance=balance,
-        on_error=on_error,
-        options=options or {},
-        num_workers=num_workers,
-    )
+        format=format, shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
+        extent_bytes=parse_bytes(extent_bytes, "extent_bytes"), columns=columns, prefix=prefix, seed=seed,
+        oversample=oversample or {}, oversample_key=oversample_key, balance=balance, dedup=dedup, on_error=on_error,
+        num_workers=num_workers, options=options or {}, mix=mix, memory_bytes=parse_bytes(memory, "memory"),
+        decode=decode, tokenize=None if tokenize is None else tokenize_with(tokenize, field=text_field),
+        selected=prepared.selected, stages=prepared.stages,
+    )  # fmt: skip
     return repack_opened(prepared.opened, url, request, storage_options=prepared.output_options, progress=progress)
+
+
+def plan_repack(
+    source: SourceLike | Dataset,
+    url: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002  # the word of the public interface
+    shard_bytes: int | str | None = None,
+    mix: bool = False,
+    seed: int = 0,
+    memory: int | str = MIX_MEMORY_BYTES,
+    decode: bool = False,
+    tokenize: Any = None,
+    text_field: str = "text",
+    columns: Sequence[str | Column] = (),
+    prefix: str = "shard",
+    extent_bytes: int | str = EXTENT_BYTES,
+    dedup: Dedup | None = None,
+    oversample: Mapping[str, Fraction | int] | None = None,
+    oversample_key: str = CLASS_FIELD,
+    balance: str | None = None,
+    num_workers: int | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    split: str | Sequence[str] | None = None,
+    source_format: str | Format | None = None,
+    index: str | os.PathLike[str] | None = None,
+) -> PackJob:
+    """Plan the job that `repack` would do, as `plan` does for `pack`.
+
+    Where the format needs to know all columns first, and the source does not tell them, the samples are read once while
+    it is planned.
+
+    Parameters
+    ----------
+    source, split, source_format, index, storage_options
+        As for `repack`.
+    url, format, shard_bytes, columns, prefix, extent_bytes, options
+        As for `repack`.
+    mix, seed, memory, decode, tokenize, text_field, dedup, oversample, oversample_key, balance, on_error
+        As for `repack`. With ``mix``, each unit reads a window of its own. Every machine must find the tokenizer under
+        this name.
+    num_workers
+        Processes of this machine that read the samples while it is planned, if they must be read.
+
+    Returns
+    -------
+    PackJob
+        Call ``run(i)`` for each ``i`` in ``range(job.num_units)``, then ``finish()``.
+
+    Raises
+    ------
+    UsageError
+        The destination already holds something else, or an argument cannot be carried out. Or its store cannot refuse
+        to replace an object: fsspec's, and file systems without hard links.
+
+    Examples
+    --------
+    >>> import tempfile, shoal
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     samples = ({"text": f"document {i}"} for i in range(200))
+    ...     old = shoal.pack.pack(samples, f"{directory}/old", format="jsonl")
+    ...     job = shoal.pack.plan_repack(old.url, f"{directory}/new", shard_bytes="2KiB")
+    ...     counts = [job.run(number).num_samples for number in range(job.num_units)]
+    ...     counts, job.finish().num_samples
+    ([69, 66, 65], 200)
+    """
+    prepared = repack_source(
+        source, url, split=split, index=index, source_format=source_format, storage_options=storage_options
+    )
+    request = RepackRequest(
+        format=format, shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
+        extent_bytes=parse_bytes(extent_bytes, "extent_bytes"), columns=columns, prefix=prefix, seed=seed,
+        oversample=oversample or {}, oversample_key=oversample_key, balance=balance, dedup=dedup, on_error=on_error,
+        num_workers=num_workers, options=options or {}, mix=mix, memory_bytes=parse_bytes(memory, "memory"),
+        decode=decode, tokenize=None if tokenize is None else tokenize_with(tokenize, field=text_field),
+        selected=prepared.selected, stages=prepared.stages,
+    )  # fmt: skip
+    job = plan_repacking(prepared.opened, url, request, storage_options=prepared.output_options, shared=True).job
+    job.out.release()
+    return job
 
 
 def repack_opened(
@@ -285,11 +353,11 @@ def plan_repacking(
     selection = selection_of(opened, request, progress)
     sizes = record_bytes_of(index)
     num_bytes = selection.num_bytes(sizes)
-    sizing = sizing_of(request, num_bytes)
+    sizing = request.sizing(num_bytes)
     asked = asked_of(index, request, selection, format_name, columns, sizing)
     source = order_of_source(index, request, selection)
     out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.on_error == "skip", shared=shared)
+    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.skips, shared=shared)
     if finished is not None:
         return PlannedRepacking(PackJob(out, finished), source, sizing, selection)
     try:
@@ -346,7 +414,7 @@ def _schema(
                 out,
                 cuts=plan.cuts.tolist(),
                 format_name=format_name,
-                skips=request.on_error == "skip",
+                skips=request.skips,
                 workers=min(workers, plan.num_shards),
                 report=tally.report,
             )

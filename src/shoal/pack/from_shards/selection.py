@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import chain, pairwise
 from typing import Any
 
@@ -25,6 +24,7 @@ from shoal.pack.inputs.dedup_pass import DigestsJob, cuts_of, digests_of, worth_
 from shoal.pack.inputs.duplicates import Dedup, Duplicates, distinct_digests, sample_digest
 from shoal.pack.inputs.repeats import Repeats, asked_repeats
 from shoal.pack.jobs import Progress
+from shoal.pack.requests import ShardRequest
 from shoal.stream.index_columns import column_of, words_of_column
 
 
@@ -73,9 +73,7 @@ def without_duplicates(
     sizes: NDArray[np.int64],
     selected: Runs | None,
     by: Dedup,
-    *,
-    skips: bool,
-    num_workers: int | None,
+    request: ShardRequest,
     progress: Progress | None,
 ) -> tuple[Runs | None, Duplicates]:
     """Return the samples that equal none before them, in stored order; None if all do so, with the count of the others.
@@ -90,10 +88,10 @@ def without_duplicates(
     else:
         cuts = cuts_of(sizes)
         jobs = (
-            DigestsJob(number, SpanSamples(reader, first, stop), stop - first, by, skips)
+            DigestsJob(number, SpanSamples(reader, first, stop), stop - first, by, request.skips)
             for number, (first, stop) in enumerate(pairwise(cuts))
         )
-        several = num_workers or worth_workers(num_samples, int(sizes.sum()))
+        several = request.num_workers or worth_workers(num_samples, int(sizes.sum()))
         with closing(reader):
             digests = digests_of(jobs, cuts, sizes, num_workers=several, progress=progress)
     found = distinct_digests(digests, np.arange(num_samples), num_samples)
@@ -102,15 +100,7 @@ def without_duplicates(
     return (whole.of_members(Runs.of(found.kept, num_samples)) if told.num_samples else selected), told
 
 
-def repeats_of_columns(
-    index: Index,
-    stored: Runs | None,
-    *,
-    oversample: Mapping[str, Fraction | int],
-    balance: str | None,
-    key: str,
-    seed: int,
-) -> Repeats | None:
+def repeats_of_columns(index: Index, stored: Runs | None, request: ShardRequest) -> Repeats | None:
     """Return how often each sample that takes part comes, by classes of a column of the index; None for once each.
 
     Raises `UsageError` if there is no such column, or no such class.
@@ -124,7 +114,7 @@ def repeats_of_columns(
         texts = [_text(value, words) for value in values.tolist()]
         return [texts[code] for code in codes.tolist()]
 
-    return asked_repeats(labels, oversample=oversample, balance=balance, key=key, seed=seed)
+    return asked_repeats(labels, request)
 
 
 def copy_numbers(ids: NDArray[np.int64]) -> NDArray[np.int32]:

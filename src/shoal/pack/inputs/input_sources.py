@@ -5,15 +5,14 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from shoal.errors import SourceError, UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.metadata.splits import splits_in_names
 from shoal.pack.inputs.dedup_pass import without_equal_contents
-from shoal.pack.inputs.duplicates import Dedup, check_dedup
+from shoal.pack.inputs.duplicates import check_dedup
 from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, file_inputs, manifest_inputs
 from shoal.pack.inputs.file_samples import grouped_name, name_of
 from shoal.pack.inputs.files_in_classes import inside_classes
@@ -23,6 +22,7 @@ from shoal.pack.inputs.sample_fields import chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
 from shoal.pack.jobs import Progress
+from shoal.pack.requests import PackRequest
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.small_files import FileList, FileTree, glob_files
@@ -32,71 +32,47 @@ from shoal.storage.urls import scheme_of, without_secrets
 _log = logging.getLogger("shoal")
 
 
-def inputs_of(
-    source: str | os.PathLike[str],
-    *,
-    format: str,  # noqa: A002  # the word of the public interface
-    grouped: bool = False,
-    labelled: bool | None = None,
-    path_column: str | None = None,
-    require: Sequence[str] = (),
-    on_error: Literal["raise", "skip"] = "raise",
-    num_workers: int | None = None,
-    dedup: Dedup | None = None,
-    progress: Progress | None = None,
-) -> InputTable:
+def inputs_of(source: str | os.PathLike[str], request: PackRequest, *, progress: Progress | None = None) -> InputTable:
     """Return the inputs that a directory, a glob, a manifest or a Hugging Face ``save_to_disk`` dataset names.
 
-    ``dedup`` leaves out inputs that equal an earlier one; those by content are found by reading, with ``progress``.
+    ``request.dedup`` leaves out inputs that equal an earlier one; those by content are found by reading, with
+    ``progress``.
 
     Raises `SourceError` if the source is none of these, or not on this machine, and `UsageError` as `file_inputs` and
     `manifest_inputs` do, or if an argument does not apply.
     """
-    check_dedup(dedup)
-    found = _inputs_of(
-        source, format=format, grouped=grouped, labelled=labelled, path_column=path_column, require=require,
-        on_error=on_error, num_workers=num_workers, distinct=dedup == "key",
-    )  # fmt: skip
-    if dedup == "content":
-        return without_equal_contents(found, skips=on_error == "skip", num_workers=num_workers, progress=progress)
+    check_dedup(request.dedup)
+    found = _inputs_of(source, request)
+    if request.dedup == "content":
+        return without_equal_contents(found, skips=request.skips, num_workers=request.num_workers, progress=progress)
     return found
 
 
-def _inputs_of(
-    source: str | os.PathLike[str],
-    *,
-    format: str,  # noqa: A002  # the word of the public interface
-    grouped: bool,
-    labelled: bool | None,
-    path_column: str | None,
-    require: Sequence[str],
-    on_error: Literal["raise", "skip"],
-    num_workers: int | None,
-    distinct: bool,
-) -> InputTable:
+def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTable:
     text = local_path(os.fspath(source))
     if scheme_of(text):
         msg = f"{without_secrets(text)}: inputs are packed from files of this machine"
         hint = "`shoal repack URL DST --format folder` packs files that lie elsewhere; shards without it"
         raise SourceError(msg, hint=hint)
     path = Path(expand_home(text)).absolute()
-    of_files = {"grouped=": grouped, "labelled=": labelled, "require=": require}
-    of_manifests = {"path_column=": path_column is not None}
+    grouped, require, distinct = request.grouped, request.require, request.dedup == "key"
+    of_files = {"grouped=": grouped, "labelled=": request.labelled, "require=": require}
+    of_manifests = {"path_column=": request.path_column is not None}
     if path.is_dir() and is_dataset_on_disk(str(path)):
         _refuse_for(f"{path} is a dataset", {**of_files, **of_manifests})
         if distinct:
             msg = f"{path} is a dataset, whose rows have no keys but their numbers"
             raise UsageError(msg, hint='dedup="content" finds duplicates')
-        return dataset_inputs(str(path), format=format)
+        return dataset_inputs(str(path), format=request.format)
     if path.is_file() and path.name.lower().endswith(MANIFEST_SUFFIXES):
         _refuse_for(f"{path} is a manifest", of_files)
-        return manifest_inputs(str(path), format=format, path_column=path_column, distinct=distinct)
+        return manifest_inputs(str(path), format=request.format, path_column=request.path_column, distinct=distinct)
     if path.is_file():
         msg = f"{path}: this is neither a directory nor a manifest ({', '.join(MANIFEST_SUFFIXES)})"
         raise SourceError(msg, hint="name the directory or a glob; shards are converted by `shoal repack`")
     if path.is_dir():
         _refuse_for(f"{path} is a directory", of_manifests)
-        files = files_below(str(path), num_workers=num_workers or usable_processors())
+        files = files_below(str(path), num_workers=request.num_workers or usable_processors())
         _warn_of_splits(path, files)
     elif glob.has_magic(str(path)):
         _refuse_for(f"{path} is a glob", of_manifests)
@@ -106,18 +82,22 @@ def _inputs_of(
         raise SourceError(msg, hint="name a directory, a glob, a manifest, or a dataset of save_to_disk")
     left_out: tuple[tuple[str, str], ...] = ()
     if require and len(files):
-        named, skips = grouped_name if grouped else name_of, on_error == "skip"
-        numbers, left_out = chosen_files(files.names(), require, named=named, grouped=grouped, skips=skips)
+        named = grouped_name if grouped else name_of
+        numbers, left_out = chosen_files(files.names(), require, named=named, grouped=grouped, skips=request.skips)
         files = files.take(numbers)
-    files, classes, outside = inside_classes(files, labelled=labelled, is_whole=path.is_dir(), skips=on_error == "skip")
+    files, classes, outside = inside_classes(
+        files, labelled=request.labelled, is_whole=path.is_dir(), skips=request.skips
+    )
     if classes is None and CLASS_FIELD in require:
         msg = f"require={CLASS_FIELD!r} asks for classes, and there are no classes: no file lies in a directory"
         raise UsageError(msg, hint="leave it out, or name the directory that holds those of the classes")
     left_out += outside
     if not grouped:
-        return tree_inputs(files, format=format, classes=classes, left_out=left_out, distinct=distinct)
+        return tree_inputs(files, format=request.format, classes=classes, left_out=left_out, distinct=distinct)
     listed = FileList(files.root, files.names(), files.num_bytes, files.modified_ns)
-    return file_inputs(listed, format=format, grouped=True, classes=classes, left_out=left_out, distinct=distinct)
+    return file_inputs(
+        listed, format=request.format, grouped=True, classes=classes, left_out=left_out, distinct=distinct
+    )
 
 
 def _warn_of_splits(path: Path, files: FileTree) -> None:

@@ -20,6 +20,7 @@ from shoal.errors import UsageError
 from shoal.figures import exact_number, shown
 from shoal.order.arrays.permutation import permute
 from shoal.order.seeds import check_seed, key
+from shoal.pack.requests import ShardRequest
 
 LEFT_OUT = "left_out"
 """Metadata key of an index for the number of samples left out of each class, if classes were repeated."""
@@ -114,23 +115,18 @@ def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
     return _spread(names, codes, counts, [int(counts.max(initial=0))] * len(names), check_seed(seed))
 
 
-def asked_repeats(
-    labels: Callable[[str], Sequence[str | None]],
-    *,
-    oversample: Mapping[str, Fraction | int],
-    balance: str | None,
-    key: str,
-    seed: int,
-) -> Repeats | None:
+def asked_repeats(labels: Callable[[str], Sequence[str | None]], request: ShardRequest) -> Repeats | None:
     """Return how often each input is packed, None for once each; ``labels`` returns the classes by a key.
 
     Raises `UsageError` if the inputs have no such classes.
     """
-    if oversample and balance is not None:
+    if request.oversample and request.balance is not None:
         raise UsageError("oversample= and balance= both say how often classes come", hint="give one of them")
-    if balance is not None:
-        return balanced(labels(balance), seed=seed)
-    return oversampled(labels(key), oversample, seed=seed) if oversample else None
+    if request.balance is not None:
+        return balanced(labels(request.balance), seed=request.seed)
+    if not request.oversample:
+        return None
+    return oversampled(labels(request.oversample_key), request.oversample, seed=request.seed)
 
 
 def counted_classes(repeats: Repeats | None, metadata: Mapping[str, Any]) -> tuple[ClassCount, ...]:

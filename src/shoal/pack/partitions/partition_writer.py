@@ -25,7 +25,7 @@ from shoal.pack.cleaning import clean, remove_made
 from shoal.pack.destination import Output
 from shoal.pack.packed_dataset import PackSummary, finish_groups, summaries_of, summary_of_finished
 from shoal.pack.partitions.cut_rows import CutRows
-from shoal.pack.records.output_names import check_prefix, plan_of
+from shoal.pack.records.output_names import check_prefix, plan_of, shard_settings
 from shoal.pack.records.part_groups import PartGroup, merged_groups
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Shard, ShardSummary, summary_of
@@ -95,15 +95,10 @@ class PartitionWriter:
         self._suffix = encoder_named(format, **self._options).suffix
         self._columns = as_columns(columns)
         self._prefix, self._extent_bytes = check_prefix(prefix), parse_bytes(extent_bytes, "extent_bytes")
-        self._asked = {
-            "partitions": 1,
-            "format": format,
-            "shard_bytes": self.shard_bytes,
-            "columns": [[column.name, column.path] for column in self._columns],
-            "prefix": prefix,
-            "extent_bytes": self._extent_bytes,
-            "options": {name: repr(value) for name, value in self._options.items()},
-        }
+        self._asked = {"partitions": 1} | shard_settings(
+            format, shard_bytes=self.shard_bytes, columns=self._columns, prefix=prefix,
+            extent_bytes=self._extent_bytes, options=self._options,
+        )  # fmt: skip
         self._storage_options = dict(storage_options or {})
         self._out = Output(url, plan=plan_of(self._asked), storage_options=storage_options)
         self._run = b""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.formats.column_paths import Column
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.source import SourceLike, texts_of
@@ -21,6 +22,26 @@ _MOST_PREFIX_BYTES = 128  # files have names of up to 255 bytes, and records add
 def plan_of(asked: Any) -> str:
     """Return the digest of requested settings, as JSON: the ``plan`` of an `Output`."""
     return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def shard_settings(
+    format_name: str,
+    *,
+    shard_bytes: int,
+    columns: Sequence[Column],
+    prefix: str,
+    extent_bytes: int,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the settings that determine shards, whatever samples they hold, in the form that a plan records."""
+    return {
+        "format": format_name,
+        "shard_bytes": shard_bytes,
+        "columns": [[column.name, column.path] for column in columns],
+        "prefix": prefix,
+        "extent_bytes": extent_bytes,
+        "options": {name: repr(value) for name, value in options.items()},
+    }
 
 
 def check_prefix(prefix: str) -> str:

@@ -24,7 +24,7 @@ from shoal.pack.destination import Output
 from shoal.pack.jobs import ShardJob
 from shoal.pack.pack_job import PackJob
 from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
-from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of
+from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of, shard_settings
 from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_sizes import shard_sizing
@@ -175,13 +175,11 @@ def _asked(
         "num_rows": sizes.total_rows,
         "schema": df.schema.simpleString(),
         "key": keys,
-        "format": shard.format,
-        "shard_bytes": shard_bytes,
-        "columns": [[column.name, column.path] for column in shard.columns],
-        "prefix": prefix,
-        "extent_bytes": shard.extent_bytes,
-        "options": {name: repr(value) for name, value in options.items()},
-    }
+        **shard_settings(
+            shard.format, shard_bytes=shard_bytes, columns=shard.columns, prefix=prefix,
+            extent_bytes=shard.extent_bytes, options=options,
+        ),
+    }  # fmt: skip
 
 
 def _units(spans: Sequence[Span], common: Shard, prefix: str, suffix: str) -> SortedUnits:

@@ -1,0 +1,68 @@
+"""Requests of a packing: the arguments of `pack` and `repack`, checked, as one object that all their steps take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from shoal.formats.column_paths import Column
+from shoal.formats.folder.class_directories import CLASS_FIELD
+from shoal.index.cutting import EXTENT_BYTES
+from shoal.pack.inputs.duplicates import Dedup
+from shoal.pack.records.output_names import shard_settings
+from shoal.pack.shard_sizes import ShardSizing, shard_sizing
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest:
+    """Arguments that `pack` and `repack` share; all but ``num_workers`` affect the bytes that are written.
+
+    ``shard_bytes`` of None means the rule of `shard_sizing` for ``num_readers``.
+    """
+
+    format: str | None = None
+    shard_bytes: int | None = None
+    num_readers: int = 1
+    extent_bytes: int = EXTENT_BYTES
+    columns: Sequence[str | Column] = ()
+    prefix: str = "shard"
+    seed: int = 0
+    oversample: Mapping[str, Fraction | int] = field(default_factory=dict)
+    oversample_key: str = CLASS_FIELD
+    balance: str | None = None
+    dedup: Dedup | None = None
+    on_error: Literal["raise", "skip"] = "raise"
+    num_workers: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def skips(self) -> bool:
+        """True if inputs that cannot be read or written are left out."""
+        return self.on_error == "skip"
+
+    def sizing(self, num_bytes: int) -> ShardSizing:
+        """Return the bytes of a shard: those that were requested, or the recommended ones for ``num_bytes`` in all."""
+        if self.shard_bytes is None:
+            return shard_sizing(num_bytes, num_readers=self.num_readers)
+        return ShardSizing(self.shard_bytes, None, 0.0, "as asked for")
+
+    def settings(self, format_name: str, columns: Sequence[Column], sizing: ShardSizing) -> dict[str, Any]:
+        """Return the settings of the shards, as a plan records them, with all columns that the index gets."""
+        return shard_settings(
+            format_name, shard_bytes=sizing.shard_bytes, columns=columns, prefix=self.prefix,
+            extent_bytes=self.extent_bytes, options=self.options,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PackRequest(ShardRequest):
+    """Arguments of `pack`: how its inputs become samples, and the shards of these."""
+
+    format: str = "tar"
+    shuffle: bool = False
+    grouped: bool = False
+    labelled: bool | None = None
+    path_column: str | None = None
+    require: Sequence[str] = ()
