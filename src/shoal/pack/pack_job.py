@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from shoal.errors import StorageError, UsageError
 from shoal.index.table import Index
+from shoal.indexing.jobs.shard_units import check_unit
 from shoal.pack.destination import Output
 from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
 from shoal.pack.packed_dataset import Committed, PackSummary, summary_of_finished
@@ -100,7 +101,7 @@ class PackJob:
             An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
         """
         if isinstance(self.units, Index):
-            self._check_number(number)
+            check_unit(number, self.num_units)
             return summary_of_finished(self.out.url, self.units).shards[number]
         return self.task(number)()
 
@@ -114,15 +115,11 @@ class PackJob:
         UsageError
             There is no such unit, or the job is finished.
         """
-        self._check_number(number)
+        check_unit(number, self.num_units)
         if isinstance(self.units, Index):
             msg = f"{without_secrets(self.out.url)}: this job is finished, and has no unit that is still to be run"
             raise UsageError(msg, hint="make tasks of the units that missing() lists")
         return PackTask(self.out, self.units.unit(number))
-
-    def _check_number(self, number: int) -> None:
-        if not 0 <= number < self.num_units:
-            raise UsageError(f"there is no unit {number}: this job has {self.num_units}, numbered from 0")
 
     def missing(self) -> list[int]:
         """Return the numbers of units that are still to be run; one listing of the destination."""

@@ -6,21 +6,19 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.figures import counted
 from shoal.formats.shard_format import Format
 from shoal.index.assembly import subset
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
 from shoal.indexing.changed_shards import ShardCheck
-from shoal.indexing.jobs.shard_units import cut_units, spans
+from shoal.indexing.jobs.shard_units import check_unit, cut_units
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike
@@ -108,10 +106,8 @@ class VerifyJob:
         UsageError
             There is no such unit.
         """
-        opened = self.asked.opened
-        if opened is None or not 0 <= number < self.num_units:
-            msg = f"there is no unit {number}: this job has {self.num_units}, numbered from 0"
-            raise UsageError(msg)
+        check_unit(number, self.num_units)
+        opened = cast("Opened", self.asked.opened)  # without one there are no units
         first, end = self.cuts[number], self.cuts[number + 1]
         index = opened.index
         first_sample = int(index.extent_first_sample[np.searchsorted(index.extent_shard, first)])
@@ -146,31 +142,20 @@ class VerifyJob:
             Units are missing, which it names.
         """
         found = VerifyReport()
-        parts = [self._report(number) for number in range(self.num_units)]
-        if missing := [number for number, part in enumerate(parts) if part is None]:
-            msg = f"{len(missing)} of {counted(len(parts), 'unit')} are missing: {spans(missing)}"
-            raise UsageError(
-                msg,
-                hint=f"run them, then finish again; parts are looked for in {without_secrets(self.parts.directory)}",
-            )
-        for part in parts:
-            found.include(part or VerifyReport())
+        for part in self.parts.read_all(self.num_units, _report_in):
+            found.include(part)
         found.damages += self.asked.damages
         self.parts.close()
         return found
 
-    def _report(self, number: int) -> VerifyReport | None:
-        data = self.parts.get(number)
-        with suppress(ValueError, TypeError, KeyError):
-            said = json.loads(data or b"")
-            damages = [
-                Damage(**{**damage, "samples": tuple(damage["samples"]), "keys": tuple(damage["keys"])})
-                for damage in said.pop("damages")
-            ]
-            return VerifyReport(damages, **said)
-        if data is not None:
-            self.parts.drop(number)  # damaged itself: it is missing, and made again
-        return None
+
+def _report_in(data: bytes) -> VerifyReport:
+    said = json.loads(data)
+    damages = [
+        Damage(**{**damage, "samples": tuple(damage["samples"]), "keys": tuple(damage["keys"])})
+        for damage in said.pop("damages")
+    ]
+    return VerifyReport(damages, **said)
 
 
 def plan_verify(

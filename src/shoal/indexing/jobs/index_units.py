@@ -9,8 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoal.errors import IndexFileError, StorageError, UsageError
-from shoal.figures import counted
+from shoal.errors import StorageError, UsageError
 from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import options_of
 from shoal.formats.shard_format import Format
@@ -29,7 +28,7 @@ from shoal.indexing.build import (
 )
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.jobs.shard_units import cut_units, spans
+from shoal.indexing.jobs.shard_units import check_unit, cut_units
 from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.scan.remote_scans import ScanTraffic
@@ -126,9 +125,7 @@ class IndexUnits:
 
     def task(self, number: int) -> IndexTask:
         """Return a unit, which holds its own shards alone."""
-        if not 0 <= number < self.num_units:
-            msg = f"there is no unit {number}: this job has {self.num_units}, numbered from 0"
-            raise UsageError(msg)
+        check_unit(number, self.num_units)
         shards = self.shards[self.cuts[number] : self.cuts[number + 1]]
         rows = {task.name: self.rows[task.name] for task in shards if task.name in self.rows}
         return IndexTask(number, self.request, shards, rows, self.parts)
@@ -178,21 +175,14 @@ class IndexUnits:
         UsageError
             Units are missing, or a part is not that of its shards.
         """
-        parts = [self.part(number) for number in range(self.num_units)]
-        if missing := [number for number, part in enumerate(parts) if part is None]:
-            msg = f"{len(missing)} of {counted(len(parts), 'unit')} are missing: {spans(missing)}"
-            raise UsageError(
-                msg,
-                hint=f"run them, then finish again; parts are looked for in {without_secrets(self.parts.directory)}",
-            )
-        there = [part for part in parts if part is not None]
-        index = joined(there, metadata=self.common_metadata(there[0]), most_samples_with_sizes=MANY_SAMPLES - 1)
+        parts = self.parts.read_all(self.num_units, _part_in)
+        index = joined(parts, metadata=self.common_metadata(parts[0]), most_samples_with_sizes=MANY_SAMPLES - 1)
         planned = [(task.name, task.num_bytes, task.version) for task in self.shards]
         found = list(zip(index.shard_names, index.shard_bytes.tolist(), index.shard_versions, strict=True))
         if found != planned:
             msg = f"{self.request.source.asked}: the parts of this job are not those of the shards that were planned"
             raise UsageError(msg, hint="plan the job again; nothing was written")
-        return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in there)
+        return index, sum(int(part.metadata.get(_NUM_HASHED, 0)) for part in parts)
 
     def common_metadata(self, part: Index) -> dict[str, Any]:
         """Return the metadata of a part without what is of this part alone."""
@@ -200,16 +190,7 @@ class IndexUnits:
 
     def part(self, number: int) -> Index | None:
         """Return the index of the shards of one unit; None if it has not been left yet."""
-        data = self.parts.get(number)
-        if data is None:
-            return None
-        try:
-            part = decode(data)
-            confirm(data, required=True)
-        except IndexFileError:
-            self.parts.drop(number)  # so that it is missing, and made again
-            return None
-        return part
+        return self.parts.read(number, _part_in)
 
     def check_unchanged(self) -> None:
         """Raise `StorageError` if a shard is no longer the one that was planned; one listing, where that tells."""
@@ -219,6 +200,12 @@ class IndexUnits:
             for _ in store.list(source.root):
                 pass  # a remote store remembers what it lists
         check_unchanged(self.shards, store)
+
+
+def _part_in(data: bytes) -> Index:
+    part = decode(data)
+    confirm(data, required=True)
+    return part
 
 
 def check_unchanged(shards: Sequence[ScanTask], store: Store) -> None:

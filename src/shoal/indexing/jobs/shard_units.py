@@ -1,14 +1,40 @@
-"""Units of a job on shards: consecutive shards, cut by bytes and count alone."""
+"""Jobs of units, which engines run; and units of consecutive shards, cut by bytes and count alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import Any, Protocol, TypeVar
+
+from shoal.errors import UsageError
+from shoal.figures import counted
 
 _MOST_UNITS = 512  # more parts cost more requests than they save time, up to the limits below
 _LEAST_BYTES, _MOST_BYTES = 256 << 20, 16 << 30
 _LEAST_SHARDS, _MOST_SHARDS = 8, 256
 _MOST_NAMED = 10
+
+_Result_co = TypeVar("_Result_co", covariant=True)
+
+UnitProgress = Callable[[int, int], None]
+"""Progress callback of an engine: the number of units done, and the total."""
+
+
+class UnitJob(Protocol[_Result_co]):
+    """A job of units, of which engines only need to know this; `PackJob` is one."""
+
+    @property
+    def num_units(self) -> int:
+        """Number of units."""
+
+    def missing(self) -> Sequence[int]:
+        """Return the numbers of units that are still to be run."""
+
+    def task(self, number: int) -> Callable[[], Any]:
+        """Return a unit as a callable that can be pickled, holds no more than it needs, and returns a small result."""
+
+    def finish(self) -> _Result_co:
+        """Check that all units have run, and make their result visible; an error names those that are missing."""
 
 
 def cut_units(num_bytes: Sequence[int]) -> list[int]:
@@ -40,3 +66,15 @@ def spans(numbers: Sequence[int]) -> str:
     runs = [[number for _, number in group] for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     return ", ".join([*texts[:_MOST_NAMED], *(["..."] if len(texts) > _MOST_NAMED else [])])
+
+
+def check_unit(number: int, num_units: int) -> None:
+    """Raise `UsageError` if a job has no such unit."""
+    if not 0 <= number < num_units:
+        raise UsageError(f"there is no unit {number}: this job has {num_units}, numbered from 0")
+
+
+def missing_units(missing: Sequence[int], num_units: int, *, then: str) -> UsageError:
+    """Return the error that names missing units; ``then`` goes on after what to do."""
+    msg = f"{len(missing)} of {counted(num_units, 'unit')} are missing: {spans(missing)}"
+    return UsageError(msg, hint=f"run them, then finish again; {then}")

@@ -14,14 +14,16 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from shoal.errors import StorageError
+from shoal.errors import IndexFileError, StorageError
+from shoal.indexing.jobs.shard_units import missing_units
 from shoal.storage.objects.torch_store import TorchStore
 from shoal.storage.storage_errors import is_missing
 from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
-from shoal.storage.urls import join, relative, scheme_of
+from shoal.storage.urls import join, relative, scheme_of, without_secrets
 
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
+_Part = TypeVar("_Part")
 
 _MARK, _PART = "plan", ".part"
 _LISTINGS = 20  # of a local directory that changes meanwhile
@@ -101,6 +103,23 @@ class UnitParts:
         except StorageError:
             self._store.close()  # another machine wrote the same part again, or removes it
             return self._read(path)
+
+    def read(self, number: int, decoded: Callable[[bytes], _Part]) -> _Part | None:
+        """Return the part of a unit, decoded; None if there is none, or a damaged one, which is removed."""
+        data = self.get(number)
+        with suppress(IndexFileError, ValueError, TypeError, KeyError):
+            return None if data is None else decoded(data)
+        self.drop(number)  # so that it is missing, and made again
+        return None
+
+    def read_all(self, num_units: int, decoded: Callable[[bytes], _Part]) -> list[_Part]:
+        """Return the parts of all units, decoded; `UsageError` names those that are missing. One request a unit."""
+        parts = {number: self.read(number, decoded) for number in range(num_units)}
+        there = [part for part in parts.values() if part is not None]
+        if missing := [number for number, part in parts.items() if part is None]:
+            then = f"parts are looked for in {without_secrets(self.directory)}"
+            raise missing_units(missing, num_units, then=then)
+        return there
 
     @_noting_failure
     def drop(self, number: int) -> None:

@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, StorageError, UsageError
-from shoal.figures import counted
 from shoal.index.assembly import MOST_SAMPLES_WITH_SIZES, joined
 from shoal.index.index_file import USER_PREFIX, columns_of, encode, read_head, shard_columns
 from shoal.index.streamed_index import StreamedColumn
 from shoal.index.table import EXTENT_COLUMNS, Index
-from shoal.indexing.jobs.shard_units import spans
+from shoal.indexing.jobs.shard_units import missing_units
 from shoal.pack.column_values import as_texts, codes_of, joined_columns
 from shoal.pack.records.journal import Journal
 from shoal.processes.calls_in_order import called_in_order
@@ -32,6 +31,7 @@ from shoal.storage.store_protocol import ObjectInfo
 
 _GROUP_SHARDS, _GROUP_SAMPLES = 256, 1 << 20
 _NUM_READS = 8  # of a column of one group, at the same time
+_NOTHING = "nothing was committed"
 _FIRST_SAMPLE = "extent_first_sample"
 
 
@@ -126,12 +126,12 @@ def merged_groups(
     finished = journal.finished()
     missing = [number for number, name in enumerate(names) if name not in finished]
     if missing:
-        raise missing_units(missing, len(names))
+        raise missing_units(missing, len(names), then=_NOTHING)
 
     def index_of(first: int, stop: int) -> Index:
         parts = list(journal.parts([finished[name] for name in names[first:stop]]))
         if lost := [first + number for number, part in enumerate(parts) if part is None]:
-            raise missing_units(lost, len(names))
+            raise missing_units(lost, len(names), then=_NOTHING)
         found = [part for part in parts if part is not None]
         _check_counts(found, np.diff(cuts[first : stop + 1]).tolist())
         return merged_index(completed(first, found))
@@ -148,18 +148,12 @@ def merged_groups(
     return groups
 
 
-def missing_units(missing: Sequence[int], num_units: int) -> UsageError:
-    """Return the error that names missing units."""
-    msg = f"{len(missing)} of {counted(num_units, 'unit')} are missing: {spans(missing)}"
-    return UsageError(msg, hint="run them, then finish again; nothing was committed")
-
-
 def _check_counts(parts: Sequence[Index], planned: Sequence[int]) -> None:
     for part, num_planned in zip(parts, planned, strict=True):
         num_found = part.num_samples + len(part.metadata["skipped"])
         if num_found != num_planned:
             msg = f"{part.shard_names[0]}: {num_planned} inputs were planned, and {num_found} are accounted for"
-            raise UsageError(msg, hint="nothing was committed")
+            raise UsageError(msg, hint=_NOTHING)
 
 
 def _kept_group(
