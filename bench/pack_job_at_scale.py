@@ -18,7 +18,6 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +27,9 @@ import numpy as np
 
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
-from shoal.index.table import Index
-from shoal.pack import Output, PackJob, PackSummary, plan
-from shoal.pack.packed_dataset import Committed, finish_groups
+from shoal.pack import Output, PackJob, Shard, plan
+from shoal.pack.pack_job import Units
 from shoal.pack.records.output_names import names_of_shards
-from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.storage.urls import scheme_of
 
@@ -40,35 +37,19 @@ PLAN = "ab" * 16
 
 
 @dataclass(frozen=True)
-class SimulatedUnits:
+class SimulatedUnits(Units):
     """Units whose shards are there already."""
 
-    names: Sequence[str]
-    plan: PackPlan
-    may_skip: bool = False
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def unit(self, number: int) -> Any:
+    def given(self, number: int) -> Any:
         """Not needed: nothing is run."""
         raise NotImplementedError(number)
-
-    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:  # noqa: ARG002  # of the same shape
-        """The parts."""
-        return parts
-
-    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
-        """Write the index."""
-        made = finish_groups(out, groups, about={})
-        return made, PackSummary(out.url, made.format, made.shards, made.fingerprint)
 
 
 def job_of(arguments: argparse.Namespace, options: dict[str, Any]) -> PackJob:
     """The job whose units have run."""
     names = names_of_shards("shard", ".tar", range(arguments.shards))
     cuts = np.arange(arguments.shards + 1) * arguments.samples
-    units = SimulatedUnits(names, PackPlan(cuts, np.full(arguments.shards, 2048 * arguments.samples)))
+    units = SimulatedUnits(PackPlan(cuts, np.full(arguments.shards, 2048 * arguments.samples)), names, Shard("", "tar"))
     return PackJob(Output(arguments.url, plan=PLAN, storage_options=options), units)
 
 

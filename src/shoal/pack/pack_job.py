@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.errors import StorageError, UsageError
+from shoal.formats.shard_format import Sample
 from shoal.index.table import Index
 from shoal.indexing.jobs.shard_units import check_unit
 from shoal.pack.destination import Output
 from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
-from shoal.pack.packed_dataset import Committed, PackSummary, summary_of_finished
+from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups, summary_of_finished
 from shoal.pack.records.part_groups import PartGroup, merged_groups
 from shoal.pack.records.refusals import failures_in, lacking
 from shoal.pack.shard_plan import PackPlan
-from shoal.pack.shard_writer import ShardSummary
+from shoal.pack.shard_writer import Named, Shard, ShardSummary, Unreadable
 from shoal.storage.urls import without_secrets
 
 
-class Units(Protocol):
-    """The units of a packing, and what becomes of their parts of the index. Can be pickled."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Units(ABC):
+    """The units of a packing, one a shard, and what becomes of their parts of the index. Can be pickled.
 
-    def __len__(self) -> int: ...
+    ``plan`` has the inputs of each shard, and its approximate bytes; ``common`` is what all shards share.
+    """
 
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the shards, one a unit."""
+    plan: PackPlan
+    names: Sequence[str]
+    common: Shard
 
-    @property
-    def plan(self) -> PackPlan:
-        """The inputs of each shard, and its approximate bytes."""
+    def __len__(self) -> int:
+        return len(self.names)
 
     @property
     def may_skip(self) -> bool:
         """True if inputs may be left out."""
+        return self.common.on_error == "skip"
 
     def unit(self, number: int) -> ShardJob:
         """Return a unit, which can be pickled and holds no more than it needs."""
+        num_inputs = int(self.plan.cuts[number + 1] - self.plan.cuts[number])
+        return ShardJob(number, replace(self.common, name=self.names[number]), self.given(number), num_inputs)
 
-    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:
+    @abstractmethod
+    def given(self, number: int) -> Iterable[Sample | Named | Unreadable]:
+        """Return the inputs of a unit, read lazily."""
+
+    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:  # noqa: ARG002  # of some units
         """Return the parts of units from number ``first`` on with all columns that the index is to have."""
+        return parts
 
     def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
         """Join the merged parts of all units, and write the index."""
+        made = finish_groups(out, groups, about={})
+        return made, PackSummary(out.url, made.format, made.shards, made.fingerprint)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,34 +175,31 @@ class Ran:
     peak_bytes: int
 
 
-def run_here(job: PackJob, *, num_workers: int, progress: Progress | PackProgress | None = None) -> Ran:
-    """Run all units of a job in ``num_workers`` processes of this machine, and finish it.
+def run_job(
+    job: PackJob,
+    *,
+    num_workers: int,
+    progress: Progress | PackProgress | None = None,
+    engine: JobEngine | None = None,
+) -> Ran:
+    """Run all units of a job in ``num_workers`` processes of this machine, or by an ``engine``, and finish it.
 
     Raises what `PackJob.run` and `PackJob.finish` raise, and `WorkerError` if a process ended in the middle of a unit.
     """
     units = job.units
     if isinstance(units, Index):
         return Ran(units.metadata, summary_of_finished(job.out.url, units), 0, peak_bytes())
+    if engine is not None:
+        missing = {units.names[number] for number in job.missing()}
+        summary = engine(job)
+        shards = tuple(replace(shard, done_before=shard.name not in missing) for shard in summary.shards)
+        return Ran(job.out.index().metadata, replace(summary, shards=shards), 0, peak_bytes())
     num_bytes = units.plan.shard_record_bytes.tolist()
     tally = progress if isinstance(progress, PackProgress) else PackProgress(num_bytes, progress)
     workers = min(num_workers, job.num_units)
     made, peak = run_jobs(map(units.unit, range(len(units))), job.out, num_workers=workers, report=tally.report)
     metadata, summary = _committed(job)
     return Ran(metadata, replace(summary, shards=tuple(made)), workers, peak)
-
-
-def run_on(engine: JobEngine, job: PackJob) -> Ran:
-    """Run the units of a job that are missing on a cluster, and finish it.
-
-    Raises what `PackJob.run` and `PackJob.finish` raise, and what the engine does.
-    """
-    units = job.units
-    if isinstance(units, Index):
-        return Ran(units.metadata, summary_of_finished(job.out.url, units), 0, peak_bytes())
-    missing = {units.names[number] for number in job.missing()}
-    summary = engine(job)
-    shards = tuple(replace(shard, done_before=shard.name not in missing) for shard in summary.shards)
-    return Ran(job.out.index().metadata, replace(summary, shards=shards), 0, peak_bytes())
 
 
 def _committed(job: PackJob) -> tuple[Mapping[str, Any], PackSummary]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from fractions import Fraction
 from itertools import chain
 from typing import Any, Literal
@@ -19,7 +19,6 @@ from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import options_of_first
@@ -30,15 +29,15 @@ from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.repeats import LEFT_OUT, ClassCount, Repeats, asked_repeats, counted_classes
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
-from shoal.pack.jobs import Progress, ShardJob
-from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
+from shoal.pack.jobs import Progress
+from shoal.pack.pack_job import JobEngine, PackJob, Units, run_job
 from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
 from shoal.pack.records.output_names import check_apart, check_prefix, names_of_shards, plan_of
 from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.requests import PackRequest
 from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
 from shoal.pack.shard_sizes import ShardSizing
-from shoal.pack.shard_writer import Shard
+from shoal.pack.shard_writer import Shard, Unreadable
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
 from shoal.stream.dataset import Dataset
@@ -301,7 +300,7 @@ def pack_inputs(
     job, units = planned.job, planned.job.units
     try:
         several = request.num_workers or (_worth_workers(units.plan) if isinstance(units, InputUnits) else 1)
-        ran = run_here(job, num_workers=several, progress=progress) if engine is None else run_on(engine, job)
+        ran = run_job(job, num_workers=several, progress=progress, engine=engine)
     finally:
         job.out.release()
     classes = counted_classes(planned.repeats, ran.metadata)
@@ -350,38 +349,21 @@ def plan_inputs(
         options |= options_of_first(request.format, options, one_by_one)
         names = names_of_shards(request.prefix, encoder.suffix, range(plan.num_shards))
         common = Shard("", request.format, options, columns, request.extent_bytes, request.on_error)
-        return PlannedPacking(PackJob(out, InputUnits(inputs, plan, common, names)), sizing, repeats)
+        return PlannedPacking(PackJob(out, InputUnits(plan, names, common, inputs)), sizing, repeats)
     except BaseException:
         out.release()
         raise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InputUnits:
-    """Units of a packing of inputs; ``common`` is what all shards share."""
+class InputUnits(Units):
+    """Units of a packing of inputs."""
 
     inputs: InputTable
-    plan: PackPlan
-    common: Shard
-    names: Sequence[str]
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def may_skip(self) -> bool:
-        """True if inputs may be left out."""
-        return self.common.on_error == "skip"
-
-    def unit(self, number: int) -> ShardJob:
-        """Return a unit with its own inputs alone."""
-        chosen, copies = self.plan.inputs(number)
-        shard = replace(self.common, name=self.names[number])
-        return ShardJob(number, shard, self.inputs.samples(chosen, copies), len(chosen))
-
-    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:  # noqa: ARG002  # of the same shape
-        """Return the parts, which are complete."""
-        return parts
+    def given(self, number: int) -> Iterable[Sample | Unreadable]:
+        """Return the samples of the inputs of one unit alone."""
+        return self.inputs.samples(*self.plan.inputs(number))
 
     def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
         """Join the parts, count classes and fields, and write the index."""

@@ -59,7 +59,7 @@ from shoal.pack.from_shards.span_units import SpanUnits
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.inputs.repeats import ClassCount, counted_classes
 from shoal.pack.jobs import PackProgress, Progress
-from shoal.pack.pack_job import JobEngine, PackJob, run_here, run_on
+from shoal.pack.pack_job import JobEngine, PackJob, run_job
 from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of
 from shoal.pack.shard_plan import PackPlan, plan_shards
@@ -298,7 +298,7 @@ def repack_opened(
     job, units, source = planned.job, planned.job.units, planned.source
     try:
         workers = request.num_workers or (1 if request.mix else planned.num_workers)
-        ran = run_here(job, num_workers=workers, progress=planned.tally) if engine is None else run_on(engine, job)
+        ran = run_job(job, num_workers=workers, progress=planned.tally, engine=engine)
     finally:
         if isinstance(units, SpanUnits):
             units.reader.close()
@@ -380,7 +380,7 @@ def plan_repacking(
         named = suffixed_images(opened) if to_tar else {}
         reader = SpanReader(spec, needs_keys=to_tar, renamed=named)
         copies = None if selection.repeats is None else copy_numbers(ids)
-        units = SpanUnits(reader, plan, common, names, source, selection, copies)
+        units = SpanUnits(plan, names, common, reader, source, selection, copies)
         return PlannedRepacking(PackJob(out, units), source, sizing, selection, tally, several, num_looked_at, peak)
     except BaseException:
         out.release()

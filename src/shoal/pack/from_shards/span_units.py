@@ -17,45 +17,30 @@ from shoal.pack.from_shards.selection import Selection
 from shoal.pack.from_shards.span_reader import SpanReader, SpanSamples
 from shoal.pack.inputs.duplicates import DUPLICATES
 from shoal.pack.inputs.repeats import LEFT_OUT
-from shoal.pack.jobs import ShardJob
+from shoal.pack.pack_job import Units
 from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
 from shoal.pack.records.part_groups import PartGroup
-from shoal.pack.shard_plan import PackPlan
-from shoal.pack.shard_writer import Shard
 from shoal.pipeline.stages.tokenizing import TOKENIZERS
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import ResolvedOrder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpanUnits:
+class SpanUnits(Units):
     """Units of a repacking: each new shard has a span of the samples of ``source``.
 
     ``copies``, shape (num_samples,), is None if no sample comes twice.
     """
 
     reader: SpanReader
-    plan: PackPlan
-    common: Shard
-    names: Sequence[str]
     source: ResolvedOrder
     selection: Selection
     copies: NDArray[np.int32] | None = None
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def may_skip(self) -> bool:
-        """True if inputs may be left out."""
-        return self.common.on_error == "skip"
-
-    def unit(self, number: int) -> ShardJob:
-        """Return a unit that reads its own span."""
+    def given(self, number: int) -> SpanSamples:
+        """Return the samples of the span of one unit."""
         first, stop = self.plan.cuts[number : number + 2].tolist()
-        shard = replace(self.common, name=self.names[number])
-        copies = None if self.copies is None else self.copies[first:stop]
-        return ShardJob(number, shard, SpanSamples(self.reader, first, stop, copies), stop - first)
+        return SpanSamples(self.reader, first, stop, None if self.copies is None else self.copies[first:stop])
 
     def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:
         """Return the parts with the columns of the source."""

@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 from shoal.hints import did_you_mean
-from shoal.pack.inputs.class_labels import class_codes, is_tar, labels_of
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
     FileSamples,
+    class_codes,
     columns_of_files,
     fields_beside,
     grouped_name,
+    is_tar,
+    labels_of,
     name_of,
     refuse_collisions,
     refuse_taken,

@@ -1,4 +1,4 @@
-"""Samples made from files: their keys and fields by the names of files, their values by the format of the shards."""
+"""Samples made from files: keys, fields and classes by the names of files, values by the format of the shards."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shoal.errors import StorageError, UsageError
-from shoal.formats.folder.class_directories import CLASS_FIELD
+from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema_of_kinds
 from shoal.formats.tar.names import key_and_suffix
 from shoal.formats.writing.written_formats import TABLE_FORMATS
-from shoal.pack.inputs.class_labels import is_tar
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Unreadable
 from shoal.storage.files.small_files import read_small
@@ -231,3 +233,24 @@ def columns_of_files(
         rows = [dict(values) for values in extra[start : start + _AT_ONCE]]
         kinds = kinds_of_rows(kinds, rows, first=start, format_name=format_name, skips=skips)
     return {"schema": schema_of_kinds(kinds)}
+
+
+def is_tar(format_name: str) -> bool:
+    """Return True for tar shards, compressed or not."""
+    return format_name.partition(".")[0] == "tar"
+
+
+def class_codes(directories: Sequence[str], classes: ClassDirectories | None) -> NDArray[np.int32] | None:
+    """Return the class of each directory, which is empty or ends with a slash, as a code; None without classes."""
+    return None if classes is None else np.array(classes.numbers_of(directories), dtype=np.int32)
+
+
+def labels_of(
+    key: str, codes: NDArray[np.int32] | None, classes: Sequence[str], others: Iterable[str] = ()
+) -> list[str]:
+    """Return the class of each input; `UsageError` if ``key`` means another value, or there are no classes."""
+    if codes is not None and key == CLASS_FIELD:
+        return [classes[code] for code in codes.tolist()]
+    known = ", ".join([*others, *([CLASS_FIELD] if codes is not None else [])]) or "nothing but their names"
+    msg = f"the inputs have no {key!r}; they have {known}"
+    raise UsageError(msg, hint="classes are the directories in which files lie, or columns of a manifest")

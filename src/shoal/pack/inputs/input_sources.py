@@ -5,27 +5,30 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shoal.errors import SourceError, UsageError
-from shoal.formats.folder.class_directories import CLASS_FIELD
+import numpy as np
+
+from shoal.errors import SourceError, StorageError, UsageError
+from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories, refuse_strays
 from shoal.formats.metadata.splits import splits_in_names
+from shoal.indexing.folder_classes import classes_of_folder
 from shoal.pack.inputs.dedup_pass import without_equal_contents
 from shoal.pack.inputs.duplicates import check_dedup
 from shoal.pack.inputs.file_inputs import MANIFEST_SUFFIXES, file_inputs, manifest_inputs
-from shoal.pack.inputs.file_samples import grouped_name, name_of
-from shoal.pack.inputs.files_in_classes import inside_classes
+from shoal.pack.inputs.file_samples import grouped_name, name_of, unreadable_input
 from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.sample_fields import chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
 from shoal.pack.jobs import Progress
+from shoal.pack.records.refusals import OUTSIDE
 from shoal.pack.requests import PackRequest
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home
-from shoal.storage.files.small_files import FileList, FileTree, glob_files
+from shoal.storage.files.small_files import FileList, FileTree, glob_files, read_small
 from shoal.storage.sources.local_patterns import as_glob, fixed_directory, local_path
 from shoal.storage.urls import scheme_of, without_secrets
 
@@ -85,7 +88,7 @@ def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTab
         named = grouped_name if grouped else name_of
         numbers, left_out = chosen_files(files.names(), require, named=named, grouped=grouped, skips=request.skips)
         files = files.take(numbers)
-    files, classes, outside = inside_classes(
+    files, classes, outside = _inside_classes(
         files, labelled=request.labelled, is_whole=path.is_dir(), skips=request.skips
     )
     if classes is None and CLASS_FIELD in require:
@@ -98,6 +101,55 @@ def _inputs_of(source: str | os.PathLike[str], request: PackRequest) -> InputTab
     return file_inputs(
         listed, format=request.format, grouped=True, classes=classes, left_out=left_out, distinct=distinct
     )
+
+
+def _inside_classes(
+    files: FileTree, *, labelled: bool | None, is_whole: bool, skips: bool
+) -> tuple[FileTree, ClassDirectories | None, tuple[tuple[str, str], ...]]:
+    """Return the files that lie in classes, the classes, and name and reason of each file outside of them.
+
+    All files and no classes if ``labelled`` is False, or None and no file lies in a directory. The classes are those of
+    `classes_of_folder`. Raises `SourceError` if a file outside is of the suffix of files in classes, unless ``skips``,
+    or if ``labelled`` is True and there are no classes.
+    """
+    if labelled is False or not len(files):
+        return files, None, ()
+    classes = classes_of_folder(files.root, files.directories, is_whole=is_whole)
+    if classes is None:
+        if labelled:
+            first = name_of(files.part(0, 1).names()[0])[0]
+            msg = f"the sample {first!r} lies in no directory that could be its class"
+            raise SourceError(msg, hint="labelled=False packs files without classes; or move it into a directory")
+        return files, None, ()
+    is_inside = np.repeat(np.array(classes.numbers_of(files.directories)) >= 0, np.diff(files.first_file))
+    if bool(is_inside.all()):
+        return files, classes, ()
+    names = files.names()
+    lost = _lost(files, names, skips=skips)
+    kinds = [name_of(name)[1] for name in names]
+    outside = [(names[number], kinds[number]) for number in np.flatnonzero(~is_inside).tolist()]
+    if not skips:
+        hint = "move them; labelled=False packs all files without classes, on_error='skip' leaves them out"
+        inside = {kinds[number] for number in np.flatnonzero(is_inside).tolist()}
+        refuse_strays(outside, set(kinds) if labelled else inside, root=files.root, hint=hint)
+    return files.take(np.flatnonzero(is_inside)), classes, tuple((name, lost.get(name, OUTSIDE)) for name, _ in outside)
+
+
+def _lost(files: FileTree, names: Sequence[str], *, skips: bool) -> dict[str, str]:
+    """Return why the entries that were no files when they were listed cannot be read; raises that unless ``skips``.
+
+    A link that leads nowhere may have been the directory of a class.
+    """
+    reasons = {}
+    for number in np.flatnonzero(files.num_bytes < 0).tolist():
+        path = f"{files.root}/{names[number]}"
+        try:
+            read_small(path, -1, 0)
+        except StorageError as error:
+            if not skips:
+                raise
+            reasons[names[number]] = unreadable_input(names[number], path, error).reason
+    return reasons
 
 
 def _warn_of_splits(path: Path, files: FileTree) -> None:

@@ -16,8 +16,8 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.hints import did_you_mean, pointer_in
 from shoal.pack.from_shards.new_schemas import options_like
-from shoal.pack.inputs.class_labels import is_tar
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
+from shoal.pack.inputs.file_samples import is_tar
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.records.output_names import plan_of
 from shoal.pack.shard_writer import Unreadable

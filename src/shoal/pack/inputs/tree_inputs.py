@@ -17,13 +17,15 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tar.member_blocks import laid_out
 from shoal.formats.tar.writer import is_safe_name
 from shoal.formats.writing.encoder import RecordBlock
-from shoal.pack.inputs.class_labels import class_codes, is_tar, labels_of
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_samples import (
     ROW_BYTES,
     FileSamples,
+    class_codes,
     columns_of_files,
     fields_beside,
+    is_tar,
+    labels_of,
     name_of,
     refuse_collisions,
     refuse_taken,

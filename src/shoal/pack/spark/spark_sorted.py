@@ -18,15 +18,12 @@ import numpy as np
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.index.table import Index
 from shoal.indexing.jobs.shard_units import UnitProgress
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
-from shoal.pack.jobs import ShardJob
-from shoal.pack.pack_job import PackJob
-from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
+from shoal.pack.pack_job import PackJob, Units
+from shoal.pack.packed_dataset import PackSummary
 from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of, shard_settings
-from shoal.pack.records.part_groups import PartGroup
 from shoal.pack.shard_plan import PackPlan
 from shoal.pack.shard_sizes import shard_sizing
 from shoal.pack.shard_writer import Shard
@@ -134,35 +131,14 @@ def write(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SortedUnits:
+class SortedUnits(Units):
     """Units whose rows come through a shuffle of Spark, and not from a table of inputs."""
 
-    plan: PackPlan
-    names: Sequence[str]
-    common: Shard
     spans: Sequence[Span]
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def may_skip(self) -> bool:
-        """True if rows may be left out."""
-        return self.common.on_error == "skip"
-
-    def unit(self, number: int) -> ShardJob:
-        """Return a unit that lacks its rows."""
-        num_rows = int(self.plan.cuts[number + 1] - self.plan.cuts[number])
-        return ShardJob(number, replace(self.common, name=self.names[number]), (), num_rows)
-
-    def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:  # noqa: ARG002  # of the same shape
-        """Return the parts, which are complete."""
-        return parts
-
-    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
-        """Join the merged parts, and write the index."""
-        made = finish_groups(out, groups, about={})
-        return made, PackSummary(out.url, made.format, made.shards, made.fingerprint)
+    def given(self, number: int) -> tuple[()]:  # noqa: ARG002  # of any unit
+        """Return no rows: a task gets them from Spark."""
+        return ()
 
 
 def _asked(
