@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
+from shoal.formats.folder.class_directories import ClassDirectories
 from shoal.hints import did_you_mean
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_samples import (
@@ -49,26 +49,22 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _OWN_FIELDS = {"tar": (), "jsonl": ("key", "text")}  # others have a key and data
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _FileInputs:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _FileInputs(InputTable):
     """Inputs from files, one or several of which make a sample.
 
     ``first_file``, shape (num_inputs + 1,): input ``i`` has the files ``[first_file[i], first_file[i + 1])`` of
-    ``files``. ``keys`` and ``fields`` name samples and files; ``label``, int32, is a code in ``classes``. ``extra`` has
-    further fields of each sample. If ``grouped``, each file is a field named by its suffix.
+    ``files``. ``keys`` and ``fields`` name samples and files. ``extra`` has further fields of each sample. If
+    ``grouped``, each file is a field named by its suffix.
     """
 
+    classes: tuple[str, ...] = ()
     files: FileList
-    format: str
     keys: Sequence[str]
     fields: Sequence[str]
     first_file: NDArray[np.int64]
-    label: NDArray[np.int32] | None = None
-    classes: tuple[str, ...] = ()
     extra: Sequence[Mapping[str, Any]] = ()
     grouped: bool = False
-    left_out: tuple[tuple[str, str], ...] = ()
-    duplicates: Duplicates | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -149,10 +145,6 @@ class _FileInputs:
         found.update(repr(rest).encode())
         return found.hexdigest()
 
-    @property
-    def class_field(self) -> str | None:
-        return None if self.label is None else CLASS_FIELD
-
     def column_path(self, name: str) -> str:
         # A manifest's column may be nested: meta.lang is inside meta.
         columns = self.extra[0] if self.extra and is_tar(self.format) else ()
@@ -197,8 +189,8 @@ def file_inputs(
     label = class_codes(keys, classes)
     refuse_taken(files.names, fields, fields_beside(format, labelled=label is not None, grouped=grouped))
     return _FileInputs(
-        files, format, keys, fields, first_file, label, () if classes is None else classes.names, grouped=grouped,
-        left_out=left_out,
+        files=files, format=format, keys=keys, fields=fields, first_file=first_file, label=label,
+        classes=() if classes is None else classes.names, grouped=grouped, left_out=left_out,
         duplicates=Duplicates("key", 0, ()) if distinct else None,
     )  # fmt: skip
 

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
 from shoal.pack.inputs.sample_fields import FieldSets
@@ -19,60 +22,72 @@ TAR_BLOCK = 512
 """Bytes of a header in a tar, and of the units in which it stores data."""
 
 
-class InputTable(Protocol):
-    """Inputs by number."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InputTable(ABC):
+    """Inputs by number, to be packed into shards of ``format``.
 
-    @property
-    def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Inputs dropped for lack of a required field: names and reasons."""
+    ``classes`` are the names of the classes, or of those of several columns, for the metadata of the index; ``label``,
+    int32, is the code of each input among them. ``left_out`` are names and reasons of inputs dropped for lack of a
+    required field; ``duplicates`` were left out since they equal an earlier one, None if none were looked for.
+    """
 
-    @property
-    def duplicates(self) -> Duplicates | None:
-        """Inputs left out since they equal an earlier one; None if none were looked for."""
-
-    @property
-    def classes(self) -> Sequence[str] | Mapping[str, Sequence[str]]:
-        """Names of the classes, or of those of several columns; metadata of the index."""
+    format: str
+    classes: Sequence[str] | Mapping[str, Sequence[str]] = ()
+    label: NDArray[np.int32] | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
+    duplicates: Duplicates | None = None
 
     @property
     def class_field(self) -> str | None:
         """Field of a sample that holds its class; None if there is none."""
+        return None if self.label is None else CLASS_FIELD
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def record_bytes(self) -> NDArray[np.int64]:
         """Return the approximate bytes of each input in a shard; shape (len,)."""
 
     def content_bytes(self) -> NDArray[np.int64] | None:
         """Return the bytes of the files of each input, equal for equal contents; None if they are not known."""
+        return None
 
+    @abstractmethod
     def without(self, found: Distinct, by: Dedup) -> InputTable:
         """Return the inputs without duplicates."""
 
+    @abstractmethod
     def labels(self, key: str) -> Sequence[str | None]:
         """Return the value of ``key`` of each input, as text; raises `UsageError` if inputs have none."""
 
+    @abstractmethod
     def key(self, number: int) -> str:
         """Return the name of an input for messages."""
 
     def field_sets(self) -> FieldSets | None:
         """Return the fields of each input by the suffixes of its files; None if inputs are not files."""
+        return None
 
+    @abstractmethod
     def samples(self, numbers: NDArray[np.int64], copies: NDArray[np.int64]) -> Iterable[Sample | Unreadable]:
         """Return the samples of these inputs, in this order, read lazily; the result can be pickled.
 
         ``copies`` is the copy number of each, from 0.
         """
 
+    @abstractmethod
     def digest(self) -> str:
         """Return a digest that is equal for equal inputs: names, sizes, times."""
 
     def column_path(self, name: str) -> str:
         """Return the path in a sample of a value that the inputs know by this name."""
+        return name
 
-    def refuse_copies(self, times: NDArray[np.int64]) -> None:
+    def refuse_copies(self, times: NDArray[np.int64]) -> None:  # noqa: B027  # keys that are numbers never collide
         """Raise `UsageError` if a copy would get the key of another input, given how often each is packed."""
 
+    @abstractmethod
     def options(self, *, skips: bool) -> dict[str, Any]:
         """Return format options that give all shards the columns of all samples.
 

@@ -16,8 +16,9 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.hints import did_you_mean, pointer_in
 from shoal.pack.from_shards.new_schemas import options_like
-from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
+from shoal.pack.inputs.duplicates import Dedup, Distinct
 from shoal.pack.inputs.file_samples import is_tar
+from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.records.output_names import plan_of
 from shoal.pack.shard_writer import Unreadable
@@ -38,20 +39,16 @@ def is_dataset_on_disk(path: str) -> bool:
     return any((Path(path) / name).is_file() for name in (_STATE, _SPLITS))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _DatasetInputs:
-    """Rows of a dataset, by number."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _DatasetInputs(InputTable):
+    """Rows of a dataset; ``rows`` are those of the inputs, None for all. A class is one of their columns."""
 
-    paths: tuple[str, ...]
-    format: str
     classes: Mapping[str, Sequence[str]]
+    paths: tuple[str, ...]
     num_samples: int
     sample_bytes: NDArray[np.int64]
     known: str
-    left_out: tuple[tuple[str, str], ...] = ()
-    class_field: str | None = None  # a class is one of the columns of rows
-    rows: NDArray[np.int64] | None = None  # of the inputs; None for all
-    duplicates: Duplicates | None = None
+    rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return self.num_samples if self.rows is None else len(self.rows)
@@ -59,15 +56,9 @@ class _DatasetInputs:
     def key(self, number: int) -> str:
         return f"row {number if self.rows is None else int(self.rows[number])}"
 
-    def field_sets(self) -> None:
-        return
-
     def record_bytes(self) -> NDArray[np.int64]:
         sizes = self.sample_bytes if self.rows is None else self.sample_bytes[self.rows]
         return sizes + (_HEADER_BYTES if is_tar(self.format) else 0)
-
-    def content_bytes(self) -> None:
-        return
 
     def without(self, found: Distinct, by: Dedup) -> _DatasetInputs:
         return replace(self, rows=found.kept, duplicates=found.told(by, self.key))
@@ -88,12 +79,6 @@ class _DatasetInputs:
 
     def digest(self) -> str:
         return self.known if self.rows is None else plan_of([self.known, self.rows.tolist()])
-
-    def column_path(self, name: str) -> str:
-        return name
-
-    def refuse_copies(self, times: NDArray[np.int64]) -> None:
-        """Accept any repeats: keys are numbers, so copies never collide."""
 
     def options(self, *, skips: bool) -> dict[str, Any]:  # noqa: ARG002  # all rows fit
         """Return format options that keep the column types, if the target has columns too."""
@@ -152,7 +137,10 @@ def dataset_inputs(path: str, *, format: str) -> _DatasetInputs:  # noqa: A002
     means = index.extent_decoded_bytes // np.maximum(index.extent_num_samples, 1)
     sizes = np.repeat(means, index.extent_num_samples).astype(np.int64)
     known = plan_of([index.fingerprint, index.shard_bytes.tolist(), list(index.shard_versions), format])
-    return _DatasetInputs(paths, format, _classes(directory / _INFO), index.num_samples, sizes, known)
+    return _DatasetInputs(
+        format=format, classes=_classes(directory / _INFO), paths=paths, num_samples=index.num_samples,
+        sample_bytes=sizes, known=known,
+    )  # fmt: skip
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -40,16 +40,12 @@ _BLOCK_BYTES = 1 << 20
 _SHARD_SUFFIXES = (b".tar", b".parquet", b".arrow", b".mds", b".tfrecord", b".rec", b".tar.gz", b".tar.zst")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _TreeInputs:
-    """Files below a directory, one per sample; ``label``, int32, is the class of each in ``classes``."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _TreeInputs(InputTable):
+    """Files below a directory, one per sample."""
 
-    files: FileTree
-    format: str
-    label: NDArray[np.int32] | None = None
     classes: tuple[str, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
-    duplicates: Duplicates | None = None
+    files: FileTree
 
     def __len__(self) -> int:
         return len(self.files)
@@ -89,13 +85,6 @@ class _TreeInputs:
             found.update(b"" if column is None else column.tobytes())
         found.update(repr((self.format, self.classes)).encode())
         return found.hexdigest()
-
-    @property
-    def class_field(self) -> str | None:
-        return None if self.label is None else CLASS_FIELD
-
-    def column_path(self, name: str) -> str:
-        return name
 
     def refuse_copies(self, times: NDArray[np.int64]) -> None:
         if MARK.encode() in self.files.joined:
@@ -197,7 +186,8 @@ def tree_inputs(
     if any(f".{field}\0".encode() in joined for field in beside):
         names = files.names()
         refuse_taken(names, [name_of(name)[1] for name in names], beside)
-    return _TreeInputs(files, format, label, () if classes is None else classes.names, left_out, duplicates)
+    known = () if classes is None else classes.names
+    return _TreeInputs(files=files, format=format, label=label, classes=known, left_out=left_out, duplicates=duplicates)
 
 
 def _name(files: FileTree, number: int) -> str:
