@@ -168,15 +168,7 @@ def _clean(arguments: argparse.Namespace) -> int:
 
 def _report(packed: Packed, engine: Engine | None, elapsed_seconds: float, *, as_json: bool) -> None:
     summary, fields = packed.summary, packed.summary.fields
-    record = packed_record(
-        summary,
-        packed.sizing,
-        {"num_inputs": packed.num_inputs},
-        num_workers=packed.num_workers,
-        peak_bytes=packed.peak_bytes,
-        elapsed_seconds=elapsed_seconds,
-        engine=engine,
-    )
+    record = packed_record(packed, {"num_inputs": packed.num_inputs}, elapsed_seconds=elapsed_seconds, engine=engine)
     if fields is not None and as_json:
         record |= {
             "fields": fields.counts,

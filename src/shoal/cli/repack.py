@@ -144,15 +144,7 @@ def repack_and_report(
     except UsageError as error:  # the shards exist, whether or not their mixing can be predicted
         output.complain(f"note: no shuffle is predicted: {error.message}")
     more = {"order": str(made.source), "num_renamed": summary.num_renamed, "num_looked_at": made.num_looked_at}
-    record = packed_record(
-        summary,
-        made.sizing,
-        more,
-        num_workers=made.num_workers,
-        peak_bytes=made.peak_bytes,
-        elapsed_seconds=time.monotonic() - began_seconds,
-        engine=engine,
-    )
+    record = packed_record(made, more, elapsed_seconds=time.monotonic() - began_seconds, engine=engine)
     if opened.left_out:
         record["left_out"] = dict(opened.left_out)
         counts = ", ".join(f"{count:,} x {printable(suffix)}" for suffix, count in opened.left_out.items())

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.column_paths import Column, as_columns
@@ -369,7 +368,7 @@ class InputUnits(Units):
         """Join the parts, count classes and fields, and write the index."""
         inputs = self.inputs
         skipped = self.plan.skipped_inputs([places for group in groups for places in group.metadata["skipped_places"]])
-        left_out = _left_out(self.plan, skipped)
+        left_out = [] if self.plan.repeats is None else self.plan.repeats.counted(skipped)
         fields = counted_fields(inputs.field_sets(), self.plan, skipped, name=inputs.key)
         about = {
             **({"classes": inputs.classes} if inputs.classes else {}),
@@ -387,15 +386,6 @@ def _worth_workers(plan: PackPlan) -> int:
     """Return one process per processor, or fewer if some would have less than a second of work."""
     seconds = int(plan.cuts[-1]) * _SAMPLE_SECONDS + int(plan.shard_record_bytes.sum()) * _BYTE_SECONDS
     return max(1, min(usable_processors(), int(seconds)))
-
-
-def _left_out(plan: PackPlan, skipped: NDArray[np.int64]) -> list[int]:
-    """Count the samples of each class that were left out; empty if classes are not repeated."""
-    if plan.repeats is None:
-        return []
-    classes = plan.repeats.class_of[skipped]
-    counts: list[int] = np.bincount(classes, minlength=len(plan.repeats.classes)).tolist()
-    return counts
 
 
 def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:

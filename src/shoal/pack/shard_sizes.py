@@ -102,13 +102,10 @@ def shard_sizing(
 
 
 def _check(num_bytes: int | None, num_readers: int, latency_seconds: float, bytes_per_second: float) -> None:
-    msg = ""
     if num_bytes is not None and num_bytes < 0:
-        msg = f"num_bytes must not be negative; got {num_bytes}"
-    elif num_readers < 1:
-        msg = f"num_readers must be at least 1; got {num_readers}"
-    elif not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
+        raise UsageError(f"num_bytes must not be negative; got {num_bytes}")
+    if num_readers < 1:
+        raise UsageError(f"num_readers must be at least 1; got {num_readers}")
+    if not 0 <= latency_seconds < math.inf or not 0 < bytes_per_second < math.inf:
         got = f"{latency_seconds} s and {bytes_per_second} B/s"
-        msg = f"latency_seconds must be at least 0 and bytes_per_second positive, both finite; got {got}"
-    if msg:
-        raise UsageError(msg)
+        raise UsageError(f"latency_seconds must be at least 0 and bytes_per_second positive, both finite; got {got}")

@@ -17,9 +17,10 @@ from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
 from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.pack.from_shards.repacking import Repacked
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
 from shoal.pack.packed_dataset import PackSummary
-from shoal.pack.shard_sizes import ShardSizing
+from shoal.pack.packing import Packed
 
 _MOST_LISTED = 20
 
@@ -111,26 +112,20 @@ def classes_record(classes: Sequence[ClassCount]) -> list[dict[str, Any]]:
 
 
 def packed_record(
-    summary: PackSummary,
-    sizing: ShardSizing,
-    more: dict[str, Any],
-    *,
-    num_workers: int,
-    peak_bytes: int,
-    elapsed_seconds: float,
-    engine: Engine | None = None,
+    packed: Packed | Repacked, more: dict[str, Any], *, elapsed_seconds: float, engine: Engine | None = None
 ) -> dict[str, Any]:
     """Return what was packed, with ``more`` of it behind the format.
 
     A cluster ``engine`` does not know its processes and their memory: ``driver_peak_memory_bytes`` is that of this one.
     """
+    summary = packed.summary
     made_now = sum(shard.num_samples for shard in summary.shards if not shard.done_before)
     num_done_before = sum(shard.done_before for shard in summary.shards)
     if engine is None:
-        ran: dict[str, Any] = {"num_workers": num_workers, "peak_memory_bytes": peak_bytes}
+        ran: dict[str, Any] = {"num_workers": packed.num_workers, "peak_memory_bytes": packed.peak_bytes}
     else:
         num_units = {"num_units_done_before": num_done_before, "num_units_run": len(summary.shards) - num_done_before}
-        ran = {**engine.record(), **num_units, "driver_peak_memory_bytes": peak_bytes}
+        ran = {**engine.record(), **num_units, "driver_peak_memory_bytes": packed.peak_bytes}
     return {
         "output": printable(summary.url),
         "format": summary.format,
@@ -139,8 +134,8 @@ def packed_record(
         "num_bytes": summary.num_bytes,
         "num_shards": len(summary.shards),
         "num_shards_of_earlier_runs": num_done_before,
-        "shard_limit_bytes": sizing.shard_bytes,
-        "shard_limit_because": sizing.reason,
+        "shard_limit_bytes": packed.sizing.shard_bytes,
+        "shard_limit_because": packed.sizing.reason,
         "num_skipped": len(summary.skipped),
         **_duplicates(summary),
         **ran,

@@ -46,10 +46,11 @@ class Selection:
         """Rule for how often each of the samples that take part comes; None for once."""
         return None if self.repeats is None else FixedCounts(self.repeats.times)
 
-    def classes_of(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the class of each of these samples, by its number in ``repeats.classes``."""
-        numbers = ids if self.stored is None else self.stored.numbers(ids)
-        return np.zeros(0, dtype=np.int32) if self.repeats is None else self.repeats.class_of[numbers]
+    def counted(self, ids: NDArray[np.int64]) -> list[int]:
+        """Return how many of these samples each class has; empty if classes are not repeated."""
+        if self.repeats is None:
+            return []
+        return self.repeats.counted(ids if self.stored is None else self.stored.numbers(ids))
 
     def sizes(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bytes of each sample that takes part, given those of each sample of the source."""

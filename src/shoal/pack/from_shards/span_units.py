@@ -53,7 +53,10 @@ class SpanUnits(Units):
     def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
         """Join the parts, and write the index."""
         duplicates = self.selection.duplicates
-        left_out = self._left_out([places for group in groups for places in group.metadata["skipped_places"]])
+        places = [places for group in groups for places in group.metadata["skipped_places"]]
+        epoch, spans = self.source.epoch(0), pairwise(self.plan.cuts.tolist())
+        ids = [epoch.ids(*span)[list(own)] for own, span in zip(places, spans, strict=True) if own]
+        left_out = self.selection.counted(np.concatenate([np.zeros(0, np.int64), *ids]))
         about = {
             **_classes(self.source.index, [column.name for column in self.common.columns]),
             **({LEFT_OUT: left_out} if any(left_out) else {}),
@@ -62,16 +65,6 @@ class SpanUnits(Units):
         }
         made = finish_groups(out, groups, about=about)
         return made, PackSummary(out.url, made.format, made.shards, made.fingerprint, duplicates=duplicates)
-
-    def _left_out(self, places: Sequence[Sequence[int]]) -> list[int]:
-        """Count the samples of each class that were left out; empty if classes are not repeated."""
-        if self.selection.repeats is None:
-            return []
-        epoch, spans = self.source.epoch(0), pairwise(self.plan.cuts.tolist())
-        ids = [epoch.ids(*span)[list(own)] for own, span in zip(places, spans, strict=True) if own]
-        classes = self.selection.classes_of(np.concatenate([np.zeros(0, np.int64), *ids]))
-        counts: list[int] = np.bincount(classes, minlength=len(self.selection.repeats.classes)).tolist()
-        return counts
 
 
 def _classes(source: Index, asked: Sequence[str]) -> dict[str, Any]:

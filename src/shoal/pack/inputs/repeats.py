@@ -75,6 +75,11 @@ class Repeats:
         inputs = np.searchsorted(ends, samples, side="right").astype(np.int64)
         return inputs, samples - (ends - self.times)[inputs]
 
+    def counted(self, inputs: NDArray[np.int64]) -> list[int]:
+        """Return how many of these inputs each class has."""
+        counts: list[int] = np.bincount(self.class_of[inputs], minlength=len(self.classes)).tolist()
+        return counts
+
 
 def oversampled(labels: Sequence[str | None], factors: Mapping[str, Fraction | int], *, seed: int = 0) -> Repeats:
     """Repeat some classes by a factor each, and pack every other input once.
