@@ -12,6 +12,7 @@ from posixpath import basename, splitext
 from typing import Any
 
 from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
+from shoal.formats.decoding.images import IMAGE_SPECS
 from shoal.formats.mds.writer import mds_index_of
 from shoal.formats.metadata.manifests import MANIFEST_NAME, read_manifest
 from shoal.formats.shard_format import Format
@@ -31,6 +32,7 @@ from shoal.indexing.open_source import (
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import ALL_SPLITS, SplitLike, select_split
 from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stored_types import declared_features
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import with_retries
@@ -40,9 +42,10 @@ from shoal.storage.storage_errors import is_broken, is_missing, is_without_range
 from shoal.storage.store_of_url import in_store, open_store
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import join, object_path, scheme_of
-from shoal.verify.field_decoding import field_decoder
 from shoal.verify.shard_checks import check_shards
 from shoal.verify.verify_report import Damage, VerifyReport, words_of
+
+_IMAGES = "rgb8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,17 @@ class Verification:
     decode: Decode | None = None
 
     def decoding(self, names: Sequence[str] | None) -> Verification:
-        """Return this verification, which also decodes each field, with the decoders of these names; None for none."""
+        """Return this verification, which also decodes each field, with the decoders of these names; None for none.
+
+        Images are decoded in any case, and columns that Hugging Face `datasets` describes as it does. Raises
+        `UsageError` if there is no decoder of a name, or a library that it needs is not installed.
+        """
         if names is None or self.opened is None:
             return self
-        return replace(self, decode=field_decoder(self.opened, names))
+        features = declared_features(self.opened)
+        images = () if any(name in IMAGE_SPECS for name in names) else (_IMAGES,)
+        described = ("hf",) if features and not any(name in ("hf", "hf-names") for name in names) else ()
+        return replace(self, decode=Decode((*images, *described, *names), features=features))
 
 
 def open_to_verify(

@@ -26,6 +26,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
 from shoal.pipeline.stages.decode import Decode
+from shoal.pipeline.stages.running import FieldError
 from shoal.reading.checks.checked_reads import parse_unit
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
 from shoal.reading.checks.salvage import Damaged, SalvagedRecords
@@ -33,7 +34,6 @@ from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing
 from shoal.storage.store_protocol import ObjectInfo
-from shoal.verify.field_decoding import decoded
 from shoal.verify.verify_report import Damage, VerifyReport, words_of
 
 _READ_BYTES = 4 << 20  # a span of extents read at once; a larger extent is read alone
@@ -250,12 +250,35 @@ def _read(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Decode | Non
 
 
 def _decoded(opened: Opened, read: UnitRead, data: bytes, lost: Container[int], decode: Decode) -> VerifyReport:
-    """Decode the samples of an extent that are not lost."""
-    records = _records(opened, read, data)
-    numbers = range(read.num_samples)
-    return decoded(
-        opened, read, (None if read.first_sample + n in lost else _sample(records, n) for n in numbers), decode
-    )
+    """Decode each field of the samples of an extent that are not lost; report samples with one that does not decode.
+
+    Raises what ``decode`` raises for a reason outside of the data (a missing library).
+    """
+    found = VerifyReport()
+    records, starts = _records(opened, read, data), starts_in(opened.index, read)
+    for number in range(read.num_samples):
+        sample_id = read.first_sample + number
+        sample = None if sample_id in lost else _sample(records, number)
+        if not isinstance(sample, dict):
+            continue
+        found.num_decoded += 1
+        if words := [text for name, value in sample.items() if (text := _failure(decode, name, value))]:
+            span = (read.first_byte, read.end_byte)
+            if starts is not None:
+                span = (read.first_byte + starts[number], read.first_byte + starts[number + 1])
+            shard, what = opened.index.shard_names[read.shard], "; ".join(words)
+            found.damages.append(Damage("undecodable", shard, *span, what, (sample_id,), (_key_of(sample),)))
+    return found
+
+
+def _failure(decode: Decode, name: str, value: Any) -> str:
+    """Return why a field does not decode; "" if it does."""
+    try:
+        decode({name: value}, 0)
+    except FieldError as bad:
+        cause = bad.__cause__
+        return f"{bad} cannot be decoded: {type(cause).__name__}: {cause}"
+    return ""
 
 
 def _end_extent(index: Index, span: UnitRead) -> int:
