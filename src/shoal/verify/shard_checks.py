@@ -52,7 +52,7 @@ def check_shards(
     read: that is not known to be damage.
     """
     index, store = opened.index, opened.store
-    infos = find_all(opened.paths, store, but=_is_damage)
+    infos = find_all(opened.paths, store, but=lambda error: is_missing(error) or is_broken(error))
     total_bytes = int(own_bytes(index).sum())
     num_threads = min(_MOST_THREADS, os.cpu_count() or 1) if store.reads_ahead else _REMOTE_THREADS
     found = VerifyReport()
@@ -144,10 +144,6 @@ def _read_or_lost(opened: Opened, span: UnitRead, info: ObjectInfo, decode: Deco
     for extent in range(span.unit, end_extent):
         found.include(_read_or_lost(opened, extent_read(opened.index, extent), info, decode))
     return found
-
-
-def _is_damage(error: StorageError) -> bool:
-    return is_missing(error) or is_broken(error)
 
 
 def _scanned(opened: Opened, shard: int, info: ObjectInfo, costs: ReadCosts) -> VerifyReport:

@@ -184,13 +184,9 @@ def _as_copy(given: Sample | Named | Unreadable, copy: int) -> Sample | Named | 
     """Return a sample with the key of this copy, if it has a key that is a text."""
     if not copy or isinstance(given, Unreadable):
         return given
-    if isinstance(given, Named):
-        return Named(given.name, _renamed(given.sample, copy))
-    return _renamed(given, copy)
-
-
-def _renamed(sample: Sample, copy: int) -> Sample:
+    sample = given.sample if isinstance(given, Named) else given
     name = next((name for name in KEY_FIELDS if name in sample), None)
     if name is None or not isinstance(key := sample[name], str):
-        return sample
-    return {**sample, name: copy_of(key, copy)}
+        return given
+    sample = {**sample, name: copy_of(key, copy)}
+    return Named(given.name, sample) if isinstance(given, Named) else sample

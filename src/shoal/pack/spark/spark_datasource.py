@@ -151,7 +151,8 @@ class ShoalWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def commit(self, messages: Sequence[Written | None]) -> None:
         """Write the index, by which the dataset exists."""
-        written = sorted((message for message in messages if message is not None), key=_number_of)
+        there = (message for message in messages if message is not None)
+        written = sorted(there, key=lambda message: message.partition.partition)
         last: tuple[Any, ...] | None = None
         for message in written:
             if message.keys and last is not None and message.keys[0] < last:
@@ -162,10 +163,6 @@ class ShoalWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def abort(self, messages: Sequence[Written | None]) -> None:  # noqa: ARG002  # the interface of pyspark
         """Remove what was written."""
         self._writer.abort()
-
-
-def _number_of(message: Written) -> int:
-    return message.partition.partition
 
 
 def _sorted(rows: Iterable[Sample], names: Sequence[str], ends: list[tuple[Any, ...]]) -> Iterator[Sample]:

@@ -113,13 +113,9 @@ def _size(functions: Any, field: Any, *, is_tar: bool) -> Any:
     else:
         size = functions.lit(8)
     size = functions.coalesce(size.cast("long"), functions.lit(0))
-    if is_tar:
-        return functions.lit(0) if field.name == "__key__" else _in_blocks(functions, size)
-    return size + 4
-
-
-def _in_blocks(functions: Any, size: Any) -> Any:
-    return functions.ceil(size / _TAR_BLOCK) * _TAR_BLOCK + _TAR_BLOCK
+    if is_tar and field.name == "__key__":
+        return functions.lit(0)
+    return functions.ceil(size / _TAR_BLOCK) * _TAR_BLOCK + _TAR_BLOCK if is_tar else size + 4
 
 
 def sizes_of(ordered: Any) -> Sizes:
