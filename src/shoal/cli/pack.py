@@ -25,7 +25,6 @@ from shoal.cli.options.source_options import add_json_argument, add_store_argume
 from shoal.cli.pack_tokens import add_token_arguments, run_tokens
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.order.seeds import check_seed
 from shoal.pack.cleaning import GRACE_SECONDS, clean
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.sample_fields import SampleFields
@@ -105,7 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.destination is None:
         msg = "SRC and DST are missing: what to pack, and where to"
         raise UsageError(msg, hint="shoal pack photos/ packed/, for instance")
-    check_seed(arguments.seed)
     if arguments.tokenize is not None:
         return run_tokens(arguments)
     if arguments.documents is not None:

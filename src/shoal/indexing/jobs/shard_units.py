@@ -1,10 +1,9 @@
-"""Jobs of units, which engines run; and units of consecutive shards, cut by bytes and count alone."""
+"""Units of a job on shards: consecutive shards, cut by bytes and count alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
 
 from shoal.errors import UsageError
 from shoal.figures import counted
@@ -13,28 +12,6 @@ _MOST_UNITS = 512  # more parts cost more requests than they save time, up to th
 _LEAST_BYTES, _MOST_BYTES = 256 << 20, 16 << 30
 _LEAST_SHARDS, _MOST_SHARDS = 8, 256
 _MOST_NAMED = 10
-
-_Result_co = TypeVar("_Result_co", covariant=True)
-
-UnitProgress = Callable[[int, int], None]
-"""Progress callback of an engine: the number of units done, and the total."""
-
-
-class UnitJob(Protocol[_Result_co]):
-    """A job of units, of which engines only need to know this; `PackJob` is one."""
-
-    @property
-    def num_units(self) -> int:
-        """Number of units."""
-
-    def missing(self) -> Sequence[int]:
-        """Return the numbers of units that are still to be run."""
-
-    def task(self, number: int) -> Callable[[], Any]:
-        """Return a unit as a callable that can be pickled, holds no more than it needs, and returns a small result."""
-
-    def finish(self) -> _Result_co:
-        """Check that all units have run, and make their result visible; an error names those that are missing."""
 
 
 def cut_units(num_bytes: Sequence[int]) -> list[int]:

@@ -18,7 +18,6 @@ import numpy as np
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.indexing.jobs.shard_units import UnitProgress
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
 from shoal.pack.pack_job import PackJob, Units
@@ -31,6 +30,7 @@ from shoal.pack.spark.spark_order import Sizes, Span, check_table, ordered_table
 from shoal.pack.spark.spark_rows import samples_of, types_of
 from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
 from shoal.pack.spark.spark_tasks import counting
+from shoal.pack.unit_job import UnitProgress
 
 _ROW, _SHARD = "__shoal_row", "__shoal_shard"
 _SPAN = ("__shoal_partition", "__shoal_first", "__shoal_stop")
