@@ -29,8 +29,7 @@ def as_text(what: str, value: object, *, hint: str = "") -> str:
     """
     if isinstance(value, str):
         return value
-    msg = f"{what} takes a text; got {with_type(value)}"
-    raise UsageError(msg, hint=hint)
+    raise UsageError(f"{what} takes a text; got {with_type(value)}", hint=hint)
 
 
 def as_texts(verb: str, values: Sequence[Any]) -> tuple[str, ...]:
@@ -68,8 +67,7 @@ def as_flag(what: str, value: object, *, hint: str = "") -> bool:
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    msg = f"{what} must be True or False; got {with_type(value)}"
-    raise UsageError(msg, hint=hint)
+    raise UsageError(f"{what} must be True or False; got {with_type(value)}", hint=hint)
 
 
 def as_sequence(what: str, values: Any) -> tuple[Any, ...]:

@@ -99,19 +99,16 @@ def exact_number(value: object) -> Fraction:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool):
-        msg = "a truth value is no number"
-        raise ValueError(msg)  # noqa: TRY004  # as for every other value that is no number
+        raise ValueError("a truth value is no number")  # noqa: TRY004  # as for every other value that is no number
     is_long = isinstance(value, int) and value.bit_length() > MOST_DIGITS * math.log2(10)
     text = "" if is_long else str(value).strip()
     exponents = [part.lstrip("+-").lstrip("0") or "0" for part in _EXPONENT.findall(text)]
     if is_long or len(text) > 2 * MOST_DIGITS or any(len(part) > 3 or int(part) > MOST_DIGITS for part in exponents):
-        msg = f"a number has at most {MOST_DIGITS} digits before or behind the point"
-        raise OverflowError(msg)
+        raise OverflowError(f"a number has at most {MOST_DIGITS} digits before or behind the point")
     try:
         return Fraction(text)
     except ZeroDivisionError:
-        msg = "a fraction has another number than 0 below its bar"
-        raise ValueError(msg) from None
+        raise ValueError("a fraction has another number than 0 below its bar") from None
 
 
 def shown(value: object) -> str:

@@ -124,6 +124,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        msg = f"a positive number of seconds is wanted here, not {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"a positive number of seconds is wanted here, not {text!r}")
     return number

@@ -96,8 +96,7 @@ def _read(dataset: Dataset, sample_id: int) -> dict[str, Any]:
         raise
     except Exception as error:  # a decoder may raise anything
         cause = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])[:1]])
-        msg = f"sample {sample_id} cannot be decoded: {printable(cause)}"
-        raise UsageError(msg, hint=_AS_BYTES) from error
+        raise UsageError(f"sample {sample_id} cannot be decoded: {printable(cause)}", hint=_AS_BYTES) from error
 
 
 def _field_lines(fields: Mapping[str, Any]) -> Sequence[str]:

@@ -51,8 +51,7 @@ def check_plan_arguments(arguments: argparse.Namespace, engine: Engine | None) -
     for name in given:
         value = getattr(arguments, name)
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0.0):
-            msg = f"{_option(name)} must not be negative; got {value}"
-            raise UsageError(msg)
+            raise UsageError(f"{_option(name)} must not be negative; got {value}")
 
 
 def run_plan(arguments: argparse.Namespace, what: Described, shard_format: Format, store: Store) -> int:

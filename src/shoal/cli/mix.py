@@ -56,13 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None:
         check_picture(arguments.picture)
     if arguments.steps is not None and arguments.global_batch is None:
-        msg = "--steps counts global batches, and their size is not given"
-        raise UsageError(msg, hint="--global-batch N")
+        raise UsageError("--steps counts global batches, and their size is not given", hint="--global-batch N")
     dataset = shuffled_mixture(arguments)
     request = dataset.stream.spec.request
     if not isinstance(request, MixRequest):
-        msg = "this is no mixture"
-        raise TypeError(msg)
+        raise TypeError("this is no mixture")
     if arguments.pack_sequences is not None and arguments.global_batch is None:
         msg = "--pack-sequences counts steps of sequences, and --global-batch is not given"
         raise UsageError(msg, hint="--global-batch N, the sequences of a step over all ranks")
@@ -85,8 +83,7 @@ def _end(dataset: MixedDataset, lengths: RunLengths, arguments: argparse.Namespa
     if num_samples < FOREVER:
         return num_samples * (arguments.epochs or 1)
     if arguments.epochs is not None:
-        msg = "this mixture has no epochs: it goes on for ever"
-        raise UsageError(msg, hint="--steps T --global-batch N")
+        raise UsageError("this mixture has no epochs: it goes on for ever", hint="--steps T --global-batch N")
     return max((at for at in dataset.exhausted_at().values() if at is not None), default=_LEAST_PART)
 
 

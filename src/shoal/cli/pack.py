@@ -149,8 +149,7 @@ def _pack_files(arguments: argparse.Namespace) -> int:
 
 def _clean(arguments: argparse.Namespace) -> int:
     if arguments.source is not None:
-        msg = "--clean packs nothing, so it takes no SRC"
-        raise UsageError(msg, hint="shoal pack --clean DST")
+        raise UsageError("--clean packs nothing, so it takes no SRC", hint="shoal pack --clean DST")
     found = clean(arguments.clean, grace_seconds=arguments.grace, storage_options=storage_options_of(arguments))
     names = {"removed": list(map(printable, found.removed)), "kept": list(map(printable, found.kept))}
     record = {"output": printable(arguments.clean), "num_removed": len(found.removed), "num_bytes": found.num_bytes}

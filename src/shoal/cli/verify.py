@@ -198,11 +198,9 @@ def _run_certificate(arguments: argparse.Namespace) -> int:
         msg = "--certificate reads no shard, so there is nothing for --engine to do"
         raise UsageError(msg, hint="leave out --engine and --parts")
     if arguments.decode or arguments.decoder:
-        msg = "--decode reads the shards, and --certificate reads none"
-        raise UsageError(msg, hint="one after the other")
+        raise UsageError("--decode reads the shards, and --certificate reads none", hint="one after the other")
     if arguments.repair_index:
-        msg = "--repair-index reads the shards, and --certificate reads none"
-        raise UsageError(msg, hint="one after the other")
+        raise UsageError("--repair-index reads the shards, and --certificate reads none", hint="one after the other")
     given = Certificate.from_dict(
         merge_certificates(
             read_saved(path, "certificate", "ds.certificate()", most_bytes=_MOST_CERTIFICATE_BYTES)

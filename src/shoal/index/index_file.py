@@ -150,8 +150,7 @@ def with_crc(head: bytes, crc: int) -> bytes:
 
 def _flat(name: str, column: NDArray[Any]) -> NDArray[Any]:
     if column.ndim != 1:
-        msg = f"the column {name!r} has the shape {column.shape}"
-        raise IndexFileError(msg, hint="an index holds flat columns")
+        raise IndexFileError(f"the column {name!r} has the shape {column.shape}", hint="an index holds flat columns")
     return np.ascontiguousarray(column, _stored(name, column.dtype))
 
 
@@ -206,8 +205,7 @@ def shard_columns(
     """Yield the columns about shards, with which the file begins; see `Index`."""
     check_names(names)
     if any("\n" in version for version in versions):
-        msg = "a version of a shard holds a newline"
-        raise IndexFileError(msg, hint="leave the version empty")
+        raise IndexFileError("a version of a shard holds a newline", hint="leave the version empty")
     yield "shard_bytes", num_bytes
     yield "shard_names", _blob("\n".join(names))
     yield "shard_versions", _blob("\n".join(versions))
@@ -405,5 +403,4 @@ def _heads(columns: Mapping[str, NDArray[Any]], num_shards: int) -> dict[int, di
 
 
 def _refuse(what: str) -> NoReturn:
-    msg = f"this is not a whole index file: {what}"
-    raise IndexFileError(msg, hint=_HINT) from None
+    raise IndexFileError(f"this is not a whole index file: {what}", hint=_HINT) from None

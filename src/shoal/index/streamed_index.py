@@ -63,8 +63,7 @@ def write_streamed(
             file.write([data])
             length += len(chunk)
         if length != column.length:
-            msg = f"the column {column.name!r} has {length} values, and {column.length} were announced"
-            raise ValueError(msg)
+            raise ValueError(f"the column {column.name!r} has {length} values, and {column.length} were announced")
         if gap:
             crc = crc32(bytes(gap), crc)
             file.write([bytes(gap)])

@@ -284,8 +284,7 @@ def _num_workers(asked: int | None, total_bytes: int) -> int:
         name, asked = f"{WORKERS_VARIABLE}={text!r}", int(text) if text.isdecimal() else -1
     if asked is not None:
         if asked < 0:
-            msg = f"{name} is not a number of worker processes"
-            raise UsageError(msg, hint="0 scans in the process itself")
+            raise UsageError(f"{name} is not a number of worker processes", hint="0 scans in the process itself")
         return asked
     processors = usable_processors()
     return 0 if total_bytes < SMALL_BYTES or processors == 1 else processors

@@ -38,8 +38,7 @@ def match_all(index: Index, source: Source, *, index_path: str) -> list[int]:
         candidates = [by_name[name]] if name in by_name else by_base.get(basename(name), [])
         if len(candidates) > 1:
             both = " and ".join(index.shard_names[number] for number in candidates[:2])
-            msg = f"{path} could be either of {both} in the index {index_path}"
-            raise IndexFileError(msg, hint=_OTHER_DIRECTORY)
+            raise IndexFileError(f"{path} could be either of {both} in the index {index_path}", hint=_OTHER_DIRECTORY)
         numbers.extend(candidates)
         unknown += [] if candidates else [path]
     if unknown:

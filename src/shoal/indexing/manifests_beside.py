@@ -264,8 +264,7 @@ def read_whole(info: ObjectInfo, store: ReadRange, *, limit_bytes: int = _LIMIT_
         raise SourceError(msg, hint=f"at most {limit_bytes} are; name the shards by a glob")
     data = store.read_range(info.path, 0, info.num_bytes)
     if pointer := pointer_in(data):
-        msg = f"{info.path}: {pointer[0]}"
-        raise SourceError(msg, hint=pointer[1])
+        raise SourceError(f"{info.path}: {pointer[0]}", hint=pointer[1])
     return data
 
 

@@ -94,12 +94,10 @@ def _made(told: Any) -> Any:
     if name in ("array", "scalar"):
         dtype = np.dtype(told["dtype"])
         if dtype.kind not in _NUMPY_KINDS:
-            msg = f"no array of {dtype} is kept"
-            raise ValueError(msg)
+            raise ValueError(f"no array of {dtype} is kept")
         array = np.frombuffer(data, dtype=dtype).reshape(told["shape"]).copy()
         return array if name == "array" else array[()]
-    msg = f"there is no {name!r}"
-    raise ValueError(msg)
+    raise ValueError(f"there is no {name!r}")
 
 
 def _text(data: bytes | bytearray) -> str:

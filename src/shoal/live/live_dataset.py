@@ -68,8 +68,7 @@ class LiveDataset:
     def __getattr__(self, name: str) -> Any:
         """Refuse what only a `Dataset` has, and say what to do instead."""
         if name.startswith("_") or not hasattr(Dataset, name):
-            msg = no_attribute("a live dataset", name, dir(type(self)))
-            raise AttributeError(msg)
+            raise AttributeError(no_attribute("a live dataset", name, dir(type(self))))
         hint = _INSTEAD.get(name, "where the samples are in files that no longer change, shoal.open() has it")
         msg = f"a live stream has no {name}, which needs to know all samples: {hint}"
         raise AttributeError(msg, name=name, obj=self)
@@ -106,8 +105,7 @@ class LiveDataset:
             raise UsageError(msg, hint='shuffle(seed=0, buffer=10_000) or buffer="1GiB"; windows need shoal.open()')
         self._refuse_after_batch("shuffle()")
         if self._spec.size is not None:
-            msg = f"the stream is shuffled already, in {self._spec.size}"
-            raise UsageError(msg, hint="call shuffle() once")
+            raise UsageError(f"the stream is shuffled already, in {self._spec.size}", hint="call shuffle() once")
         return self._with(size=BufferSize.asked(seed, buffer))
 
     def map(self, function: Callable[..., Any], *, seed: bool | int = False, generator: str = "numpy") -> Self:
@@ -167,8 +165,7 @@ class LiveDataset:
         self._refuse_after_batch("batch()")
         number = count_of(size, "batch()")
         if not number:
-            msg = "batch() needs at least one sample; got 0"
-            raise UsageError(msg)
+            raise UsageError("batch() needs at least one sample; got 0")
         as_choice("remainder", remainder, _REMAINDERS)
         return self._with(batch_size=number, remainder=remainder)
 

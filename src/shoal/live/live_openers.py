@@ -177,8 +177,7 @@ def follow(
         raise UsageError(msg, hint=did_you_mean(str(order), ORDERS).rstrip())
     said: object = marker
     if said is not None and not (isinstance(said, str) and said):
-        msg = f"marker is what is added to the name of a complete file; got {said!r}"
-        raise UsageError(msg, hint='marker=".done"')
+        raise UsageError(f"marker is what is added to the name of a complete file; got {said!r}", hint='marker=".done"')
     wait = partial(Waiting, poll_seconds=poll_seconds, idle_seconds=idle_seconds, stop=stop)
     wait(LiveCounters())
     Waiting(LiveCounters(), poll_seconds=settle_seconds)

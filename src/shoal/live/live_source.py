@@ -84,8 +84,7 @@ class Waiting:
                 continue
             is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not is_number or value < 0:
-                msg = f"{name} is a number of seconds of at least 0; got {value!r}"
-                raise UsageError(msg, hint=f"{name}=1.0")
+                raise UsageError(f"{name} is a number of seconds of at least 0; got {value!r}", hint=f"{name}=1.0")
         stop: object = self.stop
         if stop is not None and not callable(stop):
             msg = f"stop is a function that returns True when no more should be awaited; got {stop!r}"

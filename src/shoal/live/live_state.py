@@ -43,8 +43,7 @@ def states_of_run(given: Any) -> list[dict[str, Any]]:
     several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
     states = [checked_live(each) for each in (given if several else [given])]
     if not states:
-        msg = "there are no states to load"
-        raise StateError(msg, hint="give the state of each rank")
+        raise StateError("there are no states to load", hint="give the state of each rank")
     for name in ("kind", "seed", "buffer", "world_size"):
         if len(values := {json.dumps(state[name]) for state in states}) > 1:
             msg = f"these states are of different runs: {name} is {' and '.join(sorted(values))}"

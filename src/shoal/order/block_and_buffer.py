@@ -85,8 +85,7 @@ class Block:
     def __post_init__(self) -> None:
         object.__setattr__(self, "chunks", as_whole("chunks", self.chunks))
         if self.chunks < 1:
-            msg = f"a block needs at least 1 chunk; got chunks={self.chunks}"
-            raise UsageError(msg)
+            raise UsageError(f"a block needs at least 1 chunk; got chunks={self.chunks}")
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -181,8 +180,7 @@ class Buffer:
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", as_whole("samples", self.samples))
         if not 1 <= self.samples <= _MOST_SAMPLES:
-            msg = f"a buffer holds 1 to 2**32 - 1 samples; got samples={self.samples}"
-            raise UsageError(msg)
+            raise UsageError(f"a buffer holds 1 to 2**32 - 1 samples; got samples={self.samples}")
 
     @property
     def parameters(self) -> dict[str, int]:

@@ -62,8 +62,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise UsageError(msg, hint="give LiveDataset.load_state_dict() the list of them")
     given = [State.from_dict(each) for each in listed]
     if not given:
-        msg = "there are no states to merge"
-        raise UsageError(msg, hint="give those of all ranks")
+        raise UsageError("there are no states to merge", hint="give those of all ranks")
     first = given[0]
     for other in given[1:]:
         for name in ("index", "seed", "order", "gaps"):

@@ -281,12 +281,10 @@ def dealing_order(
 def check_world_size(world_size: int) -> None:
     """Raise `UsageError` unless a run can have so many ranks."""
     if world_size < 1:
-        msg = f"world_size must be at least 1; got {world_size}"
-        raise UsageError(msg)
+        raise UsageError(f"world_size must be at least 1; got {world_size}")
     if world_size > MOST_RANKS:
         given = f"{world_size:,}" if world_size.bit_length() <= 64 else f"a number of {world_size.bit_length()} bits"
-        msg = f"world_size must be from 1 to {MOST_RANKS:,}; got {given}"
-        raise UsageError(msg)
+        raise UsageError(f"world_size must be from 1 to {MOST_RANKS:,}; got {given}")
 
 
 def check_rank(rank: int, world_size: int) -> None:

@@ -271,8 +271,7 @@ def check_chunk_samples(chunk_samples: Any) -> NDArray[np.int64]:
         raise UsageError(msg)
     if array.size and array.min() < 0:
         worst = int(np.argmin(array))
-        msg = f"chunk_samples must not be negative; chunk {worst} has {array[worst]}"
-        raise UsageError(msg)
+        raise UsageError(f"chunk_samples must not be negative; chunk {worst} has {array[worst]}")
     return array.astype(np.int64, copy=False)
 
 
@@ -288,11 +287,9 @@ def as_whole(name: str, value: object) -> int:
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
-        msg = f"{name} must be an integer; got {with_type(value)}"
-        raise UsageError(msg) from None
+        raise UsageError(f"{name} must be an integer; got {with_type(value)}") from None
     if not -(2**63) <= number < 2**63:
-        msg = f"{name} must be an integer below 2**63; got one of {number.bit_length()} bits"
-        raise UsageError(msg)
+        raise UsageError(f"{name} must be an integer below 2**63; got one of {number.bit_length()} bits")
     return number
 
 
@@ -304,8 +301,7 @@ def as_within(name: str, value: object, least: int, most: int, *, hint: str = ""
     """
     number = as_whole(name, value)
     if not least <= number <= most:
-        msg = f"{name} must be from {least:,} to {most:,}; got {number:,}"
-        raise UsageError(msg, hint=hint)
+        raise UsageError(f"{name} must be from {least:,} to {most:,}; got {number:,}", hint=hint)
     return number
 
 
@@ -328,8 +324,7 @@ def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
     """Return the half-open span as ints, or raise an error if it leaves ``[0, num_samples)``."""
     first, end = as_whole("the first position", start), as_whole("the position to stop at", stop)
     if not 0 <= first <= end <= num_samples:
-        msg = f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})"
-        raise UsageError(msg)
+        raise UsageError(f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})")
     return first, end
 
 
@@ -337,10 +332,8 @@ def as_ids(ids: Any, num_samples: int) -> NDArray[np.int64]:
     """Return the ids as an int64 array, or raise an error if one is not in ``[0, num_samples)``."""
     array = np.atleast_1d(np.asarray(ids))
     if array.size and array.dtype.kind not in "iu":
-        msg = f"sample ids must be integers; got {array.dtype}"
-        raise UsageError(msg)
+        raise UsageError(f"sample ids must be integers; got {array.dtype}")
     array = array.astype(np.int64, copy=False)
     if array.size and not (array.min() >= 0 and array.max() < num_samples):
-        msg = f"sample ids must lie in [0, {num_samples}); got {array.min()} to {array.max()}"
-        raise UsageError(msg)
+        raise UsageError(f"sample ids must lie in [0, {num_samples}); got {array.min()} to {array.max()}")
     return array

@@ -56,8 +56,7 @@ def _word(name: str, value: object, hints: tuple[str, str]) -> int:
         msg = f"{name} must be an integer from 0 to 2**64 - 1; got {with_type(value)}"
         raise UsageError(msg, hint=hints[0]) from None
     if not 0 <= number <= MAX_SEED:
-        msg = f"{name} must be an integer from 0 to 2**64 - 1; got {number}"
-        raise UsageError(msg, hint=hints[1])
+        raise UsageError(f"{name} must be an integer from 0 to 2**64 - 1; got {number}", hint=hints[1])
     return number
 
 

@@ -130,8 +130,7 @@ class State:
                 verbs = "mix(), shuffle()" if order.get("name") == "mix" else "shuffle()"
                 raise StateError(msg, hint=f"give {verbs}, {_VERBS} what they were given then")
         if self.position > num_samples:
-            msg = f"the state is at position {self.position} of an epoch of {num_samples} samples"
-            raise StateError(msg)
+            raise StateError(f"the state is at position {self.position} of an epoch of {num_samples} samples")
 
 
 def told_tokenizers(tokenizers: Tokenizers) -> str:
@@ -174,8 +173,7 @@ def _deals(made: Mapping[str, Any]) -> tuple[Deal, ...]:
     try:
         return tuple(Deal.from_dict(each) for each in made.get("refill", ()))
     except (TypeError, ValueError) as error:
-        msg = f"the state does not say what ranks have taken: {shown(error)}"
-        raise StateError(msg, hint=_CHANGED) from None
+        raise StateError(f"the state does not say what ranks have taken: {shown(error)}", hint=_CHANGED) from None
 
 
 def _other_packing(saved: Any, ours: Any) -> StateError:

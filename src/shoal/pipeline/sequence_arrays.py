@@ -162,8 +162,7 @@ def token_type(dtypes: Iterable[np.dtype[Any]], padding: float = 0) -> np.dtype[
     given = set(dtypes)
     found = np.result_type(*given)
     if found.kind in "iu" and padding != (padding // 1):  # nan, too
-        msg = f"padding={padding} is no integer, and the tokens are of {found}"
-        raise UsageError(msg, hint="padding=0")
+        raise UsageError(f"padding={padding} is no integer, and the tokens are of {found}", hint="padding=0")
     if found.kind in "iu" and not np.iinfo(found).min <= padding <= np.iinfo(found).max:
         found = np.result_type(found, np.min_scalar_type(padding))
     # numpy's type for uint64 and signed integers is float64, and no token has a number of 2**63 or more

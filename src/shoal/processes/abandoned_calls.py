@@ -34,8 +34,7 @@ def call_unless_stopped(
     try:
         while not made.is_done.wait(_SLICE_SECONDS):
             if is_stopped():
-                msg = f"{what} was stopped"
-                raise StoppedError(msg)  # noqa: TRY301  # the same end as of an interrupt
+                raise StoppedError(f"{what} was stopped")  # noqa: TRY301  # the same end as of an interrupt
         return made.result()
     except BaseException:
         made.abandon()

@@ -184,8 +184,7 @@ def audit(
         )
         raise UsageError(msg, hint="number the samples from 0 in storage order, or give num_samples=")
     if total < 1 or batch < 1:
-        msg = f"a dataset has samples and a batch has samples; got num_samples={total}, batch={batch}"
-        raise UsageError(msg)
+        raise UsageError(f"a dataset has samples and a batch has samples; got num_samples={total}, batch={batch}")
     codes = _label_keys(labels, total)
     parts = [Epoch.of(row, total, codes, batch) for row in rows]
     outcomes = [(f"epoch {number}", outcome) for number, part in enumerate(parts) for outcome in part.outcomes()]
@@ -217,8 +216,7 @@ def _label_keys(labels: ArrayLike | None, num_samples: int) -> Keys | None:
         return None
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) < num_samples:
-        msg = f"labels has the label of each of {num_samples:,} samples by id; got shape {array.shape}"
-        raise UsageError(msg)
+        raise UsageError(f"labels has the label of each of {num_samples:,} samples by id; got shape {array.shape}")
     if array.dtype.kind == "f":
         values = array.astype(np.float64) - float(array.mean())
         return _varying(Keys(values, None, float(values.var())))

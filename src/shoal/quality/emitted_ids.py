@@ -49,8 +49,7 @@ def as_stream(ids: Any, keys: KeyTable | None = None) -> NDArray[np.int64]:
     """Return ids, or the ids of the samples with these keys, as one flat array of integers."""
     array = ids if isinstance(ids, np.ndarray) else _gathered(iter(ids))
     if array.ndim != 1 or not len(array):
-        msg = f"ids are a flat array with at least one of them; got shape {array.shape}"
-        raise UsageError(msg)
+        raise UsageError(f"ids are a flat array with at least one of them; got shape {array.shape}")
     if keys is not None:
         return keys.look_up(array)
     if array.dtype.kind not in "iu":

@@ -174,8 +174,7 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
 def check_correlation(rho: Any) -> None:
     """Raise an error unless this is a correlation."""
     if not isinstance(rho, float | int | np.number) or not -1.0 <= rho <= 1.0:
-        msg = f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho!r:.80}"
-        raise UsageError(msg)
+        raise UsageError(f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho!r:.80}")
 
 
 def position_correlation(ids: ArrayLike) -> float:
@@ -201,8 +200,7 @@ def _epochs(keys: ArrayLike) -> NDArray[Any]:
     """Return the keys with one epoch per row."""
     array = np.asarray(keys)
     if array.ndim not in {1, 2} or not array.size:
-        msg = f"keys have the shape (N,), or (num_epochs, N); got {array.shape}"
-        raise UsageError(msg)
+        raise UsageError(f"keys have the shape (N,), or (num_epochs, N); got {array.shape}")
     return np.atleast_2d(array)
 
 

@@ -65,8 +65,7 @@ def _given(asked: Any) -> Mapping[str, Any]:
             msg = f"cache= has {', '.join(map(repr, unknown))}; it may have {', '.join(map(repr, _KEYS))}"
             raise UsageError(msg, hint=did_you_mean(unknown[0], _KEYS).rstrip())
         if not isinstance(asked.get("keep", True), bool):
-            msg = f'cache["keep"] is True or False; got {asked["keep"]!r}'
-            raise UsageError(msg)
+            raise UsageError(f'cache["keep"] is True or False; got {asked["keep"]!r}')
         directory = asked.get("directory")
         if directory is None or (isinstance(directory, str | os.PathLike) and os.fspath(directory)):
             return asked

@@ -65,8 +65,7 @@ class _Taken(NamedTuple):
 
 
 def _elsewhere(number: int) -> Sample:
-    msg = f"sample {number} was asked of records that were handed over to the caller of `take`"
-    raise AssertionError(msg)
+    raise AssertionError(f"sample {number} was asked of records that were handed over to the caller of `take`")
 
 
 class Fetcher:

@@ -89,8 +89,7 @@ def _choice(name: str, value: Any) -> Any:
 def _seconds(name: str, value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:
-        msg = f"reading({name}=) is a positive number of seconds; got {value!r}"
-        raise UsageError(msg)
+        raise UsageError(f"reading({name}=) is a positive number of seconds; got {value!r}")
     return float(value)
 
 

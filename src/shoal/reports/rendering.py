@@ -112,8 +112,7 @@ def rendered(drawing: Drawing, suffix: str) -> bytes:
     if suffix == ".svg":
         return _svg_file(drawing).encode("utf-8", errors="backslashreplace")
     if suffix not in PICTURES:
-        msg = f"pictures are {', '.join(PICTURES)}; got {suffix!r}"
-        raise UsageError(msg)
+        raise UsageError(f"pictures are {', '.join(PICTURES)}; got {suffix!r}")
     try:
         from matplotlib import rc_context  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415  # not pyplot, which keeps figures and needs a screen

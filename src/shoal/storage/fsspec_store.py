@@ -88,8 +88,7 @@ class FileSystemStore:
         except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, path, "look at") from None
         if found.get("type") == "directory":
-            msg = f"could not look at {path}: it is a directory"
-            raise _missing(msg)
+            raise _missing(f"could not look at {path}: it is a directory")
         return self._info(path, found)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -135,8 +135,7 @@ def check_length(path: str, first_byte: int, end_byte: int, num_found: int, num_
         return
     asked = f"{path}: asked for bytes [{first_byte}, {end_byte})"
     if num_bytes is not None and num_bytes < end_byte:
-        msg = f"{asked}, but the object ends at byte {num_bytes}"
-        raise StorageError(msg, hint=CUT_SHORT_HINT)
+        raise StorageError(f"{asked}, but the object ends at byte {num_bytes}", hint=CUT_SHORT_HINT)
     msg = f"{asked}, {end_byte - first_byte} bytes, but {num_found} came"
     raise StorageError(msg, hint="the connection or the server broke off", transient=True)
 

@@ -59,8 +59,7 @@ CUT_SHORT_HINT = "it was cut short (an unfinished copy?); copy it again, or inde
 def check_range(path: str, first_byte: int, end_byte: int) -> None:
     """Raise `UsageError` for an invalid range."""
     if not 0 <= first_byte <= end_byte:
-        msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), which is no range"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: asked for bytes [{first_byte}, {end_byte}), which is no range")
 
 
 def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:

@@ -42,14 +42,12 @@ _MOST_WORDS = 10
 def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderRequest:
     """Return the request of `shuffle`, checked as far as possible without the dataset; arguments may be None."""
     if isinstance(order, (int, np.integer)) and not isinstance(order, bool):
-        msg = f"shuffle({order}): the first argument is an order"
-        raise UsageError(msg, hint=f"shuffle(seed={order})")
+        raise UsageError(f"shuffle({order}): the first argument is an order", hint=f"shuffle(seed={order})")
     if isinstance(order, type):
         msg = f"shuffle({order.__name__}) got a class; an order is an object of it"
         raise UsageError(msg, hint=f"shuffle(shoal.orders.{order.__name__}(...))")
     if not isinstance(order, str) and not hasattr(order, "bind"):
-        msg = f"an order is a name or an object of shoal.orders; got {order!r}"
-        raise UsageError(msg)
+        raise UsageError(f"an order is a name or an object of shoal.orders; got {order!r}")
     given = {name: value for name, value in arguments.items() if value is not None}
     for name in {"window", "chunk"} & given.keys():
         parse_bytes(given[name], name)
@@ -101,8 +99,7 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
         order = named_order(name, given)
     except UsageError as error:
         hint = "the state was changed after it was saved, or saved by another shoal"
-        msg = f"{msg}: {error}"
-        raise StateError(msg, hint=hint) from None
+        raise StateError(f"{msg}: {error}", hint=hint) from None
     # The size of a chunk no longer matters; that one was given tells a buffer over chunks from one over shards.
     return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
 
@@ -192,8 +189,7 @@ class Batching:
             raise UsageError(msg, hint="batch(256) or batch(global_batch_size=4096)")
         number = count_of(global_batch_size if size is None else size, "batch()")
         if not number:
-            msg = "batch() needs at least one sample; got 0"
-            raise UsageError(msg)
+            raise UsageError("batch() needs at least one sample; got 0")
         ranks = count_of(neighbours, "batch(neighbours=)") * (balance is not None)
         if balance is not None and ranks < _FEWEST_NEIGHBOURS:
             msg = f"batch(neighbours={ranks}): ranks exchange sequences with at least one other"
@@ -212,8 +208,7 @@ def _num_steps(steps: Any) -> int | None:
     if steps is None or (isinstance(steps, str) and steps == APART):
         return None if steps is None else 0
     if isinstance(steps, str) or not (number := count_of(steps, "batch(steps=)")):
-        msg = f"batch(steps={steps!r}) is a number of batches from 1 on, or {APART!r}"
-        raise UsageError(msg)
+        raise UsageError(f"batch(steps={steps!r}) is a number of batches from 1 on, or {APART!r}")
     return number
 
 
@@ -222,12 +217,9 @@ def count_of(value: Any, what: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        msg = f"{what} takes an integer; got {value!r}"
-        raise UsageError(msg) from None
+        raise UsageError(f"{what} takes an integer; got {value!r}") from None
     if number < 0:
-        msg = f"{what} takes an integer of at least 0; got {number}"
-        raise UsageError(msg)
+        raise UsageError(f"{what} takes an integer of at least 0; got {number}")
     if number > MAX_POSITION:
-        msg = f"{what} takes an integer below 2**63; got one of {number.bit_length()} bits"
-        raise UsageError(msg)
+        raise UsageError(f"{what} takes an integer below 2**63; got one of {number.bit_length()} bits")
     return number

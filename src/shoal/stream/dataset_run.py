@@ -23,8 +23,7 @@ class DatasetRun:
         """Refuse a name that a dataset does not have, with the one that was probably meant."""
         if hasattr(type(self), name):  # a property that failed with an AttributeError: raise it, not ours
             return object.__getattribute__(self, name)
-        msg = no_attribute("a dataset", name, dir(type(self)))
-        raise AttributeError(msg)
+        raise AttributeError(no_attribute("a dataset", name, dir(type(self))))
 
     def __iter__(self) -> Iteration | StepsOfPass:
         """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start.

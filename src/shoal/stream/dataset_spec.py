@@ -174,8 +174,7 @@ class DatasetSpec:
             msg = f"{verb} chooses positions of every epoch, and epochs of this mixture differ in length"
             raise UsageError(msg, hint=f"{verb[:-1]}...) on its sources")
         if not len(runs):
-            msg = f"{verb} leaves none of {self.num_samples} samples"
-            raise UsageError(msg)
+            raise UsageError(f"{verb} leaves none of {self.num_samples} samples")
         if self.request is None:
             return replace(self, stored=runs if self.stored is None else self.stored.of_members(runs))
         return replace(self, delivered=runs if self.delivered is None else self.delivered.of_members(runs))

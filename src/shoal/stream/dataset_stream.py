@@ -207,8 +207,7 @@ class Stream:
             return self.num_steps_of_pass
         if unknown := self.batcher.unknown:
             how = "" if self.spec.batching is None else "; batch(..., steps=n) gives passes a length"
-            msg = f"how many {unknown} is not known before they are read{how}"
-            raise TypeError(msg)
+            raise TypeError(f"how many {unknown} is not known before they are read{how}")
         knows_end, partition = resolved.knows_end(epoch), self._partition(world_size)
         if exactly or knows_end:
             self._check_counted(world_size if exactly else 1)
@@ -235,8 +234,7 @@ class Stream:
         """Return the sample ids at positions of an epoch; see `Dataset.ids`."""
         order = self.resolved.untouched(count_of(epoch, "ids(epoch=)"))
         if stop is None and order.num_samples > FOREVER // 2:
-            msg = "ids() was asked for all ids of a mixture without end"
-            raise UsageError(msg, hint="ids(epoch, start, stop)")
+            raise UsageError("ids() was asked for all ids of a mixture without end", hint="ids(epoch, start, stop)")
         ids = order.ids(start, order.num_samples if stop is None else stop)
         return self.resolved.samples_of(epoch, ids)
 
@@ -305,12 +303,10 @@ class Stream:
         joined = self.resolved.gaps.plus(gaps)
         for epoch, _, stop in joined.ranges:
             if stop > (size := self.resolved.num_positions(epoch)):
-                msg = f"without() was given positions up to {stop} of epoch {epoch}, which has {size}"
-                raise UsageError(msg)
+                raise UsageError(f"without() was given positions up to {stop} of epoch {epoch}, which has {size}")
             left = joined.left(epoch, size)
             if left is not None and not len(left):
-                msg = f"without() leaves none of the {size} positions of epoch {epoch}"
-                raise UsageError(msg)
+                raise UsageError(f"without() leaves none of the {size} positions of epoch {epoch}")
         return joined
 
     def refuse_steps(self, verb: str) -> None:

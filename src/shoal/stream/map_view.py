@@ -62,8 +62,7 @@ class MapView:
             raise UsageError(msg, hint="take(), skip() and select() choose several") from None
         total = len(self)
         if not -total <= number < total:
-            msg = f"there is no sample {number}: the dataset has ids 0 to {total - 1}"
-            raise NoSampleError(msg)
+            raise NoSampleError(f"there is no sample {number}: the dataset has ids 0 to {total - 1}")
         number %= total
         end_with_trainer()
         sample = read_sample(*self._opened.part_of(number), verifies=self._verifies)

@@ -133,8 +133,7 @@ def _nests(outer: _Said, inner: _Said) -> bool:
 
 
 def _refuse(one: _Said, other: _Said) -> NoReturn:
-    msg = f"{one}, but {other}"
-    raise UsageError(msg, hint=_HINT)
+    raise UsageError(f"{one}, but {other}", hint=_HINT)
 
 
 def _torch() -> _Said | None:

@@ -63,8 +63,7 @@ class Delivery:
     def wait(self, seconds: float) -> None:
         """Sleep; raise ConnectionAbortedError if the server stops meanwhile."""
         if seconds > 0 and self._stopping.wait(seconds):
-            msg = "the server stops"
-            raise ConnectionAbortedError(msg)
+            raise ConnectionAbortedError("the server stops")
 
     def send(self, *, before_last: Callable[[], object]) -> None:
         """Send the response, or what the fault leaves of it; call ``before_last`` before its last part."""

@@ -75,11 +75,9 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in FAULT_KINDS:
-            msg = f"there is no fault {self.kind!r}"
-            raise UsageError(msg, hint=f"there are {', '.join(FAULT_KINDS)}")
+            raise UsageError(f"there is no fault {self.kind!r}", hint=f"there are {', '.join(FAULT_KINDS)}")
         if not 0 <= self.probability <= 1:
-            msg = f"probability={self.probability}: a probability is from 0 to 1"
-            raise UsageError(msg)
+            raise UsageError(f"probability={self.probability}: a probability is from 0 to 1")
 
     def happens(self, *, number: int, draw: float) -> bool:
         """Return True if it affects matching request ``number``, given a random ``draw`` from [0, 1)."""

@@ -200,8 +200,7 @@ def _check_wrong_count(format: Format, known: KnownShard, found: ShardScan) -> N
             continue
         except Exception as error:
             words = f"{wrong} samples are asked for where {len(known.samples)} are, which raises {error!r}"
-            msg = f"{format.name}, shard {known.name!r}: {words}"
-            raise AssertionError(msg) from error
+            raise AssertionError(f"{format.name}, shard {known.name!r}: {words}") from error
         require(False, known, f"{wrong} samples are given out where {len(known.samples)} are")
 
 

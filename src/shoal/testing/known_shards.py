@@ -43,8 +43,7 @@ class KnownShard:
 def require(condition: bool, known: KnownShard, what: str) -> None:  # noqa: FBT001
     """Raise AssertionError with the names of format and shard, unless the condition holds."""
     if not condition:
-        msg = f"{known.format_name}, shard {known.name!r}: {what}"
-        raise AssertionError(msg)
+        raise AssertionError(f"{known.format_name}, shard {known.name!r}: {what}")
 
 
 def measured(work: Callable[[], _Result]) -> tuple[_Result, int]:

@@ -71,8 +71,7 @@ class RangeServer:
     ) -> None:
         if latency_seconds < 0 or (bytes_per_second is not None and bytes_per_second <= 0):
             given = f"latency_seconds={latency_seconds}, bytes_per_second={bytes_per_second}"
-            msg = f"{given}: latency must not be negative, and bandwidth must be positive"
-            raise UsageError(msg)
+            raise UsageError(f"{given}: latency must not be negative, and bandwidth must be positive")
         self.latency_seconds = latency_seconds
         self.bytes_per_second = bytes_per_second
         self.exchanges: list[Exchange] = []

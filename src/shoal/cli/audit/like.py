@@ -34,11 +34,9 @@ def run_like(arguments: argparse.Namespace) -> int:
         msg = f"--like compares orders without a dataset, and {arguments.source[0]} was given"
         raise UsageError(msg, hint="leave it out: --num-samples and --shards describe the dataset")
     if arguments.num_samples is None or arguments.shards is None:
-        msg = "--like needs the size of the dataset"
-        raise UsageError(msg, hint="--num-samples 10000000 --shards 2000")
+        raise UsageError("--like needs the size of the dataset", hint="--num-samples 10000000 --shards 2000")
     if arguments.shards > arguments.num_samples:
-        msg = f"{arguments.num_samples:,} samples cannot fill {arguments.shards:,} shards"
-        raise UsageError(msg)
+        raise UsageError(f"{arguments.num_samples:,} samples cannot fill {arguments.shards:,} shards")
     if arguments.picture is not None:
         check_picture(arguments.picture)
     names = [text.strip() for text in arguments.like]

@@ -72,8 +72,7 @@ def read_keys(path: str) -> NDArray[Any]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        msg = f"{path}: keys are lines of UTF-8, and byte {error.start} is not"
-        raise UsageError(msg) from None
+        raise UsageError(f"{path}: keys are lines of UTF-8, and byte {error.start} is not") from None
     return np.array([line for line in lines if line])
 
 
@@ -85,6 +84,5 @@ def read_array(path: str) -> NDArray[Any]:
         msg = f"{path}: this is not an array as numpy.save() writes it"
         raise UsageError(msg, hint="object arrays are not read, since that would run code from the file") from None
     if not isinstance(array, np.ndarray):  # an .npz archive
-        msg = f"{path}: one array is wanted, and this is an archive of several"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: one array is wanted, and this is an archive of several")
     return array

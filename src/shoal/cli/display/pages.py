@@ -48,11 +48,9 @@ def write_page(path: str, page: str) -> None:
 def check_picture(path: Path) -> None:
     """Refuse a picture that could not be written, before the work instead of after it."""
     if path.suffix.lower() not in PICTURES:
-        msg = f"{path}: pictures are {', '.join(PICTURES)}"
-        raise UsageError(msg, hint=f"--picture {path.with_suffix('.png')}")
+        raise UsageError(f"{path}: pictures are {', '.join(PICTURES)}", hint=f"--picture {path.with_suffix('.png')}")
     if not os.access(path.parent, os.W_OK):
-        msg = f"{path}: the picture cannot be written there"
-        raise UsageError(msg, hint="--picture FILE writes it elsewhere")
+        raise UsageError(f"{path}: the picture cannot be written there", hint="--picture FILE writes it elsewhere")
 
 
 def write_picture(path: Path, drawing: Drawing) -> None:

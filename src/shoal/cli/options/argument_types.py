@@ -30,8 +30,7 @@ def count(text: str) -> int:
             return int(number)
     except (ValueError, OverflowError):
         pass
-    msg = f"an integer of at least 1 is wanted here, such as 1000 or 1e3, not {text!r}"
-    raise argparse.ArgumentTypeError(msg)
+    raise argparse.ArgumentTypeError(f"an integer of at least 1 is wanted here, such as 1000 or 1e3, not {text!r}")
 
 
 def sample_ids(text: str) -> list[int]:
@@ -63,6 +62,5 @@ def _at_least(least: int, text: str) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        msg = f"an integer of at least {least} is wanted here, not {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"an integer of at least {least} is wanted here, not {text!r}")
     return number

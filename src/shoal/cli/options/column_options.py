@@ -32,8 +32,7 @@ def missing_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the values for missing ones by column."""
     pairs = [word.partition("=") for word in arguments.missing]
     if wrong := [word for word, (name, sign, _) in zip(arguments.missing, pairs, strict=True) if not (name and sign)]:
-        msg = f"--missing takes NAME=VALUE; got {wrong[0]!r}"
-        raise UsageError(msg, hint="--missing label=-1")
+        raise UsageError(f"--missing takes NAME=VALUE; got {wrong[0]!r}", hint="--missing label=-1")
     return {name: value for name, _, value in pairs}
 
 

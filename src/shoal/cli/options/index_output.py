@@ -114,8 +114,7 @@ def _local_file(path: Path) -> IndexOutput:
         path /= INDEX_NAME
     directory = next(above for above in path.parents if above.exists())
     if not directory.is_dir() or not os.access(directory, os.W_OK):
-        msg = f"{path}: the index cannot be written here"
-        raise StorageError(msg, hint=_HINT)
+        raise StorageError(f"{path}: the index cannot be written here", hint=_HINT)
     return IndexOutput(str(path), LocalStore())
 
 

@@ -153,8 +153,7 @@ def _requested_format(text: str) -> str | Format:
     if not mark or options_in_name(text) is not None:
         return text
     if not (module and name):
-        msg = f"{text!r} is neither the name of a format nor module:Class"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"{text!r} is neither the name of a format nor module:Class")
     found = imported_object(text)
     if isinstance(found, type):
         try:
@@ -172,8 +171,7 @@ def imported_object(text: str) -> Any:
     """Return the object that ``module:NAME`` names; a module of the working directory is found as by Python itself."""
     module, mark, name = text.partition(":")
     if not (mark and module and name):
-        msg = f"{text!r} is not module:NAME"
-        raise argparse.ArgumentTypeError(msg)
+        raise argparse.ArgumentTypeError(f"{text!r} is not module:NAME")
     found = _imported(module)
     for part in name.split("."):
         if not hasattr(found, part):

@@ -105,8 +105,7 @@ def read_state(path: str) -> State:
     try:
         return State.from_dict(given)
     except StateError as error:
-        msg = f"{path}: {error.message}"
-        raise StateError(msg, hint=error.hint) from None
+        raise StateError(f"{path}: {error.message}", hint=error.hint) from None
 
 
 def read_saved(path: str, what: str, call: str, *, most_bytes: int) -> Any:
@@ -148,8 +147,7 @@ def _image_size(text: str) -> tuple[int, int]:
     try:
         return exact_size([int(side) for side in sides] if len(sides) > 1 else int(text))
     except (ValueError, UsageError):
-        msg = f"{text!r} is no size in pixels, as 240x320 or 224 is"
-        raise argparse.ArgumentTypeError(msg) from None
+        raise argparse.ArgumentTypeError(f"{text!r} is no size in pixels, as 240x320 or 224 is") from None
 
 
 def _image_spec(text: str) -> str:

@@ -29,8 +29,7 @@ def asked_plan(arguments: argparse.Namespace, known: PlannedData | None = None) 
     """Return the plan for these arguments; ``known`` are the same data in another order."""
     cluster = _cluster(arguments)
     if bool(arguments.source) == (arguments.num_samples is not None):
-        msg = "a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them"
-        raise UsageError(msg)
+        raise UsageError("a plan is made of SOURCE, or of --num-samples with --sample-bytes; give one of them")
     is_mixture = bool(arguments.source) and names_mixture(arguments)
     data = (planned_mixture if is_mixture else planned_data)(arguments, cluster, known)
     num_together, sequences = cluster.global_batch, planned_sequences(arguments, data.resolved)

@@ -159,8 +159,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
 
 def _of_numbers(arguments: argparse.Namespace, cluster: Cluster) -> PlannedData:
     if arguments.sample_bytes is None:
-        msg = "--num-samples needs --sample-bytes"
-        raise UsageError(msg, hint="--sample-bytes 8KB")
+        raise UsageError("--num-samples needs --sample-bytes", hint="--sample-bytes 8KB")
     return _of_size(arguments, cluster, arguments.num_samples, parse_bytes(arguments.sample_bytes, "--sample-bytes"))
 
 

@@ -237,8 +237,7 @@ def _brotli(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:  # noqa: ARG0
                 raise _cut_short()
             yield part
         if len(stored.take()):  # the library itself refuses what came with the last bytes
-            msg = "something follows behind its compressed data"
-            raise CodecError(msg)
+            raise CodecError("something follows behind its compressed data")
     except library.error as error:
         raise CodecError(str(error)) from None
 
@@ -260,8 +259,7 @@ def _snappy(stored: _Stored, limit_bytes: int) -> Iterator[_Part]:
         if num_bytes > limit_bytes:
             raise TooMuchError(limit_bytes)
         if num_bytes > _SNAPPY_MOST_TIMES * len(data):  # a false size would be allocated before the error
-            msg = f"it says that {num_bytes} bytes are in these {len(data)}"
-            raise CodecError(msg)
+            raise CodecError(f"it says that {num_bytes} bytes are in these {len(data)}")
         yield bytes(library.snappy.decompress_raw(data))
     except library.DecompressionError as error:
         raise CodecError(str(error)) from None

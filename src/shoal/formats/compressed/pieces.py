@@ -246,8 +246,7 @@ def _unpacked(head: Mapping[str, Any], limit_bytes: int) -> CompressedPieces:
     table, num_rows = head["pieces"], 2
     if isinstance(table, Mapping):
         if table["form"] != _SHARED_FRAMES:
-            msg = f"they are written in form {table['form']!r:.40}, and known are 1 and {_SHARED_FRAMES}"
-            raise ValueError(msg)
+            raise ValueError(f"they are written in form {table['form']!r:.40}, and known are 1 and {_SHARED_FRAMES}")
         table, num_rows = table["table"], 5
     return _tabled(str(table), num_rows, int(head["begin"]), int(head["end"]), limit_bytes)
 
@@ -259,15 +258,13 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
     most_bytes = most_pieces * num_rows * 8
     data = zlib.decompressobj().decompress(compressed, most_bytes + 1)
     if not data:
-        msg = f"{limit_bytes} bytes cannot be cut into so few"
-        raise ValueError(msg)
+        raise ValueError(f"{limit_bytes} bytes cannot be cut into so few")
     if len(data) > most_bytes:
         raise TooMuchError(limit_bytes)
     rows = np.frombuffer(data, dtype="<i8").astype(np.int64).reshape(num_rows, -1)
     num_pieces = rows.shape[1]
     if (rows < 0).any() or (rows[:2] == 0).any() or (rows > _LARGEST_BYTES).any():
-        msg = "the sizes of some cannot be"
-        raise ValueError(msg)
+        raise ValueError("the sizes of some cannot be")
     first_byte, content_first = (np.concatenate([[0], np.cumsum(row)]) for row in rows[:2])
     shared = np.zeros((3, num_pieces), dtype=np.int64) if num_rows == 2 else rows[2:]
     borders = np.append(content_first[:-1] + shared[2], end)
@@ -283,8 +280,7 @@ def _tabled(text: str, num_rows: int, begin: int, end: int, limit_bytes: int) ->
         & (pieces.borders[1:] <= pieces.content_end)
     )
     if (wrong := np.flatnonzero(~(np.append(ends_first, True) & holds_samples))).size:
-        msg = f"piece {wrong[0]} does not hold its samples, or ends behind the next one"
-        raise ValueError(msg)
+        raise ValueError(f"piece {wrong[0]} does not hold its samples, or ends behind the next one")
     if int(pieces.content_end[-1]) > limit_bytes:
         raise TooMuchError(limit_bytes)
     return pieces

@@ -35,15 +35,13 @@ def audio_decoder(name: str) -> Callable[[bytes], tuple[Any, int]]:
     def decode(data: bytes) -> tuple[Any, int]:
         with library.SoundFile(io.BytesIO(data)) as file:
             if file.format not in _READ:
-                msg = f"audio of the format {file.format}, which shoal does not read"
-                raise ValueError(msg)
+                raise ValueError(f"audio of the format {file.format}, which shoal does not read")
             if file.frames * file.channels * _SAMPLE_BYTES > _LIMIT_BYTES:
                 msg = f"audio of {file.frames} frames and {file.channels} channels has more than {_LIMIT_BYTES} bytes"
                 raise ValueError(msg)
             samples = file.read(dtype="float32", always_2d=True)
             if len(samples) != file.frames:
-                msg = f"audio of {file.frames} frames ends after {len(samples)}"
-                raise ValueError(msg)
+                raise ValueError(f"audio of {file.frames} frames ends after {len(samples)}")
             array = np.ascontiguousarray(samples.T)
             return array if torch is None else torch.from_numpy(array), int(file.samplerate)
 
@@ -54,6 +52,5 @@ def _soundfile(what: str) -> Any:
     try:
         import soundfile  # noqa: PLC0415  # optional
     except (ImportError, OSError) as error:  # OSError: it is there, and libsndfile is not
-        msg = f"{what} needs soundfile with libsndfile: {error}"
-        raise UsageError(msg, hint=pip_install("audio")) from None
+        raise UsageError(f"{what} needs soundfile with libsndfile: {error}", hint=pip_install("audio")) from None
     return soundfile

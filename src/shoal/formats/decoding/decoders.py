@@ -52,8 +52,7 @@ def _cbor(data: bytes) -> Any:
     try:
         import cbor2  # noqa: PLC0415  # optional
     except ImportError:
-        msg = "fields of CBOR need cbor2, which is not installed"
-        raise UsageError(msg, hint=pip_install("cbor")) from None
+        raise UsageError("fields of CBOR need cbor2, which is not installed", hint=pip_install("cbor")) from None
     return cbor2.loads(data)
 
 
@@ -147,8 +146,7 @@ def _gunzipped(data: bytes) -> bytes:
         if len(found) > _LIMIT_BYTES:
             raise _too_large(len(data))
         if not member.eof:
-            msg = f"a field of {len(data)} bytes ends inside its gzip stream"
-            raise ValueError(msg)
+            raise ValueError(f"a field of {len(data)} bytes ends inside its gzip stream")
         left = member.unused_data
     return bytes(found)
 

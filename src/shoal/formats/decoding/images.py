@@ -129,8 +129,7 @@ def _converted(image: Any, mode: str) -> Any:
     elif image.mode in ("I", "F"):
         stored = "floating numbers" if image.mode == "F" else "integers of 32 bits"
         instead = 'decode("pilraw") gives them as stored'
-        msg = f"the pixels are {stored}, and nothing says which are black and white: {instead}"
-        raise ValueError(msg)
+        raise ValueError(f"the pixels are {stored}, and nothing says which are black and white: {instead}")
     elif image.mode == "LAB" and mode == "L":  # which Pillow converts to colours alone
         image = image.convert("RGB")
     return image.convert(mode)
@@ -168,8 +167,7 @@ def pillow(what: str) -> Any:
     try:
         from PIL import Image  # noqa: PLC0415  # optional
     except ImportError:
-        msg = f"{what} needs Pillow, which is not installed"
-        raise UsageError(msg, hint=pip_install("images")) from None
+        raise UsageError(f"{what} needs Pillow, which is not installed", hint=pip_install("images")) from None
     return Image
 
 

@@ -40,14 +40,12 @@ def _unpickled(what: str, data: bytes) -> Any:
         msg = f"{what} needs a module that cannot be imported: {error}"
         raise UsageError(msg, hint="install it, or add its directory to PYTHONPATH") from error
     except Exception as error:  # a damaged pickle can make its classes raise anything
-        msg = f"{type(error).__name__}: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 class _NoClasses(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        msg = f"it wants {module}.{name}, and only numbers, texts, lists and tuples are read"
-        raise ValueError(msg)
+        raise ValueError(f"it wants {module}.{name}, and only numbers, texts, lists and tuples are read")
 
 
 def plain_pickle(data: bytes) -> Any:
@@ -61,8 +59,7 @@ def plain_pickle(data: bytes) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001  # a damaged pickle can raise anything
-        msg = f"{type(error).__name__}: {error}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def refusal(*, what: str, how: str) -> UsageError:

@@ -36,8 +36,7 @@ def video_decoder(name: str) -> Callable[[bytes], tuple[Any, float]]:
         frames, num_bytes = [], 0
         with library.open(io.BytesIO(data), options=_OPTIONS) as container:
             if not container.streams.video:
-                msg = f"{container.format.name} without a stream of video"
-                raise ValueError(msg)
+                raise ValueError(f"{container.format.name} without a stream of video")
             stream = container.streams.video[0]
             stream.codec_context.thread_count = 1  # videos are decoded side by side
             for frame in container.decode(stream):
@@ -48,8 +47,7 @@ def video_decoder(name: str) -> Callable[[bytes], tuple[Any, float]]:
                     raise ValueError(msg)
             rate = float(stream.average_rate or stream.guessed_rate or 0)
         if not frames:
-            msg = "video without a frame"
-            raise ValueError(msg)
+            raise ValueError("video without a frame")
         pixels = np.stack(frames)
         return pixels if torch is None else torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), rate
 
@@ -60,6 +58,5 @@ def _av(what: str) -> Any:
     try:
         import av  # noqa: PLC0415  # optional
     except ImportError as error:
-        msg = f"{what} needs PyAV with FFmpeg: {error}"
-        raise UsageError(msg, hint=pip_install("video")) from None
+        raise UsageError(f"{what} needs PyAV with FFmpeg: {error}", hint=pip_install("video")) from None
     return av

@@ -155,8 +155,7 @@ class Delimited:
         fields = self._fields(data, most=len(columns))
         if len(fields) != len(columns):
             many = f"more than {len(columns)}" if len(fields) > len(columns) else len(fields)
-            msg = f"this record has {many} fields, and there are {len(columns)} columns"
-            raise BadRecordError(msg, hint=_HINT)
+            raise BadRecordError(f"this record has {many} fields, and there are {len(columns)} columns", hint=_HINT)
         sample: Sample = dict(zip(columns, fields, strict=True))
         for name, kind in self.types.items():
             if name not in sample:
@@ -188,8 +187,7 @@ class Delimited:
             what, byte = _not_utf_8(record)
         except ValueError as error:
             what, byte = str(error), 0
-        msg = f"this record cannot be read: {what}"
-        raise BadRecordError(msg, byte=byte, hint=_HINT)
+        raise BadRecordError(f"this record cannot be read: {what}", byte=byte, hint=_HINT)
 
     def _without_end(self, record: bytes) -> bytes:
         """Strip the line end of a record, and the blank lines before it, which its bytes include."""

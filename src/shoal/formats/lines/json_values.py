@@ -47,8 +47,7 @@ def plain_value(value: object) -> Any:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "mM":
         return value.tolist()
     name = str(value.dtype) if isinstance(value, np.ndarray | np.generic) else type(value).__name__
-    msg = f"{name} is nothing that JSON can hold"
-    raise TypeError(msg)
+    raise TypeError(f"{name} is nothing that JSON can hold")
 
 
 def plain_number(value: object) -> Any:
@@ -61,5 +60,4 @@ def plain_number(value: object) -> Any:
     """
     if isinstance(value, np.generic):
         return plain_value(value)
-    msg = f"{type(value).__name__} is nothing that JSON can hold"
-    raise TypeError(msg)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")

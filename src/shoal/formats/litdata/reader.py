@@ -168,8 +168,7 @@ def _inflated(decode: Callable[[bytes], Sample], data: bytes) -> Sample:
     try:
         return decode(inside)
     except BadRecordError as error:
-        msg = f"{error.what} (byte {error.byte} of what was decompressed)"
-        raise BadRecordError(msg) from None
+        raise BadRecordError(f"{error.what} (byte {error.byte} of what was decompressed)") from None
 
 
 def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], build: Build, data: bytes) -> Sample:
@@ -186,8 +185,7 @@ def _decode(leaves: Sequence[str], decoders: Sequence[Callable[[bytes], Any]], b
         except UsageError:
             raise
         except (ValueError, OverflowError, RecursionError) as error:
-            msg = f"leaf {len(values)} is not a valid {leaf}: {error}"
-            raise BadRecordError(msg, byte=at) from None
+            raise BadRecordError(f"leaf {len(values)} is not a valid {leaf}: {error}", byte=at) from None
         at += size
     item = build(iter(values))
     return item if isinstance(item, dict) else {"item": item}

@@ -120,8 +120,7 @@ def decoder_of(encoding: str, *, allow_pickle: bool) -> Decode:
     if encoding == "json":
         return json_parser(json.loads)
     if encoding not in _DECODERS:
-        msg = f"there is no MDS encoding {encoding!r}"
-        raise UsageError(msg, hint=f"the encodings are {', '.join(ENCODINGS)}")
+        raise UsageError(f"there is no MDS encoding {encoding!r}", hint=f"the encodings are {', '.join(ENCODINGS)}")
     return _DECODERS[encoding]
 
 
@@ -160,8 +159,7 @@ def _decoded_array(data: bytes, kind: np.dtype[Any] | None, shape: tuple[int, ..
 def _file(data: bytes) -> bytes:
     """Return the file of an image as it is; raises `NoFileError` for a pointer to one."""
     if pointer := pointer_in(data):
-        msg = f"has no image: {pointer[0]}"
-        raise NoFileError(msg, hint=f"{pointer[1]}, and write the shard again")
+        raise NoFileError(f"has no image: {pointer[0]}", hint=f"{pointer[1]}, and write the shard again")
     return data
 
 
@@ -193,8 +191,7 @@ def _raw_image(data: bytes) -> Any:
 def _png_of(data: bytes) -> bytes:
     image = _raw_image(data)
     if image.mode not in _MODES_OF_PNG:
-        msg = f"has an image of mode {image.mode}, which no PNG can hold exactly"
-        raise NoFileError(msg)
+        raise NoFileError(f"has an image of mode {image.mode}, which no PNG can hold exactly")
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()

@@ -209,23 +209,20 @@ class _SampleDecoder:
         for column, fixed_bytes in self._columns:
             end = at + (next(sizes, num_bytes) if fixed_bytes is None else fixed_bytes)
             if end > num_bytes:
-                msg = f"column {column.name!r} ends after its sample, which has {num_bytes} bytes"
-                raise BadRecordError(msg)
+                raise BadRecordError(f"column {column.name!r} ends after its sample, which has {num_bytes} bytes")
             if column.is_wanted:
                 try:
                     sample[column.name] = column.decode(data[at:end])
                 except UsageError:
                     raise
                 except NoFileError as error:
-                    msg = f"column {column.name!r} {error}"
-                    raise BadRecordError(msg, byte=at, hint=error.hint) from None
+                    raise BadRecordError(f"column {column.name!r} {error}", byte=at, hint=error.hint) from None
                 except (ValueError, RecursionError, OSError, SyntaxError) as error:
                     msg = f"column {column.name!r} is not a valid {column.encoding}: {error}"
                     raise BadRecordError(msg, byte=at) from None
             at = end
         if end != num_bytes:
-            msg = f"the columns of this sample have {end} bytes, and it has {num_bytes}"
-            raise BadRecordError(msg)
+            raise BadRecordError(f"the columns of this sample have {end} bytes, and it has {num_bytes}")
         return sample
 
 

@@ -148,8 +148,7 @@ def mds_index(shards: Sequence[tuple[str, int, int]], heads: Sequence[Any]) -> b
     """`mds_index_of` for shards given by name, bytes and number of samples, and the columns that each has."""
     for (name, _, _), columns in zip(shards, heads, strict=True):
         if columns is None:
-            msg = f"the index does not say which columns {name} has"
-            raise UsageError(msg, hint="index the shards again")
+            raise UsageError(f"the index does not say which columns {name} has", hint="index the shards again")
         if columns != heads[0]:
             msg = f"{name} has the columns {columns}, and {shards[0][0]} has {heads[0]}"
             raise UsageError(msg, hint="name the encodings for all shards with options={'columns': {...}}")

@@ -98,8 +98,7 @@ def _readable(path: str, what: str, instead: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        msg = f"{path}: {error.message}"
-        raise SourceError(msg, hint=error.hint) from None
+        raise SourceError(f"{path}: {error.message}", hint=error.hint) from None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         msg = f"{path}: {what}, and cannot be read: {type(error).__name__}: {error}"
         raise SourceError(msg, hint=f"copy it again; or name the shards by {instead}") from None
@@ -242,6 +241,5 @@ def _safe(name: Any, path: str) -> str:
     """Return a shard's name, refusing one that leaves the directory of the manifest."""
     text = str(name).replace("\\", "/")
     if not text or text.startswith("/") or ".." in text.split("/") or any(ord(letter) < 32 for letter in text):
-        msg = f"{path} names a shard {name!r:.200}"
-        raise ValueError(msg)
+        raise ValueError(f"{path} names a shard {name!r:.200}")
     return text

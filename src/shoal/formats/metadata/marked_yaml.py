@@ -57,8 +57,7 @@ class Marked:
     def mapping(self, what: str, known: Collection[str] | None = None) -> dict[str, Marked]:
         """Return the values by key; raise `UsageError` at a key that is not among those ``known``."""
         if not isinstance(self.value, dict):
-            msg = f"{what} maps names to values; here is {self._kind}"
-            raise self.error(msg)
+            raise self.error(f"{what} maps names to values; here is {self._kind}")
         unknown = [] if known is None else [name for name in self.value if name not in known]
         if unknown and known is not None:
             msg = f"{what} has no key {unknown[0]!r}"
@@ -73,15 +72,13 @@ class Marked:
     def items(self, what: str) -> list[Marked]:
         """Return the values of a list."""
         if not isinstance(self.value, list):
-            msg = f"{what} is a list; here is {self._kind}"
-            raise self.error(msg)
+            raise self.error(f"{what} is a list; here is {self._kind}")
         return self.value
 
     def text(self, what: str) -> str:
         """Return a text."""
         if not isinstance(self.value, str) or self.is_null:
-            msg = f"{what} is a text; here is {self._kind}"
-            raise self.error(msg)
+            raise self.error(f"{what} is a text; here is {self._kind}")
         return self.value
 
     def texts(self, what: str) -> str | list[str]:
@@ -105,15 +102,13 @@ class Marked:
         try:
             return exact_number(text)
         except OverflowError as error:
-            msg = f"{what} is too long: {error}; here is {shown(text)}"
-            raise self.error(msg) from None
+            raise self.error(f"{what} is too long: {error}; here is {shown(text)}") from None
 
     def whole(self, what: str) -> int:
         """Return an integer of at least 0, which may be written with an exponent."""
         number = self.number(what)
         if number.denominator != 1 or number < 0:
-            msg = f"{what} is a whole number of at least 0; here is {shown(self.value)}"
-            raise self.error(msg)
+            raise self.error(f"{what} is a whole number of at least 0; here is {shown(self.value)}")
         return int(number)
 
     def plain(self) -> Any:
@@ -156,15 +151,13 @@ def parse_yaml(data: bytes, path: str) -> Marked:
     try:
         root = yaml.compose(data.decode("utf-8"), Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:
-        msg = f"{path}: byte {error.start} is not UTF-8"
-        raise UsageError(msg) from None
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8") from None
     except yaml.YAMLError as error:
         raise _not_yaml(error, path) from None
     except RecursionError:
         root = None
     if root is None:
-        msg = f"{path}: this file is empty, or nested too deeply"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: this file is empty, or nested too deeply")
     return _Marking(path).marked(root, ())
 
 
@@ -196,8 +189,7 @@ class _Marking:
         place = self._path, node.start_mark.line + 1, node.start_mark.column + 1
         here = Marked(*place, "")
         if node.tag not in _TAGS:
-            msg = "a tag has no meaning here"
-            raise here.error(msg, "leave out what begins with an exclamation mark")
+            raise here.error("a tag has no meaning here", "leave out what begins with an exclamation mark")
         if id(node) in above or len(above) > _MOST_DEPTH:
             msg = "an alias stands within what it names" if id(node) in above else "this is nested too deeply"
             raise here.error(msg)
@@ -211,8 +203,7 @@ class _Marking:
         inner = [] if node.id == "scalar" else [each for pair in node.value for each in _nodes(pair)]
         self._num_values[id(node)] = 1 + sum(self._num_values[id(each)] for each in inner)
         if self._num_values[id(node)] > _MOST_VALUES:
-            msg = f"this holds more than {_MOST_VALUES} values"
-            raise here.error(msg)
+            raise here.error(f"this holds more than {_MOST_VALUES} values")
         self._known[id(node)] = found
         return found
 
@@ -223,8 +214,7 @@ class _Marking:
         for key_node, value_node in node.value:
             key, value = self.marked(key_node, inside), self.marked(value_node, inside)
             if not isinstance(key.value, str):
-                msg = "a key is a word"
-                raise key.error(msg)
+                raise key.error("a key is a word")
             if key.value == _MERGE and not key.is_quoted:
                 merged += _several(value)
                 continue

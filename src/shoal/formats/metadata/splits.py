@@ -164,8 +164,7 @@ def _mapping(load: Callable[[Any], Any], data: Buffer, path: str) -> Mapping[str
         what = f"it holds {type(found).__name__}, but should map names to values"
     if isinstance(found, Mapping):
         return found
-    msg = f"{path}: {what}"
-    raise SourceError(msg, hint="repair it, or name the shards by a glob")
+    raise SourceError(f"{path}: {what}", hint="repair it, or name the shards by a glob")
 
 
 def _yaml(text: str) -> Any:

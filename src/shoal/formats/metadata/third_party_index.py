@@ -101,8 +101,7 @@ def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64
     if format_name == "tfrecord":
         table = np.array([[int(first), int(size)] for first, size in rows], dtype=np.int64)
         if (table[1:, 0] != table[:-1].sum(axis=1)).any():
-            msg = "records do not follow each other"
-            raise ValueError(msg)
+            raise ValueError("records do not follow each other")
         return np.append(table[:, 0], table[-1].sum())
     return np.append(np.sort(np.array([int(row[-1]) for row in rows], dtype=np.int64)), num_bytes)
 
@@ -112,22 +111,19 @@ def _borders_in_wds2idx(lines: list[str]) -> NDArray[np.int64]:
     version, count = lines[0].split()
     per_member = _WDS2IDX_WORDS.get(version, 0)
     if not per_member or len(lines) - 1 != int(count):
-        msg = f"version {version}, {count} samples in {len(lines) - 1} lines"
-        raise ValueError(msg)
+        raise ValueError(f"version {version}, {count} samples in {len(lines) - 1} lines")
     ends, key = [0], ""
     for line in lines[1:]:
         words = line.split(" ")
         if len(words) % per_member:  # names with spaces
-            msg = f"{len(words)} words"
-            raise ValueError(msg)
+            raise ValueError(f"{len(words)} words")
         if version == "v1.2":
             parts = map(key_and_suffix, words[3::per_member])
             keys = {"" if part is None else part[0] for part in parts} - {"", key}
         else:  # without names, a suffix that occurs twice shows that the line holds two samples
             keys = {key} if len({*words[0::per_member]}) == len(words) // per_member else set()
         if len(keys) != 1:
-            msg = f"{len(keys)} samples in a line, or the one before goes on there"
-            raise ValueError(msg)
+            raise ValueError(f"{len(keys)} samples in a line, or the one before goes on there")
         key = keys.pop()
         offsets, sizes = (np.array(words[at::per_member], dtype=np.int64) for at in (1, 2))
         end = int((offsets + sizes).max())

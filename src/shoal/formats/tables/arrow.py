@@ -272,8 +272,7 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
             if any(not end <= first <= first + length <= body_end for first, length in packed):
                 _refuse("its buffers extend beyond it")
         except (struct.error, ValueError) as error:
-            msg = f"no message can be read here: {error}"
-            raise ShardError(msg, shard=shard, byte=position, hint=hint) from None
+            raise ShardError(f"no message can be read here: {error}", shard=shard, byte=position, hint=hint) from None
         yield _Message(kind, position, body_end, num_rows, zlib.crc32(head[: front_bytes + size]), packed)
         position = body_end
 

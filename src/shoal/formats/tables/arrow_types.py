@@ -23,8 +23,7 @@ def arrow_library(what: str) -> Any:
     try:
         import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
-        msg = f"{what} needs pyarrow, which is not installed"
-        raise UsageError(msg, hint=pip_install("parquet")) from None
+        raise UsageError(f"{what} needs pyarrow, which is not installed", hint=pip_install("parquet")) from None
     if _is_too_old(pa.__version__):
         msg = f"{what} needs pyarrow {_OLDEST} or newer, and {pa.__version__} is installed"
         raise UsageError(msg, hint=pip_install("parquet", upgrade=True))

@@ -117,8 +117,7 @@ def schema_of_kinds(kinds: ColumnKinds) -> Any:
     Raises `UsageError` if there is no column.
     """
     if not kinds:
-        msg = "no sample has a field, and a table without columns has no rows"
-        raise UsageError(msg, hint="write tar or jsonl")
+        raise UsageError("no sample has a field, and a table without columns has no rows", hint="write tar or jsonl")
     pa = arrow_library("Arrow")
     return pa.schema([pa.field(name, _type_of(kind)) for name, kind in kinds.items()])
 

@@ -120,8 +120,7 @@ def _shape_of(field: Any) -> _Shape | None:
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         shape, size, whole = None, 0, False
     if shape is None or not whole or (shape.axes is not None and sorted(shape.axes) != [*range(len(shape.stored))]):
-        msg = f"it is an extension type {name}, and its shape cannot be read from {data!r:.80}"
-        raise ValueError(msg)
+        raise ValueError(f"it is an extension type {name}, and its shape cannot be read from {data!r:.80}")
     depth = len([*_list_types(kind)])
     return shape if size > 0 and depth in (1, len(shape.stored)) else None
 
@@ -158,8 +157,7 @@ def _shaped(array: Any, shape: _Shape) -> Any:
         widths = list_widths(values)
         if values.null_count or (widths != width).any():
             others = [*map(str, widths[widths != width][:1]), "no"][0]
-            msg = f"a tensor of shape {shape.stored} has lists of {width} values, and one has {others}"
-            raise ValueError(msg)
+            raise ValueError(f"a tensor of shape {shape.stored} has lists of {width} values, and one has {others}")
         values = values.flatten()
     if shape.axes is not None or valid is not None:
         values = _rearranged(values, shape, num_valid, valid)

@@ -258,8 +258,7 @@ class _ShownRange:
     def read(self, begin: int, end: int, /) -> Buffer:
         first, last = begin - self._first_byte, end - self._first_byte
         if not 0 <= first <= last <= len(self._data) + self._unused_bytes:
-            msg = f"bytes [{begin}, {end}) of the file are wanted, which belong to no row group that was read"
-            raise OSError(msg)
+            raise OSError(f"bytes [{begin}, {end}) of the file are wanted, which belong to no row group that was read")
         if last <= len(self._data):
             return self._data[first:last]
         return bytes(self._data[first:]).ljust(last - first, b"\0")
@@ -333,8 +332,7 @@ def _opened(file: _RangesOfFile, metadata: Any, **options: int) -> Any:
 
 
 def _no_bytes(begin: int, end: int, /) -> bytes:
-    msg = f"bytes [{begin}, {end}) of a file were requested, and only the footer is known"
-    raise OSError(msg)
+    raise OSError(f"bytes [{begin}, {end}) of a file were requested, and only the footer is known")
 
 
 def _metadata_in(head: Mapping[str, Any]) -> Any:
@@ -349,8 +347,7 @@ def _metadata_in(head: Mapping[str, Any]) -> Any:
 def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
     """Return the footer with its length and the magic number after it."""
     if num_bytes < 12:
-        msg = f"it has {num_bytes} bytes, too few for a footer"
-        raise ShardError(msg, shard=shard, byte=0, hint=_NO_SHARD)
+        raise ShardError(f"it has {num_bytes} bytes, too few for a footer", shard=shard, byte=0, hint=_NO_SHARD)
     tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
     length = int.from_bytes(tail[-8:-4], "little") + 8
     if tail[-4:] != _MAGIC or length + 4 > num_bytes or length > _FOOTER_LIMIT_BYTES:
@@ -407,6 +404,5 @@ def _group(about: FooterGroup, number: int) -> _Group:
     ends = [start + column.compressed_bytes for start, column in zip(starts, about.columns, strict=True)]
     decoded = sum(max(column.decoded_bytes, column.value_bytes) for column in about.columns)
     if max(abs(decoded), about.num_rows) >= 1 << 62:
-        msg = f"row group {number} would have {about.num_rows} rows in {decoded} bytes"
-        raise ValueError(msg)
+        raise ValueError(f"row group {number} would have {about.num_rows} rows in {decoded} bytes")
     return _Group(number, min(starts, default=0), max(ends, default=0), about.num_rows, decoded)

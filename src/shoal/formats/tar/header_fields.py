@@ -107,8 +107,7 @@ def pax_records(payload: bytes) -> dict[bytes, bytes]:
         if not (space < end <= len(payload) and equals and payload[end - 1 : end] == b"\n"):
             if payload[position:].strip(b"\0") == b"":
                 break
-            msg = f"no record of the form 'length key=value' begins at its byte {position}"
-            raise ValueError(msg)
+            raise ValueError(f"no record of the form 'length key=value' begins at its byte {position}")
         records[key] = value
         position = end
     return records

@@ -97,8 +97,7 @@ def _headers(key: str, suffix: str, num_bytes: int) -> bytes:
     try:
         encoded = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        msg = f"the name {name!r} is no text: {error.reason}"
-        raise UsageError(msg, hint="give the sample another key") from None
+        raise UsageError(f"the name {name!r} is no text: {error.reason}", hint="give the sample another key") from None
     if len(encoded) <= NAME_BYTES and num_bytes <= MOST_OCTAL_BYTES:
         return plain_header(encoded, num_bytes)
     return _long_header(encoded, num_bytes)
@@ -154,8 +153,7 @@ def _pax_record(key: bytes, value: bytes) -> bytes:
 def _check_fields(sample: Sample, key: str, parts: list[Buffer]) -> None:
     """Check that a sample has a field, and that no two fields have one name."""
     if not parts:
-        msg = f"the sample {key!r} has no field but its key"
-        raise UsageError(msg, hint="leave it out, or give it a field")
+        raise UsageError(f"the sample {key!r} has no field but its key", hint="leave it out, or give it a field")
     names: dict[str, str] = {}
     for field, value in sample.items():
         if field in _OF_READERS:

@@ -92,8 +92,7 @@ class RecordIO:
         payloads: list[tuple[int, int]] = []
         walk = _walked(record, payloads)
         if len(walk.starts) != 2:
-            msg = f"the index says that one record lies here, but there are {len(walk.starts) - 1}"
-            raise BadRecordError(msg)
+            raise BadRecordError(f"the index says that one record lies here, but there are {len(walk.starts) - 1}")
         data = _MAGIC_BYTES.join(record[begin:stop] for begin, stop in payloads)
         if not self.image_headers:
             return {"data": data}

@@ -72,8 +72,7 @@ class Tokens:
         Raises `ShardError` if the header contradicts the size of the file, or documents are asked for.
         """
         if self.length is None:
-            msg = "this file has no .idx beside it"
-            raise ShardError(msg, shard=shard, byte=0, hint=_NO_DOCUMENTS)
+            raise ShardError("this file has no .idx beside it", shard=shard, byte=0, hint=_NO_DOCUMENTS)
         return scan_windows(self._run(read, num_bytes, shard), self.length)
 
     def scan_beside(self, beside: ReadBytes, beside_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
@@ -166,15 +165,13 @@ def _kind_of(dtype: object) -> str:
     except TypeError:
         kind = ""
     if kind not in _KINDS:
-        msg = f"Tokens(dtype={dtype!r}): tokens are integers"
-        raise UsageError(msg, hint=f"one of {', '.join(_KINDS)}")
+        raise UsageError(f"Tokens(dtype={dtype!r}): tokens are integers", hint=f"one of {', '.join(_KINDS)}")
     return kind
 
 
 def _decoded(run: TokenRun, data: bytes) -> Sample:
     if len(data) % run.stored.itemsize:
-        msg = f"these {len(data)} bytes of a document end within a token of {run.dtype}"
-        raise BadRecordError(msg)
+        raise BadRecordError(f"these {len(data)} bytes of a document end within a token of {run.dtype}")
     return {FIELD: np.frombuffer(data, run.stored).astype(run.dtype)}
 
 

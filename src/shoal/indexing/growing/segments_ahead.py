@@ -109,8 +109,7 @@ class IndexingAhead:
                 return self._made[segment]
             if self._error is not None:
                 raise self._error
-            msg = "indexing was stopped"
-            raise StoppedError(msg)
+            raise StoppedError("indexing was stopped")
 
     def stop(self) -> None:
         """Stop soon, without waiting."""
@@ -294,5 +293,4 @@ class SegmentJob:
 
     def _report(self, done_bytes: int, total_bytes: int, num_samples: int) -> None:  # noqa: ARG002
         if self.stop.is_set():
-            msg = "indexing was stopped"
-            raise StoppedError(msg)
+            raise StoppedError("indexing was stopped")

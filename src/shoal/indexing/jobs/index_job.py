@@ -251,8 +251,7 @@ def plan_index(
     store = with_retries(open_store(asked, storage_options), storage_options)
     found, suffixes = shards_of(asked, format, store)
     if found.kind == "index":
-        msg = f"{found.asked}: this is an index already"
-        raise UsageError(msg, hint="name the shards to make a new one")
+        raise UsageError(f"{found.asked}: this is an index already", hint="name the shards to make a new one")
     what = described_shards(select_split(found, split, suffixes=suffixes, store=store).source, format, store)
     refuse_unfinished(what.source, store)
     chosen = choose_format(what.source, what.format or format)

@@ -90,8 +90,7 @@ class ScanReads:
     def fetch(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Fetch the bytes ``[first_byte, end_byte)`` of ``path`` in one request."""
         if self.stopping.is_set():
-            msg = f"{without_secrets(path)}: the scan was given up"
-            raise StoppedError(msg)
+            raise StoppedError(f"{without_secrets(path)}: the scan was given up")
         began_seconds = time.perf_counter()
         with retry_control(self._control):
             data = self.store.read_range(path, first_byte, end_byte)

@@ -32,8 +32,7 @@ def write_frame(pipe: IO[bytes], header: Mapping[str, Any], scan: ShardScan | No
         while rest:
             num_written = pipe.write(rest[:_MOST_WRITTEN_BYTES])
             if not num_written:  # None if a raw pipe would have to wait
-                msg = f"the pipe took none of the {len(rest)} bytes that are left of a message"
-                raise BlockingIOError(msg)
+                raise BlockingIOError(f"the pipe took none of the {len(rest)} bytes that are left of a message")
             rest = rest[num_written:]
     pipe.flush()
 

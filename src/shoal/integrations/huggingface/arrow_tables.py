@@ -81,8 +81,7 @@ def stored_rows(parts: Sequence[Any]) -> Stored:
     for block in (block for group in blocks for block in group):
         files.setdefault(block.path, block.num_rows)
     if not files:
-        msg = "it has no rows"
-        raise refused(msg, "select some rows")
+        raise refused("it has no rows", "select some rows")
     firsts = dict(zip(files, np.cumsum([0, *files.values()])[:-1].tolist(), strict=True))
     names = _names_of([block for group in blocks for block in group], parts)
     whole = [(block.path, block.first, block.stop) for group in blocks for block in group]
@@ -112,14 +111,12 @@ def _indices_of(dataset: Any) -> NDArray[np.int64] | None:
 def _blocks_of(dataset: Any) -> list[_Block]:
     """Return the files behind a dataset's table."""
     if dataset.format["type"] == "custom":
-        msg = "set_transform() changes its rows"
-        raise refused(msg, "map() here")
+        raise refused("set_transform() changes its rows", "map() here")
     refuse_decoding({name: dataset.features[name] for name in dataset.format["columns"]})
     table = dataset.data
     groups = getattr(table, "blocks", [[table]])
     if any(len(group) != 1 for group in groups):
-        msg = "columns were added to those of its files"
-        raise refused(msg, _SAVE)
+        raise refused("columns were added to those of its files", _SAVE)
     return [_block_of(group[0]) for group in groups if group[0].num_rows]
 
 
@@ -129,8 +126,7 @@ _SAVE = "dataset.save_to_disk(...), and datasets.load_from_disk(...) gives one t
 def _block_of(block: Any) -> _Block:
     path = getattr(block, "path", None)
     if path is None:
-        msg = "its rows are in memory and in no file"
-        raise refused(msg, _SAVE)
+        raise refused("its rows are in memory and in no file", _SAVE)
     stored = datasets_library().table.MemoryMappedTable.from_file(path)
     first, stop = 0, stored.num_rows
     columns = [(name, name) for name in stored.column_names]
@@ -151,8 +147,7 @@ def _block_of(block: Any) -> _Block:
         elif name == "cast":
             _refuse_other_types(columns, types, given[0])
         elif name not in _HARMLESS:
-            msg = f"{name}() changed its columns after they were written"
-            raise refused(msg, _SAVE)
+            raise refused(f"{name}() changed its columns after they were written", _SAVE)
     is_plain = columns == [(name, name) for name in stored.column_names]
     return _Block(str(path), stored.num_rows, first, stop, dict(columns), is_plain)
 
@@ -170,16 +165,14 @@ def _refuse_other_types(columns: Sequence[tuple[str, str]], types: Mapping[str, 
     for new, old in columns:
         wanted = schema.field(new).type
         if wanted != types[old]:
-            msg = f"cast() makes {wanted} of {new!r}, which is {types[old]} in the file"
-            raise refused(msg, _SAVE)
+            raise refused(f"cast() makes {wanted} of {new!r}, which is {types[old]} in the file", _SAVE)
 
 
 def _names_of(blocks: Sequence[_Block], parts: Sequence[Any]) -> Mapping[str, str] | None:
     """Return the columns that all blocks have, restricted to those that ``set_format`` kept."""
     names = blocks[0].names
     if any(block.names != names for block in blocks):
-        msg = "its files have different columns"
-        raise refused(msg, _SAVE)
+        raise refused("its files have different columns", _SAVE)
     shown = parts[0].format["columns"]
     if all(block.is_plain for block in blocks) and set(shown) == set(names):
         return None
@@ -192,5 +185,4 @@ def refuse_decoding(features: Mapping[str, Any]) -> None:
     for name, feature in features.items():
         if needing(feature):
             cast = f"dataset.cast_column({name!r}, {type(feature).__name__}(decode=False))"
-            msg = f"{name!r} is decoded by the library"
-            raise refused(msg, f"{cast}, and map() what it holds: bytes and a path")
+            raise refused(f"{name!r} is decoded by the library", f"{cast}, and map() what it holds: bytes and a path")

@@ -78,8 +78,7 @@ def from_hf(
         return _of_stored(stored_rows([dataset]), options)
     if isinstance(dataset, datasets.IterableDataset):
         return _of_iterable(dataset, options)
-    msg = f"from_hf() takes a datasets.Dataset or datasets.IterableDataset; got {type(dataset).__name__}"
-    raise UsageError(msg)
+    raise UsageError(f"from_hf() takes a datasets.Dataset or datasets.IterableDataset; got {type(dataset).__name__}")
 
 
 def _of_stored(stored: Stored, options: Mapping[str, Any]) -> Dataset:
@@ -121,11 +120,9 @@ def _of_iterable(dataset: Any, options: Mapping[str, Any]) -> Dataset:
     changed = [name for name in known.changing if getattr(config, name, None) is not None]
     if changed or getattr(config, "features", None) is not None:
         name = changed[0] if changed else "features"
-        msg = f"{name}= changes what is in the files"
-        raise refused(msg, "use filter() and map() of the shoal dataset")
+        raise refused(f"{name}= changes what is in the files", "use filter() and map() of the shoal dataset")
     if source.kwargs.get("row_groups_list") and any(group is not None for group in source.kwargs["row_groups_list"]):
-        msg = "reshard() split its files"
-        raise refused(msg, "leave out reshard(): the window mixes parts of files")
+        raise refused("reshard() split its files", "leave out reshard(): the window mixes parts of files")
     if known.format != "tar":
         refuse_decoding(dataset.features or {})
     paths = [str(path) for path in source.kwargs[known.files]]

@@ -62,8 +62,7 @@ class JpegDecoder:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Refuse to be sent to another process."""
-        msg = "it decodes in the process that has the GPU"
-        raise TypeError(msg)
+        raise TypeError("it decodes in the process that has the GPU")
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         """Return the batch with its images decoded."""

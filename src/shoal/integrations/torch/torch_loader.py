@@ -160,8 +160,7 @@ class DataLoader(torch.utils.data.DataLoader):  # type: ignore[type-arg]
         if num_threads is not None:
             num_threads = as_within("num_threads", num_threads, 1, _MOST_WORKERS)
         if timeout < 0:
-            msg = f"timeout={timeout} must not be negative"
-            raise UsageError(msg, hint="0 waits without a limit")
+            raise UsageError(f"timeout={timeout} must not be negative", hint="0 waits without a limit")
         if num_workers:
             _refuse_threads(num_threads, num_workers)
         else:
@@ -394,14 +393,12 @@ def _refuse(given: dict[str, Any]) -> None:
     """Raise `UsageError` for arguments that the dataset decides, `TypeError` for unknown ones."""
     for name, value in given.items():
         if name not in _REFUSED:
-            msg = f"DataLoader() got an unexpected keyword argument {name!r}"
-            raise TypeError(msg)
+            raise TypeError(f"DataLoader() got an unexpected keyword argument {name!r}")
         default, hint = _REFUSED[name]
         if isinstance(given.get("sampler"), _FROM_FRAMEWORKS) and name in ("sampler", "shuffle"):
             continue
         if value is not default:
-            msg = f"{name}={value!r} is not an option of this loader"
-            raise UsageError(msg, hint=hint.format(value=value))
+            raise UsageError(f"{name}={value!r} is not an option of this loader", hint=hint.format(value=value))
 
 
 def _refuse_threads(num_threads: int | None, num_workers: int) -> None:

@@ -41,8 +41,7 @@ def partition(dataset: Dataset, mesh: Any, dims: str | Sequence[str] | None = No
         chosen = [names.index(name) for name in wanted]
     here = mesh.get_coordinate()
     if here is None:
-        msg = "this process is not in the mesh"
-        raise UsageError(msg, hint="iterate only in the processes of the mesh")
+        raise UsageError("this process is not in the mesh", hint="iterate only in the processes of the mesh")
     rank, world_size = 0, 1
     for dim in chosen:
         rank = rank * mesh.size(dim) + here[dim]

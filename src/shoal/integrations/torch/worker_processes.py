@@ -258,8 +258,7 @@ class WorkerBatches:
         if made.failed is not None:
             made.failed.raise_here()
         if made.step != self._next_step:  # never seen; but a batch lost between processes must not go unnoticed
-            msg = f"a worker sent the batch of step {made.step}; step {self._next_step} is due"
-            raise AssertionError(msg)
+            raise AssertionError(f"a worker sent the batch of step {made.step}; step {self._next_step} is due")
         self._next_step += 1
         return made
 

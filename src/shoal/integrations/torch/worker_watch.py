@@ -86,8 +86,7 @@ def ended_workers(made: Any) -> list[tuple[int, Any]]:
 
 def _raise_if_ended(workers: Sequence[Any]) -> None:
     if any(worker.exitcode is not None for worker in workers):
-        msg = "a worker ended before its batch was asked for"
-        raise RuntimeError(msg)
+        raise RuntimeError("a worker ended before its batch was asked for")
 
 
 def _forget(made: Any) -> None:

@@ -55,8 +55,7 @@ class Runs:
             raise UsageError(msg, hint="select(label=...) chooses by a column of the index")
         ordered = np.sort(array.astype(np.int64))
         if ordered.size and not (ordered[0] >= 0 and ordered[-1] < size):
-            msg = f"samples are chosen from [0, {size}); got {ordered[0]} to {ordered[-1]}"
-            raise UsageError(msg)
+            raise UsageError(f"samples are chosen from [0, {size}); got {ordered[0]} to {ordered[-1]}")
         steps = np.diff(ordered)
         if (steps == 0).any():
             twice = int(ordered[1:][steps == 0][0])

@@ -90,8 +90,7 @@ def unpermute_each(
 
 def _tiled(numbers: NDArray[Any], size: int, key: int, *, inverse: bool) -> NDArray[np.int64]:
     if not 0 <= size <= MAX_SIZE:
-        msg = f"a permutation needs a size from 0 to 2**63; got {size}"
-        raise UsageError(msg)
+        raise UsageError(f"a permutation needs a size from 0 to 2**63; got {size}")
     if not len(numbers):
         return np.zeros(0, dtype=np.int64)
     out = np.empty(len(numbers), dtype=np.int64)

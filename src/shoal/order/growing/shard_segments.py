@@ -67,12 +67,10 @@ def cut_segments(num_bytes: Sequence[int] | NDArray[Any], *, window_bytes: int) 
     [0, 2, 6, 14, 22, 30, 41]
     """
     if window_bytes < 1:
-        msg = f"window_bytes must be at least 1; got {window_bytes}"
-        raise UsageError(msg)
+        raise UsageError(f"window_bytes must be at least 1; got {window_bytes}")
     sizes = np.asarray(num_bytes)
     if sizes.size and int(sizes.min()) < 0:
-        msg = f"shards cannot have less than 0 bytes; shard {int(sizes.argmin())} has {int(sizes.min())}"
-        raise UsageError(msg)
+        raise UsageError(f"shards cannot have less than 0 bytes; shard {int(sizes.argmin())} has {int(sizes.min())}")
     most = _WINDOWS * int(window_bytes)
     limit, filled, firsts = min(FIRST_BYTES, most), 0, [0]
     for number, size in enumerate(sizes.tolist(), start=1):

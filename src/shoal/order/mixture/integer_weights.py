@@ -61,8 +61,7 @@ def exact_weight(name: str, weight: Any) -> Fraction:
         msg = f"the weight of {name!r} is too long to be exact: {error}; got {shown(weight)}"
         raise UsageError(msg, hint="weights are ratios: 0.7 and 0.3, or 7 and 3") from None
     except ValueError:
-        msg = f"the weight of {name!r} must be a number; got {shown(weight)}"
-        raise UsageError(msg) from None
+        raise UsageError(f"the weight of {name!r} must be a number; got {shown(weight)}") from None
     if exact < 0:
         msg = f"the weight of {name!r} must not be negative; got {shown(weight)}"
         raise UsageError(msg, hint="0 leaves a source out")

@@ -107,8 +107,7 @@ CHOICES: dict[str, Any] = {each.name: each for each in (Even, Random, PerBatch, 
 def _length(what: str, samples: object) -> int:
     number = as_whole(f"{what}(samples)", samples)
     if not 1 <= number < 1 << 31:
-        msg = f"{what}(samples) is the size of a batch, from 1 to 2**31 - 1; got {number}"
-        raise UsageError(msg)
+        raise UsageError(f"{what}(samples) is the size of a batch, from 1 to 2**31 - 1; got {number}")
     return number
 
 

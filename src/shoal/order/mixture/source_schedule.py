@@ -88,8 +88,7 @@ class SourceSchedule:
         epoch: int | None = None,
     ) -> None:
         if not 0 < len(names) <= MOST_SOURCES:
-            msg = f"a mixture has 1 to {MOST_SOURCES} sources; got {len(names)}"
-            raise UsageError(msg)
+            raise UsageError(f"a mixture has 1 to {MOST_SOURCES} sources; got {len(names)}")
         self.names, self.changes, self.choice, self.seed = tuple(names), tuple(changes), choice, check_seed(seed)
         # Stages number sources by their sorted names, so that ties between equal weights do not depend on the listing.
         self._sorted = sorted(self.names)
@@ -212,8 +211,7 @@ def _steps(changes: Iterable[Change], block_positions: int) -> list[tuple[int, M
         while steps and steps[-1][0] >= change.at:
             steps.pop()
         if (change.at == 0) != (not steps) or change.at < 0 or change.ramp < 0:
-            msg = f"weights must change at ascending positions, the first at 0; got one at {change.at}"
-            raise UsageError(msg)
+            raise UsageError(f"weights must change at ascending positions, the first at 0; got one at {change.at}")
         if change.ramp and steps:
             steps += _ramp(steps[-1][1], change, block_positions)
         steps.append((change.at + (change.ramp if steps else 0), change.weights))

@@ -121,8 +121,7 @@ class GrainWindowShuffle:
         check_flags(self)
         check_streams(world_size=self.world_size)
         if self.dataset not in ("map", "iter"):
-            msg = f"Grain shuffles windows of a dataset of kind 'map' or 'iter'; got {self.dataset!r}"
-            raise UsageError(msg)
+            raise UsageError(f"Grain shuffles windows of a dataset of kind 'map' or 'iter'; got {self.dataset!r}")
 
     @property
     def parameters(self) -> dict[str, int | str | bool]:
@@ -237,16 +236,14 @@ class _Windows:
 def _at_least_one(name: str, value: object) -> int:
     number = as_whole(name, value)
     if number < 1:
-        msg = f"{name} must be at least 1; got {number}"
-        raise UsageError(msg)
+        raise UsageError(f"{name} must be at least 1; got {number}")
     return number
 
 
 def _grain_seed(seed: int) -> int:
     number = check_seed(seed)
     if number > _MOST_SEED:
-        msg = f"Grain's seeds go up to {_MOST_SEED}; got {number}"
-        raise UsageError(msg)
+        raise UsageError(f"Grain's seeds go up to {_MOST_SEED}; got {number}")
     return number
 
 

@@ -74,8 +74,7 @@ class LitData:
         for name, least in (("world_size", 1), ("num_workers", 0), ("batch_size", 1), ("item_shuffle_window", 0)):
             number = as_whole(name, getattr(self, name))
             if number < least:
-                msg = f"{name} must be at least {least}; got {number}"
-                raise UsageError(msg)
+                raise UsageError(f"{name} must be at least {least}; got {number}")
             object.__setattr__(self, name, number)
         drops = self.world_size > 1 if self.drop_last is None else as_flag("drop_last", self.drop_last)
         object.__setattr__(self, "drop_last", drops)

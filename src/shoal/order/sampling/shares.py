@@ -246,8 +246,7 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
     """
     bits = min(_WEIGHT_BITS, _SUM_BITS - len(weights).bit_length())
     if weights.dtype.kind not in "biuf":
-        msg = f"weights are numbers; got {weights.dtype}"
-        raise UsageError(msg, hint="by= takes labels and texts")
+        raise UsageError(f"weights are numbers; got {weights.dtype}", hint="by= takes labels and texts")
     largest = weights.max(initial=0)
     if not (weights.min(initial=0) >= 0 and np.isfinite(largest)):
         bad = int(np.argmin((weights >= 0) & np.isfinite(weights)))

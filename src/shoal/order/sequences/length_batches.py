@@ -54,8 +54,7 @@ class LengthBatches:
             if value is None and name in ("size", "max_tokens"):
                 continue
             if (number := as_whole(name, value)) < 1:
-                msg = f"batch_by_length({name}={number}) must be at least 1"
-                raise UsageError(msg)
+                raise UsageError(f"batch_by_length({name}={number}) must be at least 1")
             object.__setattr__(self, name, number)
         buckets = tuple(as_whole("buckets", border) for border in self.buckets)
         if list(buckets) != sorted(set(buckets)) or (buckets and buckets[0] < 1):

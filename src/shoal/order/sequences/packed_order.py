@@ -242,8 +242,7 @@ class PackedOrder:
     def opened(self, number: int) -> OpenBlock:
         """Return the block that holds a sequence of the epoch, and what the sequences before leave of its documents."""
         if not self.has(number):
-            msg = f"sequence {number} is none of the epoch's {self.num_samples}"
-            raise UsageError(msg)
+            raise UsageError(f"sequence {number} is none of the epoch's {self.num_samples}")
         block = bisect_right(self._borders, number) - 1
         stretch, limit = self._stretches[block], number - self._borders[block]
         num_documents = stretch.stop - stretch.start

@@ -27,8 +27,7 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
         raise StateError(msg, hint="json.load() the file first, if it is one")
     other = max(KINDS, key=lambda each: (_likeness(each, given), each is kind))
     if other is not kind and _likeness(other, given) > max(_ALIKE, _likeness(kind, given)):
-        msg = f"this is not a {kind.title}, but a {other.title}"
-        raise StateError(msg, hint=other.taken_by)
+        raise StateError(f"this is not a {kind.title}, but a {other.title}", hint=other.taken_by)
     if _likeness(kind, given) < _ALIKE:
         _refuse_checkpoint(kind, given)
     _check_version(kind, given)
@@ -41,8 +40,7 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
         msg = f"the {kind.what}'s {misfit.place.removeprefix('.')} {misfit.text}"
         raise StateError(msg, hint=changed_hint(kind)) from None
     except RecursionError:
-        msg = f"the {kind.what} is nested too deeply"
-        raise StateError(msg, hint=changed_hint(kind)) from None
+        raise StateError(f"the {kind.what} is nested too deeply", hint=changed_hint(kind)) from None
     return dict(made)
 
 

@@ -82,8 +82,7 @@ def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
 def check_callable(verb: str, function: object) -> None:
     """Raise `UsageError` unless a verb was given a function."""
     if not callable(function):
-        msg = f"{verb} takes a function; got {function!r}"
-        raise UsageError(msg)
+        raise UsageError(f"{verb} takes a function; got {function!r}")
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -235,8 +235,7 @@ def _data(path: str) -> bytes:
         hint = "a tokenizer.json: a local path or a URL. One of the Hugging Face hub is downloaded first"
         raise UsageError(msg, hint=hint) from None
     if pointer := pointer_in(data):
-        msg = f"{without_secrets(path)}: {pointer[0]}"
-        raise UsageError(msg, hint=pointer[1])
+        raise UsageError(f"{without_secrets(path)}: {pointer[0]}", hint=pointer[1])
     return data
 
 

@@ -335,8 +335,7 @@ class MixRequest:
             msg = f"reweight(weights=) takes weights by the name of the source; got {weights!r:.80}"
             raise UsageError(msg, hint=f"{{{self.names[0]!r}: 0.5, ...}}")
         if wrong := [each for each in (("at", at), ("ramp", ramp)) if not 0 <= each[1] <= FOREVER]:
-            msg = f"reweight({wrong[0][0]}=) is a number of positions from 0 to 2**60; got {wrong[0][1]}"
-            raise UsageError(msg)
+            raise UsageError(f"reweight({wrong[0][0]}=) is a number of positions from 0 to 2**60; got {wrong[0][1]}")
         sources = (*self.sources, *added)
         check_names("weights=", weights, [source.name for source in sources])
         return at, ramp, sources, shares_of_samples(weights, sources)

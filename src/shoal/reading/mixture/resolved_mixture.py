@@ -144,8 +144,7 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
                 number = int(self.delivered.members(np.array([number]))[0])
             position = request.begin(saved.epoch) + number
             if position >= MOST_POSITIONS:
-                msg = f"the state is at position {position} of a mixture, which has positions below 2**62"
-                raise StateError(msg)
+                raise StateError(f"the state is at position {position} of a mixture, which has positions below 2**62")
             return position
 
         request = adopted(self.request, saved.order, place)

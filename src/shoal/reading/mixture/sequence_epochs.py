@@ -80,8 +80,7 @@ class SequenceEpochs:
             if at == MAX_SEQUENCES or not order.has(at):
                 break
             if not isinstance(documents, ResolvedMixture):
-                msg = f"the weights change at sequence {at}, and only mixtures have weights"
-                raise UsageError(msg)
+                raise UsageError(f"the weights change at sequence {at}, and only mixtures have weights")
             opened = order.opened(at)
             if not is_step:
                 ramp = tuple(changes[0].steps(weights_behind(documents, epoch, opened)))

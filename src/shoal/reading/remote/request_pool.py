@@ -207,8 +207,7 @@ class _Queue:
         with InterruptsHeld(), self.lock:
             result = pending.result
             if result is None:
-                msg = "the stream was closed while it waited for bytes"
-                raise StoppedError(msg)
+                raise StoppedError("the stream was closed while it waited for bytes")
             pending.num_waiters -= 1
             if not pending.num_waiters:
                 pending.result = b""  # only the taker keeps the bytes

@@ -80,8 +80,7 @@ class LocalStore:
 
     def __init__(self, *, max_open: int = _MAX_OPEN, durable: bool = True) -> None:
         if max_open < 1:
-            msg = f"max_open={max_open}: a store needs at least one open file"
-            raise UsageError(msg)
+            raise UsageError(f"max_open={max_open}: a store needs at least one open file")
         self._max_open, self._durable = max_open, durable
         _stores[id(self)] = self
         # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits

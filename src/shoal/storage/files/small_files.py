@@ -140,8 +140,7 @@ def glob_files(pattern: str, *, root: str) -> FileTree:
     matches = (path for path in glob.iglob(pattern, recursive=True) if not os.path.isdir(path))
     found = sorted({*matches, *lost_directories(pattern)})
     if not found:
-        msg = f"{pattern}: matches no files"
-        raise SourceError(msg, hint="** matches any directories, as in 'photos/**/*.jpg'")
+        raise SourceError(f"{pattern}: matches no files", hint="** matches any directories, as in 'photos/**/*.jpg'")
     files = stat_files(root, [os.path.relpath(path, root).replace(os.sep, "/") for path in found])
     runs = []
     for directory, names in groupby(files.names, key=lambda name: name[: name.rfind("/") + 1]):
@@ -169,8 +168,7 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         msg = f"could not read {path}: there is not enough memory for its {num_bytes} bytes"
         raise StorageError(msg, hint="each process holds a file: a smaller num_workers=, or on_error='skip'") from None
     if len(data) <= MOST_POINTER_BYTES and (pointer := pointer_in(data)):
-        msg = f"{path}: {pointer[0]}"
-        raise StorageError(msg, hint=pointer[1])
+        raise StorageError(f"{path}: {pointer[0]}", hint=pointer[1])
     if len(data) == num_bytes == found.st_size and wrap_int64(found.st_mtime_ns) == modified_ns:
         return data
     if not stat_bits.S_ISREG(found.st_mode):

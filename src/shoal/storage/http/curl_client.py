@@ -174,8 +174,7 @@ class _Handle:
             if failed[0] and not (is_answered and receiver.has_enough(failed[0])):
                 raise self._failure(*failed)
             if not receiver.status:
-                msg = "the head of the answer broke off"
-                raise HTTPException(msg)
+                raise HTTPException("the head of the answer broke off")
             num_read = min(receiver.num_read, receiver.num_wanted)
             return Answer(receiver.status, receiver.fields, b"".join(receiver.chunks), num_read)
         finally:

@@ -97,8 +97,7 @@ def wanted_bytes(status: int, headers: Mapping[str, str], num_bytes: int) -> int
 def check_head(status: int, headers: Mapping[str, str]) -> None:
     """Raise `HTTPException` if the body that follows is not what it seems."""
     if status == _SWITCHED:
-        msg = "the server switched to another protocol, which nobody asked for"
-        raise HTTPException(msg)
+        raise HTTPException("the server switched to another protocol, which nobody asked for")
     if (framing := headers.get("transfer-encoding", "")).strip().lower() not in _FRAMINGS or framing.endswith(" "):
         msg = f"the server sent an answer with Transfer-Encoding: {framing}, which is not understood"
         raise HTTPException(msg)  # its frames would be taken for the body

@@ -87,8 +87,7 @@ def positive_seconds(name: str, value: object) -> float:
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        msg = f"storage_options: {name} is a number of seconds above 0"
-        raise UsageError(msg, hint=f'{{"{name}": 30}}')
+        raise UsageError(f"storage_options: {name} is a number of seconds above 0", hint=f'{{"{name}": 30}}')
     return seconds
 
 

@@ -184,8 +184,7 @@ class HttpStore:
 
     def delete(self, path: str) -> NoReturn:
         """Raise an error always: shoal does not delete over http."""
-        msg = f"{path}: shoal does not remove over http"
-        raise StorageError(msg, hint="ask whoever runs the server")
+        raise StorageError(f"{path}: shoal does not remove over http", hint="ask whoever runs the server")
 
     def close(self) -> None:
         """Close the connections of this process, and forget sizes and versions of objects."""

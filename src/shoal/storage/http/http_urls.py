@@ -35,8 +35,7 @@ def sendable(url: str) -> str:
     length = min(end for end in (rest.find("/"), rest.find("?"), len(rest)) if end >= 0)
     host, target = rest[:length].rpartition("@")[2], rest[length:]
     if not host.partition(":")[0]:
-        msg = f"{without_secrets(url)}: this URL names no host"
-        raise StorageError(msg, hint="http://HOST:PORT/PATH")
+        raise StorageError(f"{without_secrets(url)}: this URL names no host", hint="http://HOST:PORT/PATH")
     if not target.startswith("/"):
         target = f"/{target}"
     if "/." in target:

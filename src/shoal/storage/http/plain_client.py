@@ -153,8 +153,7 @@ class _Response(HTTPResponse):
             self.headers = self.msg = None  # type: ignore[assignment]  # the state before `begin`
             super().begin()
         if self._timed.is_ended:  # the library would take this for the end of the head, and half a number for a number
-            msg = "the head of the answer broke off"
-            raise HTTPException(msg)
+            raise HTTPException("the head of the answer broke off")
 
     def answer(self, num_bytes: int, buffer: memoryview | None) -> Answer:
         """Read what is wanted of the body."""

@@ -44,8 +44,7 @@ def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
         return NamedFiles("braces", fixed_directory(pattern), _members(pattern, suffixes))
     if glob.has_magic(rest):
         return NamedFiles("glob", fixed_directory(pattern), _matches(pattern, suffixes))
-    msg = f"{text}: there is no such file or directory"
-    raise SourceError(msg, hint=_what_is_there(path))
+    raise SourceError(f"{text}: there is no such file or directory", hint=_what_is_there(path))
 
 
 def local_path(text: str) -> str:

@@ -98,8 +98,7 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
         return select_shards(directory, below, suffixes)
     if store.find(path) is not None:
         return NamedFiles("file", parent(path), [path])
-    msg = f"{path}: there is no such object, and nothing below it"
-    raise SourceError(msg, hint=_nearby(path, store))
+    raise SourceError(f"{path}: there is no such object, and nothing below it", hint=_nearby(path, store))
 
 
 def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> NamedFiles:
@@ -148,8 +147,7 @@ def _matches(pattern: str, suffixes: Sequence[str], store: Store) -> list[str]:
     matched = [path for path in paths if is_match(relative(path, directory))]
     if shards := select_matches(directory, object_path(pattern), matched, paths, suffixes):
         return shards
-    msg = f"{pattern}: matches nothing"
-    raise SourceError(msg, hint=_among(directory, pattern, infos))
+    raise SourceError(f"{pattern}: matches nothing", hint=_among(directory, pattern, infos))
 
 
 def _fixed_directory(pattern: str) -> str:

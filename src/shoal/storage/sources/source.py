@@ -102,12 +102,10 @@ def texts_of(source: SourceLike) -> tuple[list[str], bool]:
     elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray | memoryview):
         parts = given
     else:
-        msg = f"a source is a path or a list of paths, not {type(given).__name__}"
-        raise SourceError(msg, hint=_SOURCE_HINT)
+        raise SourceError(f"a source is a path or a list of paths, not {type(given).__name__}", hint=_SOURCE_HINT)
     texts = [_with_both_slashes(_url_of_pipe(text)) for part in parts for text in _split(_as_text(part))]
     if not texts:
-        msg = "the source is empty: it names no files"
-        raise SourceError(msg, hint=_SOURCE_HINT)
+        raise SourceError("the source is empty: it names no files", hint=_SOURCE_HINT)
     return texts, len(texts) == 1 and isinstance(source, str | os.PathLike)
 
 
@@ -128,8 +126,7 @@ def _as_text(part: object) -> str:
         msg = f"a source is a path or a list of paths; this one holds {type(part).__name__} ({part!r:.80})"
         raise SourceError(msg, hint="paths are str or os.PathLike, and lists are not nested")
     if not text:
-        msg = "the source is an empty path"
-        raise SourceError(msg, hint='write "." for the current directory')
+        raise SourceError("the source is an empty path", hint='write "." for the current directory')
     return text
 
 

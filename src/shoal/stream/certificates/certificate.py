@@ -115,8 +115,7 @@ def merge_certificates(certificates: Iterable[Mapping[str, Any]]) -> dict[str, A
     """
     given = [Certificate.from_dict(each) for each in certificates]
     if not given:
-        msg = "there are no certificates to merge"
-        raise UsageError(msg, hint="give those of all ranks")
+        raise UsageError("there are no certificates to merge", hint="give those of all ranks")
     first, epochs, gaps = given[0], dict(given[0].epochs), given[0].gaps
     for other in given[1:]:
         for name in ("index", "seed", "order", "checksums"):

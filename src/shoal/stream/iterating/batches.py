@@ -49,8 +49,7 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
             if made:
                 samples = _all_made(made, together, samples, span.ids[begin:end], position)
             if position.is_over:
-                msg = "the stream was closed while a batch was made"
-                raise StoppedError(msg)
+                raise StoppedError("the stream was closed while a batch was made")
             if together is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)

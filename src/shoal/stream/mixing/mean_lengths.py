@@ -44,8 +44,7 @@ def positions_of_tokens(
     before = float(request.counts(begin) @ lengths)
     at = request.endless.first_position(lambda counts: counts @ lengths - before >= at_tokens)
     if at is None:
-        msg = f"reweight(at={at_tokens}, in_tokens=True): the mixture never has so many tokens"
-        raise UsageError(msg)
+        raise UsageError(f"reweight(at={at_tokens}, in_tokens=True): the mixture never has so many tokens")
     if not ramp_tokens:
         return at - begin, 0
     now = request.endless.weights_at(at)
@@ -67,8 +66,7 @@ def _mean(source: SourceRequest, name: str, parts: Iterator[Opened], length: str
     copies = np.ones(len(values)) if source.sampling is None else source.sampling.counts(seed=0, epoch=0)
     total = int(values @ copies.astype(np.float64))
     if total <= 0:
-        msg = f"the column {length!r} of the source {name!r} sums up to {total}: it has no tokens to weigh"
-        raise UsageError(msg)
+        raise UsageError(f"the column {length!r} of the source {name!r} sums up to {total}: it has no tokens to weigh")
     return Fraction(total, int(copies.sum()))
 
 

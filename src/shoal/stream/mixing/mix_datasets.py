@@ -128,8 +128,7 @@ def mix(
         msg = f'mix(unit="tokens") is the unit of weights=; {given[0]}= counts samples'
         raise UsageError(msg, hint='leave unit="tokens" out, or give weights=')
     if ends is not None and given[-1:] not in ([], ["weights"]):
-        msg = f"mix(): ends= says where an epoch ends, and so does {given[-1]}="
-        raise UsageError(msg, hint="give one of them")
+        raise UsageError(f"mix(): ends= says where an epoch ends, and so does {given[-1]}=", hint="give one of them")
     shares, total = _shares(requests, weights, repeat, choose)
     request = MixRequest(
         sources=requests,
@@ -183,8 +182,7 @@ def _shares(
     wrong = [name for name, count in counts.items()
              if isinstance(count, bool) or as_whole(f"choose[{name!r}]", count) < 0]  # fmt: skip
     if wrong:
-        msg = f"{wrong[0]!r} cannot come {counts[wrong[0]]} times in an epoch"
-        raise UsageError(msg)
+        raise UsageError(f"{wrong[0]!r} cannot come {counts[wrong[0]]} times in an epoch")
     return counts, sum(counts.values())
 
 

@@ -57,8 +57,7 @@ class MixedDataset(Dataset):
         if not wanted.size:
             return np.zeros(wanted.shape, dtype=np.int64)
         if wanted.dtype.kind not in "iu" or int(wanted.min()) < 0 or int(wanted.max()) > MAX_POSITION:
-            msg = f"source_of() takes positions from 0 on; got {positions!r:.80}"
-            raise UsageError(msg)
+            raise UsageError(f"source_of() takes positions from 0 on; got {positions!r:.80}")
         flat, back = np.unique(wanted, return_inverse=True)
         found = np.empty(len(flat), dtype=np.int64)
         for part in np.split(np.arange(len(flat)), np.flatnonzero(np.diff(flat) > _FAR) + 1):

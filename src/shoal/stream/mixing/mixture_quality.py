@@ -42,8 +42,7 @@ def mixture_quality(
             try:
                 found = quality_of(part, own, key=key, rho=rho)
             except UsageError as error:
-                msg = f"the source {name!r}: {error.message}"
-                raise UsageError(msg, hint=error.hint) from None
+                raise UsageError(f"the source {name!r}: {error.message}", hint=error.hint) from None
             vr[size] += weight * found.vr[own]
             if size == batch:
                 chunks, perfect_chunks = chunks + found.distinct_chunks, perfect_chunks + found.perfect_chunks

@@ -69,8 +69,7 @@ class RunLengths:
         wanted = num_steps * self.batch * self.sequence
         found = self.request.endless.first_position(lambda counts: counts @ means > wanted)
         if found is None:
-            msg = f"the mixture never has the {wanted:,} tokens of {num_steps:,} steps"
-            raise UsageError(msg)
+            raise UsageError(f"the mixture never has the {wanted:,} tokens of {num_steps:,} steps")
         return found - 1
 
     def shares(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:

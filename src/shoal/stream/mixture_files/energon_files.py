@@ -44,8 +44,7 @@ def _mixture(node: Marked, split: str, *, is_training: bool) -> MixtureEntry:
     key = blends[0]
     parts = node.mapping("a blend", (key,))[key].items(key)
     if not parts:
-        msg = f"{key} names no dataset"
-        raise node.error(msg)
+        raise node.error(f"{key} names no dataset")
     ends = "forever" if is_training and _BLENDS[key][1] == "weight" else "first"
     return MixtureEntry(node, _sources(parts, split, _BLENDS[key], is_training=is_training), ends=ends)
 
@@ -75,8 +74,7 @@ def _source(node: Marked, split: str, key: str, *, is_training: bool) -> SourceE
         return SourceEntry(node, inner=_mixture(within, split, is_training=is_training))
     keys = node.mapping("a dataset of a blend", (*_DATASET_KEYS, *([key] if key else [])))
     if "path" not in keys:
-        msg = "a dataset of a blend has no path"
-        raise node.error(msg, "path: ./coco")
+        raise node.error("a dataset of a blend has no path", "path: ./coco")
     path = beside(node.path, keys["path"].text("path"))
     part = keys["split_part"].text("split_part") if "split_part" in keys else split
     opening: dict[str, Any] = {"split": None if path.endswith(_WITHOUT_SPLITS) else part}

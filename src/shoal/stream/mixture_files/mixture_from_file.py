@@ -66,8 +66,7 @@ class MixtureOpener:
         shown = object_path(str(path))
         key = shown if scheme_of(shown) else os.path.realpath(expand_home(shown))
         if key in self.files:
-            msg = f"{shown}: this mixture file is among its own sources"
-            raise UsageError(msg)
+            raise UsageError(f"{shown}: this mixture file is among its own sources")
         node = parse_yaml(self._read(str(path)), shown)
         return replace(self, files=(*self.files, key)).mixed(self._entry(node))
 
@@ -86,8 +85,7 @@ class MixtureOpener:
             names = self.split
             if names is not None and not isinstance(names, str):
                 if len(names) != 1:
-                    msg = "a metadataset is read one split at a time"
-                    raise keys["splits"].error(msg, 'split="train"')
+                    raise keys["splits"].error("a metadataset is read one split at a time", 'split="train"')
                 (names,) = names
             return energon_mixture(node, names)
         if "sources" in keys:
@@ -113,8 +111,7 @@ class MixtureOpener:
         if is_mixture_file(entry.path) and isinstance(entry.path, str) and "format" not in opening:
             split = opening.pop("split", self.split)
             if opening:
-                msg = f"{next(iter(opening))} has no meaning for a source that is a mixture file"
-                raise entry.where.error(msg)
+                raise entry.where.error(f"{next(iter(opening))} has no meaning for a source that is a mixture file")
             dataset: Dataset = replace(self, split=split, storage_options=options).opened(entry.path)
         else:
             opening.setdefault("split", self.split)
@@ -154,8 +151,7 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
     spec = ds.stream.spec
     request = spec.request
     if not isinstance(request, MixRequest):
-        msg = "this is no mixture"
-        raise TypeError(msg)
+        raise TypeError("this is no mixture")
     for change in entry.changes:
         with _at(change.where):
             request = request.reweighted(change.at, change.weights, change.ramp)

@@ -27,8 +27,7 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
     keys = node.mapping(what, (*_MIXTURE_KEYS, *more))
     sources = {name: _source(name, each) for name, each in keys["sources"].mapping("sources").items()}
     if not sources:
-        msg = "sources names no dataset"
-        raise keys["sources"].error(msg, "sources: {web: {path: web/*.tar, weight: 0.8}, ...}")
+        raise keys["sources"].error("sources names no dataset", "sources: {web: {path: web/*.tar, weight: 0.8}, ...}")
     _check_shares(sources)
     arguments: dict[str, Any] = {}
     for name in ("seed", "epoch_size"):
@@ -68,16 +67,14 @@ def _source(name: str, node: Marked) -> SourceEntry:
         return SourceEntry(node, path=_path(node, what))
     shares = [key for key in SHARES if key in node.value]
     if len(shares) > 1:
-        msg = f"{what} has {' and '.join(shares)}; a source has one of {', '.join(SHARES)}"
-        raise node.keys[shares[1]].error(msg)
+        raise node.keys[shares[1]].error(f"{what} has {' and '.join(shares)}; a source has one of {', '.join(SHARES)}")
     share = (shares[0], _share(node.value[shares[0]], what, shares[0])) if shares else None
     if "sources" in node.value:
         inner = native_mixture(node, f"{what}, a mixture,", SHARES)
         return SourceEntry(node, inner=inner, share=share)
     keys = node.mapping(what, _SOURCE_KEYS)
     if "path" not in keys:
-        msg = f"{what} has no path, and no sources of its own"
-        raise node.error(msg, "path: web/*.tar")
+        raise node.error(f"{what} has no path, and no sources of its own", "path: web/*.tar")
     return SourceEntry(
         node,
         path=_path(keys["path"], what),
@@ -95,16 +92,14 @@ def _share(node: Marked, what: str, key: str) -> Fraction:
         return Fraction(node.whole(f"choose of {what}"))
     number = node.number(f"{key} of {what}")
     if number < 0:
-        msg = f"{key} of {what} is at least 0; here is {node.value}"
-        raise node.error(msg)
+        raise node.error(f"{key} of {what} is at least 0; here is {node.value}")
     return number
 
 
 def _check_alone(ends: Marked, keys: Collection[str]) -> None:
     """Raise an error if another key says how long an epoch is, too."""
     if sizes := [name for name in ("epoch_size", "repeat", "choose") if name in keys]:
-        msg = f"ends says where an epoch ends, and so does {sizes[0]}"
-        raise ends.error(msg, "leave out one of them")
+        raise ends.error(f"ends says where an epoch ends, and so does {sizes[0]}", "leave out one of them")
 
 
 def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
@@ -146,8 +141,7 @@ def _choice(node: Marked) -> Any:
             ((name, samples),) = keys.items()
             if size := samples.whole(f"choice of a {name}"):
                 return _RUNS[name](size)
-        msg = "choice names one size of a batch"
-        raise node.error(msg, "choice: {batch: 256} or {rank: 32}")
+        raise node.error("choice names one size of a batch", "choice: {batch: 256} or {rank: 32}")
     return _word(node, "choice", ("even", "random"))
 
 
@@ -193,8 +187,7 @@ def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[Ch
 def _word(node: Marked, what: str, known: tuple[str, ...] | None) -> str:
     word = node.text(what)
     if known is not None and word not in known:
-        msg = f"{what} is one of {', '.join(known)}; here is {word!r}"
-        raise node.error(msg, did_you_mean(word, known).rstrip())
+        raise node.error(f"{what} is one of {', '.join(known)}; here is {word!r}", did_you_mean(word, known).rstrip())
     return word
 
 

@@ -25,8 +25,7 @@ def streams_mixture(node: Marked) -> MixtureEntry:
     streams = listed.value if isinstance(listed.value, dict) else None
     nodes = list(streams.values()) if streams is not None else listed.items("streams")
     if not nodes:
-        msg = "streams names no dataset"
-        raise listed.error(msg)
+        raise listed.error("streams names no dataset")
     paths = [_path(each) for each in nodes]
     names = list(streams) if streams is not None else named_after(paths)
     kinds = [_kind(each) for each in nodes]
@@ -55,8 +54,7 @@ def _path(node: Marked) -> str:
     keys = node.mapping("a stream", _STREAM_KEYS)
     place = next((keys[name] for name in ("remote", "local") if name in keys and not keys[name].is_null), None)
     if place is None:
-        msg = "a stream has neither remote nor local"
-        raise node.error(msg)
+        raise node.error("a stream has neither remote nor local")
     path = beside(node.path, place.text("the place of a stream"))
     has_split = "split" in keys and not keys["split"].is_null
     return f"{path.rstrip('/')}/{keys['split'].text('split')}" if has_split else path
@@ -66,8 +64,7 @@ def _kind(node: Marked) -> str | None:
     given = [name for name in _SHARES if isinstance(node.value, dict) and name in node.value]
     given = [name for name in given if not node.mapping("a stream")[name].is_null]
     if len(given) > 1:
-        msg = f"a stream has {' and '.join(given)}; it has one of {', '.join(_SHARES)}"
-        raise node.keys[given[1]].error(msg)
+        raise node.keys[given[1]].error(f"a stream has {' and '.join(given)}; it has one of {', '.join(_SHARES)}")
     return given[0] if given else None
 
 

@@ -61,8 +61,7 @@ class FilledBatches(Batcher):
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:
         """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""
         if batching is None:
-            msg = f"{self.verb} fills batches, and this dataset has none"
-            raise UsageError(msg, hint="call batch() after it")
+            raise UsageError(f"{self.verb} fills batches, and this dataset has none", hint="call batch() after it")
         if batching.num_steps is None and world_size > 1:
             msg = f"{self.verb} fills batches, so {world_size} ranks would yield different numbers of them, and a "
             msg += "loop over an epoch would hang at its end"
@@ -209,8 +208,7 @@ class SharedParts:
                     sample = next(stored)
                     result = made(sample, sample_id) if made else sample
                     if position.is_over:
-                        msg = "the stream was closed while a batch was made"
-                        raise StoppedError(msg)
+                        raise StoppedError("the stream was closed while a batch was made")
                     if result is DROPPED or result is SKIPPED:
                         filtered += [number] * (result is DROPPED)
                         in_a_row += 1

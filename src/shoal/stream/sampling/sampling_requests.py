@@ -92,8 +92,7 @@ def _check_arguments(*, weights: Any, by: Any, balanced: Any, limit: Any, num_sa
         msg = "sample(limit=) decides how many samples an epoch has, and num_samples= asks for another number"
         raise UsageError(msg, hint="leave out one of them")
     if weights is None and by is None and num_samples is None:
-        msg = "sample() got nothing to sample by"
-        raise UsageError(msg, hint=hint)
+        raise UsageError("sample() got nothing to sample by", hint=hint)
 
 
 def _balanced(classes: NDArray[Any], sizes: NDArray[np.int64], total: int | None, *, replacement: bool) -> ByClass:

@@ -128,23 +128,20 @@ def split_specs(
 def _checked(fractions: Any) -> dict[str, Fraction]:
     """Return the fractions by name; as decimals, so that .7 + .2 + .1 is 1."""
     if not isinstance(fractions, Mapping) or not fractions or not all(isinstance(name, str) for name in fractions):
-        msg = f"split() takes a fraction for each split by name; got {fractions!r:.80}"
-        raise UsageError(msg, hint=_HINT)
+        raise UsageError(f"split() takes a fraction for each split by name; got {fractions!r:.80}", hint=_HINT)
     found = {}
     for name, value in fractions.items():
         number = value if isinstance(value, Fraction) else Fraction(0)
         if isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value):
             number = Fraction(repr(float(value)))
         if not 0 < number <= 1:
-            msg = f"the split {name!r} must have a fraction above 0 and up to 1; got {value!r}"
-            raise UsageError(msg, hint=_HINT)
+            raise UsageError(f"the split {name!r} must have a fraction above 0 and up to 1; got {value!r}", hint=_HINT)
         found[name] = number
     if (total := sum(found.values())) > 1 + _CLOSE_ENOUGH:
         msg = f"the fractions of the splits make {float(total):g}, more than 1: {dict(fractions)}"
         raise UsageError(msg, hint="what is left below 1 is in no split")
     if len(found) >= _NO_SPLIT:
-        msg = f"at most {_NO_SPLIT - 1} splits are possible; got {len(found)}"
-        raise UsageError(msg)
+        raise UsageError(f"at most {_NO_SPLIT - 1} splits are possible; got {len(found)}")
     return found
 
 

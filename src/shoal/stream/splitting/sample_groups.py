@@ -99,8 +99,7 @@ def hashed_values(values: Iterable[Any]) -> NDArray[np.uint64]:
     if all(isinstance(value, str) for value in plain):
         return _hashed_texts(plain)
     if odd := [value for value in plain if not isinstance(value, str | int | float)]:
-        msg = f"a group is a text or a number; got {odd[0]!r:.80} of type {type(odd[0]).__name__}"
-        raise UsageError(msg)
+        raise UsageError(f"a group is a text or a number; got {odd[0]!r:.80} of type {type(odd[0]).__name__}")
     found = np.empty(len(plain), dtype=np.uint64)
     for kind in (str, float, int):
         places = [number for number, value in enumerate(plain) if isinstance(value, kind)]
@@ -206,6 +205,5 @@ def _given(values: Any, num_samples: int) -> NDArray[Any] | Sequence[str]:
     array = np.asarray(listed)
     if array.shape != (num_samples,) or array.dtype.kind not in "biuf":
         what = f"a text or number for each of {num_samples} samples by id"
-        msg = f"by= takes a column of the index, or {what}; got {array.dtype} of shape {array.shape}"
-        raise UsageError(msg)
+        raise UsageError(f"by= takes a column of the index, or {what}; got {array.dtype} of shape {array.shape}")
     return array

@@ -98,8 +98,7 @@ class StepMaker:
             self._watch.start()
         try:
             if self._stop.poll():
-                msg = "the loader was closed"
-                raise StoppedError(msg)  # noqa: TRY301  # as it would be in the middle of a batch
+                raise StoppedError("the loader was closed")  # noqa: TRY301  # as it would be in the middle of a batch
             return self._made(task)
         except Exception as error:  # noqa: BLE001  # raised again by the process that asked
             self._next = None

@@ -125,14 +125,12 @@ class HuggingFace:
     def __post_init__(self) -> None:
         if self.kind not in RELEASES or self.strategy not in _STRATEGIES:
             valid = f"kind is one of {', '.join(RELEASES)}, strategy one of {', '.join(_STRATEGIES)}"
-            msg = f"{valid}; got {self.kind!r} and {self.strategy!r}"
-            raise UsageError(msg)
+            raise UsageError(f"{valid}; got {self.kind!r} and {self.strategy!r}")
         least = {"buffer_size": 1, "max_buffer_input_shards": 1, "world_size": 1, "num_workers": 0, "batch_size": 1}
         for name, minimum in least.items():
             value = as_whole(name, getattr(self, name))
             if not minimum <= value <= _MOST:
-                msg = f"{name} must be from {minimum} to 2**32 - 1; got {value}"
-                raise UsageError(msg)
+                raise UsageError(f"{name} must be from {minimum} to 2**32 - 1; got {value}")
             object.__setattr__(self, name, value)
         check_flags(self)
         check_streams(world_size=self.world_size, num_workers=self.num_workers)

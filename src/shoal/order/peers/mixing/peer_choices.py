@@ -109,8 +109,7 @@ class Interleave:
         """Return the choice for these sources; raise `UsageError` if it does not fit them."""
         found = _in_order("Interleave", self.probabilities, names)
         if found is not None and abs(math.fsum(found) - 1) > _TOLERANCE:
-            msg = f"Interleave(probabilities) must have a sum of 1; got {math.fsum(found)!r}"
-            raise UsageError(msg)
+            raise UsageError(f"Interleave(probabilities) must have a sum of 1; got {math.fsum(found)!r}")
         if found is not None and 0 in found and self.stopping != "first_exhausted":
             msg = f"the source {names[found.index(0)]!r} has probability 0 and never comes to its end, for which "
             msg += f"stopping={self.stopping!r} would wait"
@@ -256,8 +255,7 @@ class RandomMix:
         """Return the choice for these sources; raise `UsageError` if it does not fit them."""
         found = _in_order("RandomMix", self.probs, names)
         if found is not None and not sum(found):
-            msg = "RandomMix(probs) needs one above zero"
-            raise UsageError(msg)
+            raise UsageError("RandomMix(probs) needs one above zero")
         return replace(self, probs=found)
 
     def shares(self, lengths: Sequence[int]) -> Sequence[float]:
@@ -362,8 +360,7 @@ def _one_of(what: str, value: object, valid: tuple[str, ...]) -> None:
 def _world_size(given: object) -> int:
     number = as_whole("world_size", given)
     if not 1 <= number < 1 << 24:
-        msg = f"world_size is that of a run, from 1 on; got {number}"
-        raise UsageError(msg)
+        raise UsageError(f"world_size is that of a run, from 1 on; got {number}")
     return number
 
 
@@ -377,8 +374,7 @@ def _listed(what: str, given: Any) -> Any:
     except (TypeError, ValueError):
         values = []
     if not values or not all(0 <= each < math.inf for each in values):
-        msg = f"{what} takes a probability from 0 on for each source; got {given!r:.80}"
-        raise UsageError(msg)
+        raise UsageError(f"{what} takes a probability from 0 on for each source; got {given!r:.80}")
     return tuple(values) if named is None else dict(zip(named, values, strict=True))
 
 
@@ -389,8 +385,7 @@ def _in_order(what: str, given: Any, names: Sequence[str]) -> tuple[float, ...] 
         msg += ", ".join(map(repr, names))
         raise UsageError(msg)
     if given is not None and len(given) != len(names):
-        msg = f"{what} has {len(given)} probabilities for {len(names)} sources"
-        raise UsageError(msg)
+        raise UsageError(f"{what} has {len(given)} probabilities for {len(names)} sources")
     if given is None or not isinstance(given, Mapping):
         return None if given is None else tuple(given)
     return tuple(given[name] for name in names)

@@ -42,8 +42,7 @@ class StreamEpochs:
         self._sizes, self._starts = shard_samples, chunk_starts(shard_samples)[:-1]
         samples = np.array([int(shard_samples[shards].sum()) for shards in self._shards])
         if not samples.all():
-            msg = f"stream {int(np.argmin(samples))} has no samples"
-            raise UsageError(msg)
+            raise UsageError(f"stream {int(np.argmin(samples))} has no samples")
         self._shares, self._samples, self._epoch_size = tuple(shares), samples, epoch_size
         self._granularity, self._is_fixed, self._batching, self._seed = granularity, is_fixed, batching, seed
 

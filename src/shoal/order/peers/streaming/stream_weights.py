@@ -76,8 +76,7 @@ def _share(stream: Any) -> StreamShare:
     weight = weights[0] if weights else ""
     amount = stream[weight] if weight else 1
     if shards < 1 or not isinstance(amount, (int, float)) or not amount >= 0:
-        msg = f"a stream has 1 or more shards, and a weight that is a number from 0; got {stream!r:.100}"
-        raise UsageError(msg)
+        raise UsageError(f"a stream has 1 or more shards, and a weight that is a number from 0; got {stream!r:.100}")
     first = stream.get("first_shard")
     first = first if first is None else as_whole("first_shard", first)
     return StreamShare(shards, weight, as_whole("choose", amount) if weight == "choose" else amount, first)
@@ -134,8 +133,7 @@ def amounts_of(shares: Sequence[StreamShare], samples: NDArray[np.int64], epoch_
         weights = [share.amount for share in shares] if is_relative else samples
         proportions = np.array(weights, dtype=np.float64)
         if not proportions.any():
-            msg = "every stream has a proportion of 0"
-            raise UsageError(msg)
+            raise UsageError("every stream has a proportion of 0")
         proportions /= proportions.sum()
         choose = (total * proportions).astype(np.int64)
         lacking = int(total - choose.sum())
@@ -150,6 +148,5 @@ def amounts_of(shares: Sequence[StreamShare], samples: NDArray[np.int64], epoch_
     ]
     choose = np.array(counts, dtype=np.int64)
     if not choose.any():
-        msg = "no stream contributes a sample"
-        raise UsageError(msg, hint="a larger repeat or choose")
+        raise UsageError("no stream contributes a sample", hint="a larger repeat or choose")
     return Amounts(choose, choose / choose.sum())

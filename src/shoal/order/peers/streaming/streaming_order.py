@@ -391,8 +391,7 @@ class StreamingEpoch:
 def _positive(name: str, value: Any) -> int:
     number = as_whole(name, value)
     if number < 1:
-        msg = f"{name} must be at least 1; got {number}"
-        raise UsageError(msg)
+        raise UsageError(f"{name} must be at least 1; got {number}")
     return number
 
 

@@ -204,8 +204,7 @@ class TorchDistributed:
         check_flags(self)
         object.__setattr__(self, "num_replicas", _at_least(1, "num_replicas", self.num_replicas))
         if self.num_replicas > 1 << AXIS_BITS:
-            msg = f"num_replicas is at most 2**{AXIS_BITS}; got {self.num_replicas}"
-            raise UsageError(msg)
+            raise UsageError(f"num_replicas is at most 2**{AXIS_BITS}; got {self.num_replicas}")
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -231,8 +230,7 @@ class TorchDistributed:
 def _at_least(least: int, name: str, value: object) -> int:
     number = as_whole(name, value)
     if number < least:
-        msg = f"{name} must be at least {least}; got {number}"
-        raise UsageError(msg)
+        raise UsageError(f"{name} must be at least {least}; got {number}")
     return number
 
 

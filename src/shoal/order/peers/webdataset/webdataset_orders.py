@@ -258,22 +258,19 @@ def _check(order: WebDatasetShuffle | WebDatasetResampled) -> None:
             continue
         if "seed" in name:
             if not isinstance(value, (int, str)):
-                msg = f"{name} must be an integer, a text or None; got {value!r}"
-                raise UsageError(msg)
+                raise UsageError(f"{name} must be an integer, a text or None; got {value!r}")
             if not isinstance(value, str):
                 object.__setattr__(order, name, as_whole(name, value))
             continue
         object.__setattr__(order, name, number := as_whole(name, value))
         if not _LEAST.get(name, 0) <= number <= _MOST.get(name, number):
             most = f" and at most {_MOST[name]}" if name in _MOST else ""
-            msg = f"{name} must be at least {_LEAST.get(name, 0)}{most}; got {number}"
-            raise UsageError(msg)
+            raise UsageError(f"{name} must be at least {_LEAST.get(name, 0)}{most}; got {number}")
     check_streams(world_size=order.world_size, num_workers=order.num_workers)
     samples_count = getattr(order, "counts_epochs", order.detshuffle)
     for name, counts in (("sample_seed", samples_count), ("shard_seed", order.detshuffle)):
         if counts and isinstance(getattr(order, name), str):
-            msg = f"detshuffle adds the epoch to its seed; {name} is a text: {getattr(order, name)!r}"
-            raise UsageError(msg)
+            raise UsageError(f"detshuffle adds the epoch to its seed; {name} is a text: {getattr(order, name)!r}")
 
 
 def _epoch_of(order: WebDatasetShuffle | WebDatasetResampled, epoch: int) -> int:
