@@ -88,7 +88,7 @@ compat-peers: .venv/stamp
 	$(BIN)/python -m tests.compat.orders.huggingface_streams --num $(STREAMS)
 
 integration: .venv/stamp ## streams from real servers, and examples in real frameworks; what cannot be had is skipped
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration tests/integration tests/integrations
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m integration $(CHOSEN) tests/integration tests/integrations
 
 clean: ## remove what the other targets made
 	rm -rf .venv .compat .integration .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
