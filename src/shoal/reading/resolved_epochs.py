@@ -89,7 +89,7 @@ class BatchSegments(NamedTuple):
 
 
 class ResolvedEpochs(ABC, Generic[PartT]):
-    """Epochs of ``num_samples`` positions, of which ``gaps`` are left out, and those that ``deals`` have taken.
+    """Epochs of ``num_samples`` positions, without ``gaps`` and without positions that ``deals`` have taken.
 
     ``parts`` are the resolved orders of the datasets that are read.
     """
@@ -179,7 +179,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         return Length(self.num_positions(epoch))
 
     def most_until_any(self, epoch: int, number: int) -> int:  # noqa: ARG002
-        """Return a number of positions, from this one on, among which every sample of an epoch comes."""
+        """Return how many positions, from this one on, surely have every sample of an epoch."""
         return self.num_samples_of(epoch)
 
     def begin(self, reader: int, num_readers: int) -> None:
@@ -194,7 +194,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
     ) -> tuple[OpenedDataset, Self]:
         """Return the first piece, and these epochs, with a cache of this machine for each part.
 
-        ``share`` adds the cache to a part, given its order and, unless that tells, the bytes of its window.
+        ``share(part, order, window_bytes)`` adds the cache; the order tells the bytes of the window if they are None.
         """
         parts = zip(opened.parts, self.parts, strict=True)
         return opened.with_parts(tuple(share(part, order, None) for part, order in parts)), self
@@ -331,7 +331,7 @@ class Piecewise(NamedTuple):
 
 
 class Pieces(Generic[PartT]):
-    """The only piece of an epoch; subclasses have several, and wait for them."""
+    """The pieces of an epoch in turn: here one; subclasses have several, and wait for them."""
 
     is_ready = True
     """True if the first piece is not waited for."""

@@ -1,4 +1,4 @@
-"""The rows of batches: samples as they are, unless a dataset groups them otherwise (`shoal.stream.sequences`)."""
+"""The rows of batches: a row is a sample, or several (`shoal.stream.sequences`), and chooses the batcher."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class Rows:
     def resolved(
         self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps
     ) -> Resolved:
-        """Return the epochs of rows: ``resolved`` gives those of selected samples, ``gaps`` are positions of rows."""
+        """Return the epochs of rows. ``resolved`` gives epochs of selected samples; ``gaps`` are positions of rows."""
         return resolved(selection(gaps))

@@ -13,7 +13,7 @@ DROPPED = object()
 
 
 class Stage(ABC):
-    """One processing step of a sample; a subclass overrides what differs from a step of samples that are all alike."""
+    """One processing step of a sample. A subclass needs `__call__`; the rest has defaults for a step of any sample."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class Stage(ABC):
         return self
 
     def unfiltered(self) -> tuple[Stage, ...]:
-        """Return what is left of this stage where every sample is kept."""
+        """Return the stages in place of this one if no sample is dropped: none for a filter."""
         return (self,)
 
     def counting(self, count: Callable[[int], None]) -> Stage:  # noqa: ARG002
@@ -46,7 +46,7 @@ class Stage(ABC):
 
     @property
     def on_batch_columns(self) -> Stage:
-        """The stage to run on the columns of a batch, after `own_stages` ran on the columns of each part."""
+        """The stage to run on gathered columns, once `own_stages` have run."""
         return self
 
     def blames_data(self, error: Exception) -> bool:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""The inputs of whoever makes the samples and batches of a piece of an epoch, and the delivery of a batch."""
+"""The inputs of a batcher for a piece of an epoch, and the delivery of a batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _itself(context: BatchContext) -> BatchContext:
 class BatchContext:
     """Inputs for making the samples and batches of a piece; counters of results, and of requests beside the reading.
 
-    ``of_all`` returns the inputs for all of the epoch, waiting until it can be read.
+    ``of_all`` returns these inputs for the whole epoch, and may wait for it.
     """
 
     opened: OpenedDataset
@@ -63,7 +63,7 @@ class BatchContext:
 
     @property
     def made(self) -> Callable[[Any, int], Any] | None:
-        """The function from such a sample and its id to the result of the remaining stages; None if there are none."""
+        """The function from a sample of `samples`, and its id, to its result after the last stage; None without stages."""
         threaded = self.pipeline.threaded
         stages = self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
         if self.quarantine is not None:

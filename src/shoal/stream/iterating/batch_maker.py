@@ -31,7 +31,7 @@ class _InWork:
 
 
 class BatchMaker:
-    """The source of an iterator that makes its batches itself; its position is that of what it has made.
+    """The source of an iterator that makes its batches itself; ``position`` counts batches made, yielded or not.
 
     ``convert`` maps the iterator over batches to one over what is given out.
     """
@@ -100,5 +100,5 @@ def _runs(
         made.close()
         if piece.is_last:
             return
-        # The last steps of a piece may be those of other workers.
+        # This worker may have none of the last steps: count them as done.
         position.num_yielded = max(position.num_yielded, num_steps)

@@ -20,16 +20,16 @@ class Batcher(ABC):
     """A way to make batches of the samples that a rank reads; it pickles, and has no position."""
 
     counts_share = False
-    """True if positions count samples of the rank's share, as how many a batch takes is not known before."""
+    """True if ``position`` counts samples of this rank's share, as the size of a batch is not known before."""
 
     counts_tokens = False
-    """True if tokens are counted as batches are made, and not by the stages that make them."""
+    """True if the batcher counts tokens, and not the stages."""
 
     unknown = ""
-    """What only reading counts, in words; "" if the length of an epoch is known before."""
+    """The things that only reading counts, in words; "" if the length of an epoch is known before."""
 
     verb = ""
-    """The call by which ranks fill batches, if they do."""
+    """The call that makes ranks fill batches; "" if they do not."""
 
     ids_field = "__id__"
     """The field of a batch in which `with_ids` shows the ids of its samples."""
@@ -44,11 +44,11 @@ class Batcher(ABC):
     """True if samples have weights by which ranks share them (``batch(balance=)``)."""
 
     note = ""
-    """What a certificate of a part of an epoch leaves out, in words."""
+    """The samples that a certificate of a part of an epoch leaves out, in words."""
 
     @abstractmethod
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
-        """Return an iterator over the batches of a rank's shares, or over what a worker process sends of them."""
+        """Return an iterator over the batches of a rank's shares; in a worker, over the steps that it sends."""
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
         """Return the partition of an epoch among so many ranks."""
@@ -78,7 +78,7 @@ class Batcher(ABC):
         context: Callable[[], BatchContext],  # noqa: ARG002
         finish: Callable[[Any], Any] | None,  # noqa: ARG002
     ) -> Received:
-        """Return what makes batches of what worker processes send; ``finish`` converts batches that are made there."""
+        """Return a receiver of the steps that workers send; ``finish`` converts batches that the receiver makes."""
         return WholeBatches(position)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:  # noqa: ARG002

@@ -114,7 +114,7 @@ class _NearestKept:
     """The nearest sample before a batch, cyclically, that is kept: a rank gets it instead of nothing.
 
     It is found from the order alone, so that a resumed run finds the same one. Each position is looked at once, however
-    many batches need a repeat: behind the sample that an earlier batch found, all were dropped.
+    many batches need a repeat: positions between an earlier find and its batch need no second look.
     """
 
     source: BatchContext

@@ -26,7 +26,7 @@ from shoal.pipeline.stages.stage import Stage
 class PipelineSpec:
     """Stages of a sample, collation, stages of a batch; and the division of batches among workers.
 
-    Worker ``worker`` of ``num_workers`` makes those of the rank's batches whose step leaves this remainder.
+    Worker ``worker`` of ``num_workers`` makes the rank's batches with ``step % num_workers == worker``.
     ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches that are
     gathered from columns, or stacked.
     """

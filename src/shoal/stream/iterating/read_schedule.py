@@ -93,7 +93,7 @@ def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
 def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
     """Yield span after span of shares, which have units as chunks; the next is planned before samples of this one come.
 
-    If memory is limited, only those of this one: which of its units stay depends on those that the next one needs.
+    With limited memory only the current span is read ahead, since the next span decides which units stay.
     """
     current, units, keeping = None, _NOTHING, budget.keeping
     for following in itertools.chain(shares, [None]):
