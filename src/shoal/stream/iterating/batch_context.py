@@ -63,7 +63,7 @@ class BatchContext:
 
     @property
     def made(self) -> Callable[[Any, int], Any] | None:
-        """The function from a sample of `samples`, and its id, to its result after the last stage; None without stages."""
+        """The function from a sample of `samples`, and its id, to the result of the last stage; None without stages."""
         threaded = self.pipeline.threaded
         stages = self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
         if self.quarantine is not None:
