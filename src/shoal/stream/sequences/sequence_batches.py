@@ -34,6 +34,11 @@ class SequenceBatches(Batcher):
     counts_tokens = weighs = True
 
     @property
+    def makes_arrays(self) -> bool:  # type: ignore[override]
+        """True for sequences; batches by length are collated."""
+        return isinstance(self.fields, SequenceFields)
+
+    @property
     def counts_samples(self) -> bool:  # type: ignore[override]
         """True for sequences; the lengths of documents decide the size of a batch by length."""
         return isinstance(self.fields, SequenceFields)
