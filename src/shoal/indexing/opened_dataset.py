@@ -52,7 +52,7 @@ class OpenedDataset(Protocol):
         ...
 
     def words(self, num_samples: Callable[[], str]) -> str:
-        """Return what the shards are in words."""
+        """Return a description of the shards."""
         ...
 
     def one(self, verb: str) -> Opened:

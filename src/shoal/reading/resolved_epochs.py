@@ -31,7 +31,7 @@ PartT = TypeVar("PartT")
 
 
 class Source(Protocol):
-    """Shards that have an index, or of which one is made when `whole` is asked for."""
+    """Shards that have an index, or get one when `whole` is asked for."""
 
     @property
     def whole(self) -> OpenedDataset:
@@ -39,7 +39,7 @@ class Source(Protocol):
         ...
 
     def words(self, num_samples: Callable[[], str]) -> str:
-        """Return what the shards are in words; ``num_samples`` counts their samples, which may take long."""
+        """Return a description of the shards; ``num_samples`` counts their samples, which may take long."""
         ...
 
     @property
@@ -186,7 +186,7 @@ class ResolvedEpochs(ABC, Generic[PartT]):
         """Let whatever is prepared in the background begin, for one of several readers."""
 
     def growth(self) -> Growth | None:
-        """Return what is indexed by now, of shards that are indexed while they are read; None of others."""
+        """Return the progress of indexing, of shards that are indexed while they are read; None of others."""
         return None
 
     def cached(

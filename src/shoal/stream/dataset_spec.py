@@ -261,7 +261,7 @@ class DatasetSpec:
     @property
     def seeded_stages(self) -> tuple[Stage, ...]:
         """The stages of samples, with the seed of the order for those that have none of their own."""
-        # Those of a join have other numbers than those of its parts, of which the first has the same ids.
+        # Stages of a join get numbers of their own: the first part has the same sample ids as the join.
         return seeded(self.stages, self.asked.seed, first_number=_OF_JOINS * self.source.depth)
 
     @property

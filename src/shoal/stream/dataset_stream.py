@@ -120,7 +120,8 @@ class Stream:
             raise UsageError(msg, hint="leave it out: map(function) after batch() changes batches")
         if partition.batched and not batcher.makes_arrays and collate is usual_collate:
             refuse_other_fields(first.opened, spec.stages)
-        self._warn(first, partition)
+        knows_end = not waits_for_little or batcher.counts_share or resolved.knows_end(cursor.epoch)
+        self._warn(first, partition, begins_early=not knows_end)
         for part, order in zip(first.opened.parts, first.resolved.parts, strict=True):
             refuse_too_large(part, order, spec.reading.memory_limit_bytes)
             expect_windows(part, order, world_size, spec.reading.memory_limit_bytes)
@@ -131,15 +132,15 @@ class Stream:
         work = WorkerSpec(first.opened, resolved, pipeline, spec.reading, batcher, steps)
         start, taken, sequences = cursor.start
         begin = (cursor.epoch, start, taken, self.counters, cursor, sequences, cursor.later)
-        knows_end = not waits_for_little or batcher.counts_share or resolved.knows_end(cursor.epoch)
         return IteratorSpec(work, *begin, knows_end=knows_end)
 
-    def _warn(self, first: Piece[ResolvedOrder], partition: Partition) -> None:
+    def _warn(self, first: Piece[ResolvedOrder], partition: Partition, *, begins_early: bool) -> None:
         """Warn of an order that mixes badly, and of an epoch without batches."""
         resolved, epoch = self.resolved, self.cursor.epoch
+        is_first_rank = self.spec.ranks.resolve()[0] == 0
+        if begins_early and is_first_rank and (text := sorting_of_first(first.resolved.sample_index)):
+            _log.warning(text)
         if not resolved.knows_end(epoch):
-            if self.spec.ranks.resolve()[0] == 0 and (text := sorting_of_first(first.resolved.sample_index)):
-                _log.warning(text)
             return
         batch = partition.global_batch if partition.batched else 1
         if message := warning_of(resolved, batch):

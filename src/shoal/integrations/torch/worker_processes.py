@@ -288,7 +288,7 @@ class WorkerBatches:
 
 
 def _context_of(spec: IteratorSpec, position: Position) -> BatchContext:
-    """Return what batches are made with where their samples come from other processes."""
+    """Return the inputs of a batcher whose samples come from other processes."""
     piece = spec.work.resolved.whole(spec.work.opened, spec.epoch)
     return BatchContext(
         opened=piece.opened,

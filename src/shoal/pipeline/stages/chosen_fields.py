@@ -51,19 +51,27 @@ class Rename(Stage):
         return renamed | values
 
 
+class _OfNames(Stage):
+    """A stage that takes the values of some fields."""
+
+    __slots__ = ()
+
+    names: tuple[str, ...]
+
+    @property
+    def takes_columns(self) -> bool:
+        """True for whole fields; a path may lead into the values of a column."""
+        return not have_paths(self.names)
+
+
 @dataclass(frozen=True, slots=True)
-class SelectColumns(Stage):
+class SelectColumns(_OfNames):
     """A stage that keeps only some fields."""
 
     names: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"columns({', '.join(map(repr, self.names))})"
-
-    @property
-    def takes_columns(self) -> bool:
-        """True for whole fields; a path may lead into the values of a column."""
-        return not have_paths(self.names)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the sample with these fields alone, in this order; a value at a path is named by the path."""
@@ -72,18 +80,13 @@ class SelectColumns(Stage):
 
 
 @dataclass(frozen=True, slots=True)
-class ToTuple(Stage):
+class ToTuple(_OfNames):
     """A stage that turns the values of some fields into a tuple."""
 
     names: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"to_tuple({', '.join(map(repr, self.names))})"
-
-    @property
-    def takes_columns(self) -> bool:
-        """True for whole fields; a path may lead into the values of a column."""
-        return not have_paths(self.names)
 
     def __call__(self, sample: Any, _: int) -> Any:
         """Return the values; a name may list alternatives with ";"."""

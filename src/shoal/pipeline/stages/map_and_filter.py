@@ -49,5 +49,5 @@ class Filter(Stage):
 
 
 def filters_in(stages: Iterable[Stage]) -> Iterator[Filter]:
-    """Yield the filters among stages, those of each part included."""
+    """Yield the filters among stages, the filters of each part included."""
     return (stage for stage in each_stage(stages) if isinstance(stage, Filter))

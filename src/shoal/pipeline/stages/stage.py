@@ -71,7 +71,7 @@ def stages_of(stages: tuple[Stage, ...], part: int) -> tuple[Stage, ...]:
 
 
 def each_stage(stages: Iterable[Stage]) -> Iterator[Stage]:
-    """Yield the stages, with those of each part in place of the stage that runs them."""
+    """Yield the stages, with the stages of each part in place of the stage that runs them."""
     for stage in stages:
         if not stage.own_stages:
             yield stage

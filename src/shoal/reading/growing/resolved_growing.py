@@ -105,7 +105,7 @@ class ResolvedGrowing(ResolvedEpochs[ResolvedOrder]):
         return self.growing.summary
 
     def growth(self) -> Growth:
-        """Return what is indexed by now."""
+        """Return the progress of indexing."""
         return self.growing.growth()
 
     def cached(

@@ -103,7 +103,7 @@ class ResolvedMixture(ResolvedEpochs[ResolvedOrder]):
         return "a mixture without end has no length: mix(epoch_size=n) has one" if is_endless else ""
 
     def most_until_any(self, epoch: int, number: int) -> int:
-        """Return the positions of an epoch, or of one without end those of two rounds of every source.
+        """Return the positions of an epoch; of an epoch without end, two rounds of every source.
 
         Two, as sources do not come evenly in all mixtures; from this position on.
         """

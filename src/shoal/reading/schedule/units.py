@@ -66,7 +66,7 @@ class Units(Protocol):
         return of_chunks
 
     def readers(self, readers: UnitReaders, making: Callable[..., UnitReaders]) -> UnitReaders:  # noqa: ARG002
-        """Return the readers of these units; ``making`` makes those of samples that are no bytes of a shard."""
+        """Return the readers of these units; ``making`` makes readers of samples that are no bytes of a shard."""
         return readers
 
 
@@ -166,7 +166,7 @@ class SampleReads(Protocol):
         ...
 
     def with_samples(self, readers: UnitReaders, making: Callable[[UnitReaders], UnitReaders]) -> UnitReaders:
-        """Return ``readers``, with those that ``making`` makes for samples that are no bytes of a shard."""
+        """Return ``readers``; ``making`` adds readers of samples that are no bytes of a shard."""
         ...
 
 

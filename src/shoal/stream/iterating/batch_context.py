@@ -74,8 +74,8 @@ class BatchContext:
     def made_together(self) -> Callable[[list[Any], list[int]], list[Any]] | None:
         """The function from many such samples and their ids to their results; None if each must be made by itself.
 
-        That is so if a stage has effects or leaves samples out, also in a thread. Errors do not tell of which sample
-        they are: whoever gets one makes the samples one by one.
+        Stages that have effects, or that leave samples out, need each sample by itself, also in a thread. An error does
+        not name its sample: its receiver makes the samples one by one.
         """
         stages = self.pipeline.stages
         alone = self.quarantine is not None or self.pipeline.threaded is not None
@@ -84,7 +84,7 @@ class BatchContext:
     def most_dropped(self, step: int) -> int:
         """Return how many samples in a row may be dropped before this step."""
         position, resolved = self.position, self.resolved
-        if not position.knows_end:  # those that follow may be kept
+        if not position.knows_end:  # later samples may be kept
             return MAX_POSITION
         return resolved.most_until_any(position.epoch, position.start + step * position.partition.global_batch)
 

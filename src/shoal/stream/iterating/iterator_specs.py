@@ -28,7 +28,7 @@ from shoal.stream.iterator_position import Cursor, Position
 class WorkerSpec:
     """Everything a process needs to make batches of any epoch of one rank; it pickles, and has no position.
 
-    ``opened`` is the first piece of ``resolved``. ``steps`` are those of `Dataset.batch`, which ranks compare.
+    ``opened`` is the first piece of ``resolved``. ``steps`` is the argument of `Dataset.batch`, which ranks compare.
     """
 
     opened: OpenedDataset

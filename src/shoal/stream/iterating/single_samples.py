@@ -40,14 +40,14 @@ class SingleSamples(Batcher):
 def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield sample after sample as they are stored, or after stages that columns allow, too.
 
-    They come from lists, which `Position.at_hand` gives to whoever takes the rest of one without asking here.
+    Samples come from lists. `Position.at_hand` has the rest of a list, which its reader takes without asking here.
     """
     counters, position, finishing = source.counters, source.position, _finishing(source)
     left_in, none = length_hint, NONE_AT_HAND  # at the end of a process this may outlive the names of its module
     for span in spans:
         last, ids = position.num_steps - 1, iter(span.ids)
         for run in _each_finished(span.runs, ids, finishing):
-            # An epoch ends with its last sample, which is noticed by who asks for it.
+            # An epoch ends with its last sample: its reader must ask for that one.
             ends = len(run) > 1 and position.num_made + len(run) > last
             for part in (run[:-1], run[-1:]) if ends else (run,):
                 at_hand = iter(part)

@@ -40,7 +40,7 @@ class Reading(Protocol):
 
     @property
     def places(self) -> Iterable[tuple[PartReading, int, int]]:
-        """The reading of each part, and the numbers of its first unit and its first sample among those of all."""
+        """The reading of each part, with the numbers of its first unit and its first sample among all."""
         ...
 
     def in_units(self, shares: Shares) -> Shares:
@@ -159,7 +159,7 @@ class JoinedReading:
         return zip(self._parts, self._first_units, self._join.first_id.tolist(), strict=False)
 
     def in_units(self, shares: Shares) -> Shares:
-        """Return these shares with the units that hold their samples, those of one part after those of another."""
+        """Return these shares with the units that hold their samples; units are numbered part after part."""
         return _in_units(shares, self._units_of)
 
     def _units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:

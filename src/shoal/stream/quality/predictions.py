@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
+from shoal.errors import UsageError
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
@@ -18,7 +19,9 @@ from shoal.stream.quality.shuffle_quality import quality_of, warning_about
 @singledispatch
 def predicted(resolved: Resolved, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
     """Return the shuffle quality of batches; see `shoal.Dataset.quality`."""
-    raise NotImplementedError(type(resolved))
+    hint = "register a function for this kind: shoal.stream.quality.predictions.predicted.register"
+    asked = f"quality({batch}, key={key!r:.80}, rho={rho})"
+    raise UsageError(f"{asked}: there is no prediction for {type(resolved).__name__}", hint=hint)
 
 
 predicted.register(ResolvedOrder, quality_of)

@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class FilledBatches(Batcher):
-    """Batches of which each rank fills its own with what is kept of its share."""
+    """Batches that each rank fills with the kept samples of its share."""
 
     counts_share = True
     verb = "filter(refill=True)"
@@ -92,11 +92,11 @@ class FilledBatches(Batcher):
         return parts.made(reading.spans(parts.noted(shares), context.quarantine), context)
 
     def kept(self, sample: Any, sample_id: int) -> Any:  # noqa: ARG002
-        """Return what is kept of a sample until its batch is full."""
+        """Return the part of a sample that stays until its batch is full: all of it."""
         return sample
 
     def filler(self, context: BatchContext) -> BatchFiller:
-        """Return what cuts parts of the share into batches."""
+        """Return the filler that cuts parts of the share into batches."""
         return BatchFiller(context)
 
     def of_worker(self) -> Batcher:
@@ -109,11 +109,11 @@ class FilledBatches(Batcher):
         context: Callable[[], BatchContext],
         finish: Callable[[Any], Any] | None,
     ) -> Received:
-        """Return what cuts the parts that worker processes send."""
+        """Return the receiver that cuts the parts of worker processes into batches."""
         return _CutHere(self.filler(context()), finish)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:
-        """Return the place of ranks, each of which may be in an epoch of its own, and the steps of a pass."""
+        """Return the place of ranks and the steps of a pass; each rank may be in an epoch of its own."""
         place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"
         return {"epoch": place, "position": place, "steps": steps}
 

@@ -58,7 +58,7 @@ class PackedAsTheyCome(FilledBatches):
         return replace(super().partition(batching, world_size), packing=packing)
 
     def filler(self, context: BatchContext) -> BatchFiller:
-        """Return what packs parts of the share, which hold documents, into batches of sequences."""
+        """Return the filler that packs the documents of a share into batches of sequences."""
         return SequenceFiller(context, self.packing, self.fields)
 
     def kept(self, sample: Any, sample_id: int) -> Document:

@@ -1,4 +1,4 @@
-"""The fields of the sequences of a dataset: those that were asked for, and those that its stages add."""
+"""The fields of the sequences of a dataset: fields that were asked for, and fields that its stages add."""
 
 from __future__ import annotations
 

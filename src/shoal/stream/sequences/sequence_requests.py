@@ -122,7 +122,7 @@ class SequenceRequest(Rows):
     def resolved(
         self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps
     ) -> Resolved:
-        """Return the epochs of sequences, or those of documents if these are packed as they come.
+        """Return the epochs of sequences, or the epochs of documents if documents are packed as they come.
 
         ``resolved`` gives the epochs of documents of a selection, and ``gaps`` are positions of sequences.
         """
