@@ -60,7 +60,7 @@ def test_there_is_a_guide_for_each_group(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_pip_installs_the_packages(tmp_path: Path) -> None:
     projects = [write_package(page, tmp_path / page.stem) for page in PAGES]
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(tmp_path / "target")]
+    options = ["--quiet", "--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(tmp_path / "target")]
     sources = [tmp_path / page.stem for page in PAGES]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, *sources], check=True, timeout=100)
     script = (
