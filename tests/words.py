@@ -20,22 +20,27 @@ ROOT = Path(__file__).parents[1]
 
 # A reader of these looks for the noun that the pronoun stands for, or for the verb of the sentence.
 CONSTRUCTIONS = {
-    "of which": re.compile(r"\b(?:of|by|from|for|with|to|at|behind|beside|after|before) (?:which|whom)\b", re.I),
-    "whoever": re.compile(r"\b(?:whoever|whomever|whatever|whichever)\b", re.I),
-    "those that": re.compile(
-        r"\bthose (?:that|who|whose|which|of|in|with|without|from|for|to|by|on|at|not|it|its|they|[a-z]+ed)\b", re.I
+    "of which": re.compile(
+        r"\b(?:of|by|from|for|with|to|at|behind|beside|after|before) (?:which|whom)\b", re.IGNORECASE
     ),
-    "that of": re.compile(r"\b(?:that|ones) of (?:a|an|the|this|its|their|all|each|one|another|any|every)\b", re.I),
+    "whoever": re.compile(r"\b(?:whoever|whomever|whatever|whichever)\b", re.IGNORECASE),
+    "those that": re.compile(
+        r"\bthose (?:that|who|whose|which|of|in|with|without|from|for|to|by|on|at|not|it|its|they|[a-z]+ed)\b",
+        re.IGNORECASE,
+    ),
+    "that of": re.compile(
+        r"\b(?:that|ones) of (?:a|an|the|this|its|their|all|each|one|another|any|every)\b", re.IGNORECASE
+    ),
     "what is": re.compile(
-        r"\bwhat (?:(?!and\b|or\b|to\b|if\b)[\w'-]+ ){0,5}?(?:is|are|was|were|has|have|had|does|do|did|can|cannot|will|would)\b"
-        r"(?![^.?!]*\?)",
-        re.I,
+        r"\bwhat (?:(?!and\b|or\b|to\b|if\b)[\w'-]+ ){0,5}?(?:is|are|was|were|has|have|had|does|do|did|can|cannot"
+        r"|will|would)\b(?![^.?!]*\?)",
+        re.IGNORECASE,
     ),
 }
 # Names that say what was done to a value instead of what the value is.
 HIDING_NAMES = frozenset(("found", "told", "asked", "mine", "those", "at_hand"))
-CODE = re.compile(r"``.*?``|`[^`]*`", re.S)
-FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.S | re.M)
+CODE = re.compile(r"``.*?``|`[^`]*`", re.DOTALL)
+FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.DOTALL | re.MULTILINE)
 
 
 class Place(NamedTuple):
@@ -65,21 +70,19 @@ def constructions_of(path: Path) -> list[Place]:
 def hiding_names(path: Path) -> list[Place]:
     """The variables, parameters and attributes of a Python file whose names hide what they hold."""
     return [
-        Place(path, node.lineno, "name", name)
+        Place(path, line, "name", name)
         for node in ast.walk(ast.parse(path.read_text()))
-        for name in _bound_names(node)
+        for line, name in _bound_names(node)
         if name.strip("_") in HIDING_NAMES
     ]
 
 
-def _bound_names(node: ast.AST) -> Iterator[str]:
+def _bound_names(node: ast.AST) -> Iterator[tuple[int, str]]:
     match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
-            yield name
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            yield name
-        case ast.FunctionDef(name=name):
-            yield name
+        case ast.Name(id=name, lineno=line, ctx=ast.Store()) | ast.Attribute(attr=name, lineno=line, ctx=ast.Store()):
+            yield line, name
+        case ast.arg(arg=name, lineno=line) | ast.FunctionDef(name=name, lineno=line):
+            yield line, name
 
 
 def _python_texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -97,7 +100,10 @@ def _python_texts(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
             parts_of_f_strings.update(id(part) for part in node.values)
-            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "_" for part in node.values)
+            yield (
+                node.lineno,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "_" for part in node.values),
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts_of_f_strings:
             yield node.lineno, node.value
 
