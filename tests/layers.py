@@ -28,19 +28,19 @@ FLOORS = {
     "formats": 3,
     "storage": 3,
     "quality": 3,
+    "peers": 3,
     "processes": 4,
     "stats": 4,
     "testing": 4,
     "indexing": 5,
     "reading": 6,
     "pipeline": 7,
-    "planning": 7,
     "stream": 8,
     "verify": 9,
     "pack": 9,  # above the stream: repacking reads through it; design/packing.md
     "live": 9,
     "integrations": 9,
-    "reports": 10,
+    "tools": 10,
     "(door)": 11,  # single modules beside it, like shoal.orders, through which the public reaches a room
     "(face)": 12,  # shoal itself
     "cli": 13,
@@ -50,7 +50,7 @@ FLOORS = {
 CORE = frozenset(
     ("order", "index", "storage", "formats", "processes", "stats", "indexing", "reading", "pipeline", "stream")
 )
-AROUND_THE_CORE = frozenset(("pack", "verify", "live", "integrations", "reports", "planning", "cli", "testing"))
+AROUND_THE_CORE = frozenset(("peers", "tools", "pack", "verify", "live", "integrations", "testing", "cli"))
 
 # Rooms that the public enters themselves, and whose own files import what is asked for, like the face.
 ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "shoal.formats"))
@@ -58,7 +58,7 @@ ALSO_FACES = frozenset(("shoal.pack", "shoal.pack.ray", "shoal.pack.spark", "sho
 # Libraries that may be imported at all, and by whom; design/dependencies.md says why each is there.
 LIBRARIES = {
     "numpy": ("shoal",),
-    "matplotlib": ("shoal.reports.rendering",),
+    "matplotlib": ("shoal.tools.reports.rendering",),
     "torch": (
         "shoal.integrations",
         "shoal.pipeline.tensors",
@@ -130,10 +130,11 @@ RESERVED_MODULES = {
     "mmap": ("shoal.storage",),
     "tempfile": ("shoal.storage", "shoal.cli"),
     "fcntl": ("shoal.storage",),
-    "random": ("shoal.order.seeds", "shoal.order.peers"),
-    "numpy.random": ("shoal.order.seeds", "shoal.order.peers"),
+    "random": ("shoal.order.seeds", "shoal.peers"),
+    "numpy.random": ("shoal.order.seeds", "shoal.peers"),
     "importlib.import_module": (
         "shoal.lazy_names",
+        "shoal.plugins.doors",
         "shoal.cli.main",
         "shoal.cli.options.engine_options",
         "shoal.cli.options.source_options",

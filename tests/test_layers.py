@@ -30,8 +30,8 @@ GOOD = {
         "import threading\nfrom shoal.reading import units\ndef open(x):\n    return x\nopen('x')\n"
         "class Dataset:\n    def _then(self):\n        self._x = self._then()\n"
     ),
-    "shoal.reports": "",
-    "shoal.reports.rendering": "import matplotlib\n",
+    "shoal.tools.reports": "",
+    "shoal.tools.reports.rendering": "import matplotlib\n",
     "shoal.integrations": "",
     "shoal.integrations.torch": "import torch\nfrom shoal.stream.dataset import open\n",
     "shoal.torch": "from shoal.integrations.torch import open\n",
@@ -66,8 +66,8 @@ BROKEN = [
     ("shoal.gadgets.x", "x = 1", "'gadgets' is no room"),
     ("shoal.order.utils", "x = 1", "'utils' says nothing"),
     ("shoal.stream.dataset", "def f():\n    import torch", "torch belongs to"),
-    ("shoal.reports", "import jax.numpy as jnp", "jax belongs to"),
-    ("shoal.reports", "from matplotlib import pyplot", "matplotlib belongs to"),
+    ("shoal.tools.reports", "import jax.numpy as jnp", "jax belongs to"),
+    ("shoal.tools.reports", "from matplotlib import pyplot", "matplotlib belongs to"),
     ("shoal.order.window", "import scipy", "scipy is not among the libraries"),
     ("shoal.order.window", "from concurrent.futures import Future", "concurrent belongs to"),
     ("shoal.storage.local", "import threading", "threading belongs to"),

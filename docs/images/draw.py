@@ -12,8 +12,8 @@ from shoal.measure import audit
 from shoal.orders import Block, Buffer, Window
 from shoal.quality.metrics import distinct_per_batch, expected_distinct, position_correlation, variance_ratio
 from shoal.quality.prediction import predicted_variance_ratio
-from shoal.reports.audit_page import audit_picture
-from shoal.reports.rendering import rendered
+from shoal.tools.reports.audit_page import audit_picture
+from shoal.tools.reports.rendering import rendered
 
 mpl.use("Agg")
 

@@ -7,15 +7,18 @@
 #   storage/     where do bytes come from?
 #   formats/     what does a shard hold?               quality/    how well is it mixed?
 #   processes/   how do processes begin and end?       stats/      how is the run going?
-#   indexing/    how is an index made?                 testing/    how do users test their own code?
+#   indexing/    how is an index made?
 #   reading/     which bytes are read when, in how much memory, despite which faults?
-#   pipeline/    how are samples processed?            planning/   what will a cluster need?
+#   pipeline/    how are samples processed?
 #   stream/      what does this rank get now?
+#
+# These rooms are the core. Around it, each can be taken away:
+#
+#   peers/       in which order do other loaders read?
 #   verify/      is the stored data sound?             pack/       how are shards made?
 #   live/        what comes from a source without an end?
-#   integrations/  which frameworks consume it?
-#   reports/     how are results shown?
-#   cli/         how is it run from a shell?
+#   integrations/  which frameworks consume it?        testing/    how do users test their own code?
+#   tools/       audits, plans and pages               cli/        how is it run from a shell?
 #
 # No module inside imports this file. It needs only numpy and the standard library; tests/test_layers.py enforces both.
 #

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.quality.auditing import Audit, audit
-from shoal.quality.findings import Finding
 from shoal.quality.prediction import ShuffleQuality
+from shoal.tools.auditing.auditing import Audit, audit
+from shoal.tools.auditing.findings import Finding
 
 __all__ = ["Audit", "Finding", "ShuffleQuality", "audit"]

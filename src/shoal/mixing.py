@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.order.mixture.source_choice import Even, PerBatch, PerRank, Random
-from shoal.order.peers.mixing.peer_choices import Concatenate, Interleave, RandomMix, RoundRobin
+from shoal.peers.mixing.peer_choices import Concatenate, Interleave, RandomMix, RoundRobin
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 
 __all__ = [

@@ -10,15 +10,15 @@ True
 from __future__ import annotations
 
 from shoal.order.block_and_buffer import Block, Buffer
-from shoal.order.peers.grain import GrainShuffle, GrainWindowShuffle
-from shoal.order.peers.huggingface.huggingface_order import HuggingFace
-from shoal.order.peers.litdata import LitData
-from shoal.order.peers.streaming.streaming_order import Streaming
-from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
-from shoal.order.peers.webdataset.webdataset_orders import WebDatasetDetshuffle, WebDatasetResampled, WebDatasetShuffle
 from shoal.order.protocol import BoundOrder, Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
+from shoal.peers.grain import GrainShuffle, GrainWindowShuffle
+from shoal.peers.huggingface.huggingface_order import HuggingFace
+from shoal.peers.litdata import LitData
+from shoal.peers.streaming.streaming_order import Streaming
+from shoal.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
+from shoal.peers.webdataset.webdataset_orders import WebDatasetDetshuffle, WebDatasetResampled, WebDatasetShuffle
 
 __all__ = [
     "Block",

@@ -13,7 +13,7 @@ from tests.samples import write_jsonl
 
 import shoal
 from shoal.mixing import MixedDataset
-from shoal.reports.mixture_page import MixtureFigures, mixture_picture
+from shoal.tools.reports.mixture_page import MixtureFigures, mixture_picture
 
 pytest.importorskip("yaml")
 

@@ -18,8 +18,8 @@ from shoal.cli.plan import plan
 from shoal.errors import UsageError
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.orders import Block, Window
-from shoal.reports.plan_page import PlanFigures
 from shoal.testing import RangeServer
+from shoal.tools.reports.plan_page import PlanFigures
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls
-from tests.reports.reading_pages import faults, read
 from tests.stream.made import write_lines
+from tests.tools.reports.reading_pages import faults, read
 
 import shoal
 from shoal.order.growing.shard_segments import cut_segments, permuted_shards

@@ -106,7 +106,7 @@ def test_a_long_mixture_is_planned_from_its_beginning(
 ) -> None:
     words = ["plan", blend(shards, ends=f"epoch_size: 200000\n{changes}"), *FEW, "--ranks-per-node", 2]
     exact = calls.json(*words)
-    monkeypatch.setattr("shoal.planning.mixed_reads._MOST_POSITIONS", 100_000)
+    monkeypatch.setattr("shoal.tools.planning.mixed_reads._MOST_POSITIONS", 100_000)
     part = calls.json(*words)
     assert not part["is_simulated_exactly"]
     for name in ("num_requests", "read_bytes", "amplification"):
@@ -118,7 +118,7 @@ def test_weights_that_change_late_in_a_long_mixture_are_refused(
 ) -> None:
     path = blend(shards, ends=f"epoch_size: 200000\n{CHANGES.format(at=90_000)}")
     assert calls.json("plan", path, *FEW)["is_simulated_exactly"]
-    monkeypatch.setattr("shoal.planning.mixed_reads._MOST_POSITIONS", 70_000)
+    monkeypatch.setattr("shoal.tools.planning.mixed_reads._MOST_POSITIONS", 70_000)
     assert "weights change until position 90,000" in calls.refused("plan", path, *FEW)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.calls import Calls, make_shards
-from tests.reports.reading_pages import faults, read
 from tests.samples import write_tar
+from tests.tools.reports.reading_pages import faults, read
 
 import shoal
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.cli.calls import Calls
-from tests.reports.reading_pages import faults
 from tests.stream.test_pack_sequences import written
+from tests.tools.reports.reading_pages import faults
 
 import shoal
 from shoal.order.state_dict import sealed

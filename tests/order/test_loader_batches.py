@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.order.arrays.round_robin import RoundRobin
-from shoal.order.peers.loader_batches import LoaderBatches
+from shoal.peers.loader_batches import LoaderBatches
 
 Batch = tuple[int, int, list[int]]
 """Rank, worker and numbers in the worker's stream."""

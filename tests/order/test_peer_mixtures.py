@@ -14,7 +14,7 @@ from tests.order.peer_mixtures import DIGESTS, WITHOUT, in_storage_order, interl
 
 from shoal.errors import UsageError
 from shoal.mixing import Concatenate, Interleave, RandomMix, RoundRobin
-from shoal.order.peers.mixing import drawn_sources
+from shoal.peers.mixing import drawn_sources
 
 STOPPING = st.sampled_from(["first_exhausted", "all_exhausted", WITHOUT])
 SEEDS = st.integers(0, 2**64 - 1)

@@ -20,7 +20,7 @@ from shoal.order.sampling.shares import ByClass, ByWeight, integer_weights
 from shoal.orders import Full, Order, Sequential, Window
 from shoal.quality.metrics import variance_ratio
 from shoal.quality.prediction import predicted_variance_ratio
-from shoal.quality.statistical_tests import ratio_tail
+from shoal.tools.auditing.statistical_tests import ratio_tail
 
 WEIGHTS = st.one_of(
     st.lists(st.integers(0, 9), min_size=1, max_size=300),

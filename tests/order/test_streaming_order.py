@@ -18,8 +18,8 @@ from tests.order.datasets import chunk_of, datasets
 
 from shoal.errors import StateError, UsageError
 from shoal.order.partition import Partition
-from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
 from shoal.orders import Streaming
+from shoal.peers.streaming.streaming_shuffles import ALGORITHMS
 
 STORED = json.loads(Path(__file__).with_name("streaming_digests.json").read_text())
 """Digests of what mosaicml-streaming 0.13.0 gave for every 53rd of the configurations of `make compat`."""

@@ -16,9 +16,9 @@ from tests.compat.orders.streaming_streams_orders import configurations, ids_of
 
 import shoal
 from shoal.errors import UsageError
-from shoal.order.peers.streaming.stream_batches import BATCHINGS
-from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
 from shoal.orders import Streaming
+from shoal.peers.streaming.stream_batches import BATCHINGS
+from shoal.peers.streaming.streaming_shuffles import ALGORITHMS
 
 STORED = json.loads(Path(__file__).with_name("streams_of_streaming_digests.json").read_text())
 """Digests of what mosaicml-streaming 0.13.0 gave for every 31st of the configurations of `make compat`."""

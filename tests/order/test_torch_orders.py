@@ -15,9 +15,9 @@ from tests.order.datasets import chunk_of, datasets, scan
 
 from shoal.errors import StateError, UsageError
 from shoal.order.arrays.transpositions import exchanged
-from shoal.order.peers.mersenne_twister import MersenneWords, words_after, words_passed
-from shoal.order.peers.torch_samplers.torch_numbers import PAIRED_RANGE, bounded, large_permutation
 from shoal.orders import TorchDistributed, TorchRandom
+from shoal.peers.mersenne_twister import MersenneWords, words_after, words_passed
+from shoal.peers.torch_samplers.torch_numbers import PAIRED_RANGE, bounded, large_permutation
 
 KINDS: tuple[Any, ...] = ("sampler", "loader", "global", "epoch")
 

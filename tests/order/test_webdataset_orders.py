@@ -18,11 +18,11 @@ from tests.order.datasets import chunk_of, datasets, scan
 
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
-from shoal.order.peers.webdataset.growing_buffer import GrowingBuffer
-from shoal.order.peers.webdataset.python_integers import PythonIntegers, words_of
-from shoal.order.peers.webdataset.webdataset_orders import mixed_seed
 from shoal.order.registry import named_order
 from shoal.orders import WebDatasetDetshuffle, WebDatasetResampled, WebDatasetShuffle
+from shoal.peers.webdataset.growing_buffer import GrowingBuffer
+from shoal.peers.webdataset.python_integers import PythonIntegers, words_of
+from shoal.peers.webdataset.webdataset_orders import mixed_seed
 
 
 def shuffled(items: Any, bufsize: int, initial: int, seed: Any) -> Iterator[Any]:

@@ -60,15 +60,17 @@ def test_there_is_a_guide_for_each_group(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_pip_installs_the_packages(tmp_path: Path) -> None:
     projects = [write_package(page, tmp_path / page.stem) for page in PAGES]
-    options = ["--quiet", "--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(tmp_path / "target")]
+    options = ["--quiet", "--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-index"]
+    target = tmp_path / "target"
     sources = [tmp_path / page.stem for page in PAGES]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, *sources], check=True, timeout=100)
+    install = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), *map(str, sources)]
+    subprocess.run(install, check=True, timeout=100)
     script = (
         "import sys; from importlib.metadata import entry_points\n"
         "print([(each.group, each.name, each.value) for group in sys.argv[1:] for each in entry_points(group=group)])"
     )
     words = [sys.executable, "-c", script, *(f"shoal.{group}" for group in sorted(GROUPS))]
-    here = os.environ | {"PYTHONPATH": str(tmp_path / "target")}
+    here = os.environ | {"PYTHONPATH": str(target)}
     said = subprocess.run(words, env=here, capture_output=True, text=True, check=True).stdout
     wanted = [
         (group, name, value)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.measure import Audit, audit
 from shoal.orders import Block, Buffer, Full, Window
-from shoal.quality import epoch_tests
 from shoal.quality.curves import Keys, batch_sizes, variance_curve
-from shoal.quality.findings import FALSE_ALARMS, findings_of
 from shoal.quality.metrics import distinct_per_batch, variance_ratio
-from shoal.quality.statistical_tests import Outcome, poisson_tail, ratio_tail
+from shoal.tools.auditing import epoch_tests
+from shoal.tools.auditing.findings import FALSE_ALARMS, findings_of
+from shoal.tools.auditing.statistical_tests import Outcome, poisson_tail, ratio_tail
 
 DATA = Path(__file__).parent / "data"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.orders import Block, Buffer, Sequential
-from shoal.quality.order_comparison import compare_with_window, held_samples
+from shoal.tools.auditing.order_comparison import compare_with_window, held_samples
 
 
 @given(st.data(), st.lists(st.integers(0, 6), min_size=1, max_size=5), st.booleans())

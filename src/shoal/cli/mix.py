@@ -20,10 +20,10 @@ from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture, source_table
 from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.mixing.run_lengths import RunLengths
+from shoal.tools.reports.mixture_page import MixtureFigures, mixture_page, mixture_picture, source_table
 
 _MOST_PARTS, _LEAST_PART = 240, 64  # parts of the run in the picture, and positions of one
 _SHOWN_BATCHES = 256

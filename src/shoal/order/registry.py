@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import re
 from collections.abc import Mapping
@@ -12,41 +11,17 @@ from typing import Any
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.block_and_buffer import Block, Buffer
-from shoal.order.peers.grain import GrainShuffle, GrainWindowShuffle
-from shoal.order.peers.huggingface.huggingface_order import RELEASES, HuggingFace
-from shoal.order.peers.litdata import LitData
-from shoal.order.peers.streaming.streaming_order import Streaming
-from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
-from shoal.order.peers.torch_samplers.torch_orders import TorchDistributed, TorchRandom
-from shoal.order.peers.webdataset.webdataset_orders import WebDatasetDetshuffle, WebDatasetResampled, WebDatasetShuffle
 from shoal.order.protocol import Order
 from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 from shoal.plugins.doors import Door
 
-_OWN = (Sequential, Full, Window, Block, Buffer)
-_PEERS = (
-    GrainShuffle,
-    GrainWindowShuffle,
-    LitData,
-    Streaming,
-    TorchDistributed,
-    TorchRandom,
-    WebDatasetDetshuffle,
-    WebDatasetResampled,
-    WebDatasetShuffle,
-)
-
 ORDERS: Door[Order] = Door(
     "shoal.orders",
-    {
-        **{order.name: order for order in (*_OWN, *_PEERS)},
-        **{f"hf-{kind}": functools.partial(HuggingFace, kind) for kind in RELEASES},
-        **{name: functools.partial(Streaming, name) for name in ALGORITHMS},
-    },
+    {order.name: order for order in (Sequential, Full, Window, Block, Buffer)},
     members=("name", "version", "parameters", "moves", "bind"),
 )
-"""What makes the order of a name from its arguments. Orders of other libraries may have names for their variants."""
+"""What makes the order of a name from its arguments."""
 
 _DESCRIPTION = re.compile(r"\s*(?P<name>[\w-]+)\s*(?P<arguments>\(.*\))?\s*", re.DOTALL)
 

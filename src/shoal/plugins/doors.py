@@ -6,10 +6,11 @@ some 45 ms, and finding one of our own names must take none.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.errors import ShoalError, UsageError
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 _Made = TypeVar("_Made")
+
+# Extensions that ship with shoal, loaded where a name is not the core's: a mapping of makers for each group.
+_SHIPPED = {"shoal.orders": "shoal.peers.orders_by_name:PEER_ORDERS"}
 
 _loaded: dict[tuple[str, str], Any] = {}
 
@@ -33,10 +37,18 @@ class Door(Mapping[str, Callable[..., _Made]]):
     1
     """
 
-    def __init__(self, group: str, own: Mapping[str, Callable[..., _Made]], *, members: Collection[str] = ()) -> None:
-        self.group, self.own, self._members = group, own, members
+    def __init__(self, group: str, core: Mapping[str, Callable[..., _Made]], *, members: Collection[str] = ()) -> None:
+        self.group, self._core, self._members = group, core, members
+
+    @cached_property
+    def own(self) -> Mapping[str, Callable[..., _Made]]:
+        """Makers that ship with shoal: the core's and those of its extensions."""
+        module, _, mapping = _SHIPPED.get(self.group, "").partition(":")
+        return {**self._core, **(getattr(importlib.import_module(module), mapping) if module else {})}
 
     def __getitem__(self, name: str) -> Callable[..., _Made]:
+        if name in self._core:
+            return self._core[name]
         if name in self.own:
             return self.own[name]
         maker: Callable[..., _Made] | None = found(self.group, name)
@@ -47,7 +59,7 @@ class Door(Mapping[str, Callable[..., _Made]]):
         return maker
 
     def __contains__(self, name: object) -> bool:
-        return name in self.own or name in names(self.group)
+        return name in self._core or name in self.own or name in names(self.group)
 
     def __iter__(self) -> Iterator[str]:
         yield from self.own
@@ -58,8 +70,8 @@ class Door(Mapping[str, Callable[..., _Made]]):
 
     def make(self, name: str, /, *arguments: Any, **options: Any) -> _Made:
         """Call the maker of a name; raises `UsageError` if a package's fails or makes something else."""
-        if name in self.own:
-            return self.own[name](*arguments, **options)
+        if name in self._core or name in self.own:
+            return self[name](*arguments, **options)
         try:
             made = self[name](*arguments, **options)
         except ShoalError:

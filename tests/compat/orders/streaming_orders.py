@@ -13,8 +13,8 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
-from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
 from shoal.orders import Streaming
+from shoal.peers.streaming.streaming_shuffles import ALGORITHMS
 
 PER_ALGORITHM = 2000
 _NODES = (1, 1, 1, 2, 2, 3, 4, 6, 8, 12, 16, 64)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.environments import ROOT
 
 import shoal
-from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
+from shoal.peers.streaming.streaming_shuffles import ALGORITHMS
 
 ENVIRONMENT = "streaming"
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
-from shoal.order.peers.streaming.stream_batches import BATCHINGS
-from shoal.order.peers.streaming.streaming_shuffles import ALGORITHMS
 from shoal.orders import Streaming
+from shoal.peers.streaming.stream_batches import BATCHINGS
+from shoal.peers.streaming.streaming_shuffles import ALGORITHMS
 
 ENVIRONMENT = "streaming"
 PER_BATCHING = 1000

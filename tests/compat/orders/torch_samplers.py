@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader import sampler as stateful_samplers
 
-from shoal.order.peers.torch_samplers.torch_numbers import PAIRED_PERMUTATION
 from shoal.orders import TorchDistributed, TorchRandom
+from shoal.peers.torch_samplers.torch_numbers import PAIRED_PERMUTATION
 
 Wanted = dict[str, Any]
 _MOST_SHOWN = 5

@@ -31,12 +31,12 @@ from shoal.index.table import Index
 from shoal.order.block_and_buffer import Buffer
 from shoal.order.seeds import MAX_SEED
 from shoal.order.sequential_and_full import Sequential
-from shoal.quality.auditing import Audit, audit
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reports.audit_page import audit_page, audit_picture, with_advice
 from shoal.storage.sources.source import printed
 from shoal.stream.index_columns import key_column
 from shoal.stream.quality.shuffle_quality import quality_of
+from shoal.tools.auditing.auditing import Audit, audit
+from shoal.tools.reports.audit_page import audit_page, audit_picture, with_advice
 
 _EPOCHS = 2
 _EXIT_FOUND = 1

@@ -12,8 +12,8 @@ from shoal.cli.display.pages import check_picture, write_picture
 from shoal.cli.options.argument_types import at_least_one
 from shoal.errors import UsageError
 from shoal.order.registry import order_of_text
-from shoal.quality.order_comparison import ComparedOrder, compare_with_window
-from shoal.reports.comparison_picture import comparison_picture
+from shoal.tools.auditing.order_comparison import ComparedOrder, compare_with_window
+from shoal.tools.reports.comparison_picture import comparison_picture
 
 _LINE_LETTERS = 100
 

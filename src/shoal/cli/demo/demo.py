@@ -29,10 +29,10 @@ from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import save_index
 from shoal.quality.metrics import expected_distinct
-from shoal.reports.rendering import has_matplotlib
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import expand
+from shoal.tools.reports.rendering import has_matplotlib
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 

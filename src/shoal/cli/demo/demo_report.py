@@ -13,8 +13,8 @@ from shoal.cli.demo.demo_data import LARGEST_BYTES, Found
 from shoal.cli.demo.demo_run import BATCH, Comparison, Resumed
 from shoal.figures import format_bytes, format_count, format_seconds
 from shoal.hints import pip_install
-from shoal.reports.marks import Drawing
-from shoal.reports.mixing_picture import mixing_picture
+from shoal.tools.reports.marks import Drawing
+from shoal.tools.reports.mixing_picture import mixing_picture
 
 _SHOWN_BATCHES = (64, 256, 1024)
 _AS_GOOD_AS_PERFECT = 1.05

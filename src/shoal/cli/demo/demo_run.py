@@ -17,7 +17,7 @@ from shoal import Dataset, orders
 from shoal.cli.display.progress_bar import Progress
 from shoal.errors import ShoalError
 from shoal.quality.metrics import distinct_per_batch, position_correlation, variance_ratio
-from shoal.reports.mixing_picture import MeasuredOrder
+from shoal.tools.reports.mixing_picture import MeasuredOrder
 
 _PICTURED_BATCHES = (8, 16, 32, 64, 128, 256, 512, 1024)
 BATCH = 64

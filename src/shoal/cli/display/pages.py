@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shoal.errors import UsageError
-from shoal.reports.marks import Drawing
-from shoal.reports.rendering import PICTURES, rendered
 from shoal.storage.urls import without_secrets
+from shoal.tools.reports.marks import Drawing
+from shoal.tools.reports.rendering import PICTURES, rendered
 
 
 def add_page_arguments(parser: argparse.ArgumentParser, *, html: str = "", has_picture: bool = True) -> None:

@@ -14,8 +14,8 @@ from shoal.cli.plan.planned_mixture import planned_mixture
 from shoal.cli.plan.planned_sequences import planned_sequences
 from shoal.errors import UsageError
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.planning.sizing import Cluster
 from shoal.storage.chunk_cache.chunk_cache import LEAST_BUDGET_BYTES
+from shoal.tools.planning.sizing import Cluster
 
 
 class AskedPlan(NamedTuple):

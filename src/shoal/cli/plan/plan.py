@@ -18,9 +18,9 @@ from shoal.cli.plan.planned_growing import add_growing_arguments, show_growing
 from shoal.cli.plan.planned_sequences import show_sequences, told
 from shoal.cli.plan.what_if import what_if
 from shoal.figures import counted
-from shoal.planning.sizing import Cluster
-from shoal.reports.plan_page import plan_page, plan_picture
 from shoal.storage.sources.source import printed
+from shoal.tools.planning.sizing import Cluster
+from shoal.tools.reports.plan_page import plan_page, plan_picture
 
 _CLUSTER_OPTIONS: tuple[tuple[str, Any, str, Any, str], ...] = (
     ("--nodes", count, "P", 1, "machines"),

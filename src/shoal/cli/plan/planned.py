@@ -12,12 +12,12 @@ from shoal.cli.plan.planned_cache import PlannedCache
 from shoal.cli.plan.planned_data import PlannedData
 from shoal.cli.plan.planned_growing import growing_facts
 from shoal.cli.plan.planned_reading import span_of
-from shoal.planning.node_cache import EpochReads
-from shoal.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
-from shoal.planning.simulated_reads import ClusterReads
-from shoal.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
 from shoal.quality.first_epoch import GrowingQuality
-from shoal.reports.plan_page import PlanFigures
+from shoal.tools.planning.node_cache import EpochReads
+from shoal.tools.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
+from shoal.tools.planning.simulated_reads import ClusterReads
+from shoal.tools.planning.sizing import Cluster, PlannedTraffic, textbook, traffic
+from shoal.tools.reports.plan_page import PlanFigures
 
 _MOST_SIZES = 12
 

@@ -24,11 +24,11 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.order.block_and_buffer import Block
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
-from shoal.planning.sizing import Cluster, recommend
 from shoal.reading.large_chunks import refuse_too_large, too_large
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.mixing.mixed_dataset import MixedDataset
+from shoal.tools.planning.sizing import Cluster, recommend
 
 _MOST_CHUNKS = 1 << 22  # laid out if there is no index; more would change nothing but the time
 

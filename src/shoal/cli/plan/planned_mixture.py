@@ -21,11 +21,6 @@ from shoal.order.partition import Partition
 from shoal.order.protocol import Changing, innermost
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, bytes_text, parse_bytes
-from shoal.planning.mixed_reads import MixedChunks, simulate_mixture
-from shoal.planning.mixed_windows import MixedWindows
-from shoal.planning.request_model import likely_requests_for_each_read, requests_for_each_read
-from shoal.planning.simulated_reads import ClusterReads
-from shoal.planning.sizing import Cluster, recommend
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.memory_division import budget_of
@@ -38,6 +33,11 @@ from shoal.reading.schedule.units import ChunkUnits, RecordUnits
 from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.mixing.mixture_quality import parts_of_batch
+from shoal.tools.planning.mixed_reads import MixedChunks, simulate_mixture
+from shoal.tools.planning.mixed_windows import MixedWindows
+from shoal.tools.planning.request_model import likely_requests_for_each_read, requests_for_each_read
+from shoal.tools.planning.simulated_reads import ClusterReads
+from shoal.tools.planning.sizing import Cluster, recommend
 
 _LEAST_CHUNK_BYTES = 1 << 18
 

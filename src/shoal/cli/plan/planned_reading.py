@@ -13,15 +13,15 @@ from shoal.index.cutting import ChunkTable
 from shoal.order.block_and_buffer import Block
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window
-from shoal.planning.rank_memory import SpannedOrder
-from shoal.planning.request_model import likely_requests_for_each_read, parts_of_each_read, requests_for_each_read
-from shoal.planning.simulated_reads import ClusterReads, simulate_reads
-from shoal.planning.sizing import Cluster
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.schedule.lifetimes import span_positions
 from shoal.reading.schedule.memory_ledger import ahead_limit_bytes
 from shoal.reading.schedule.read_requests import RequestSizes, request_sizes
 from shoal.reading.schedule.units import ChunkUnits
+from shoal.tools.planning.rank_memory import SpannedOrder
+from shoal.tools.planning.request_model import likely_requests_for_each_read, parts_of_each_read, requests_for_each_read
+from shoal.tools.planning.simulated_reads import ClusterReads, simulate_reads
+from shoal.tools.planning.sizing import Cluster
 
 
 class PlannedOrder(SpannedOrder, Protocol):

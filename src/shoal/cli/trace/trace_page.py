@@ -17,8 +17,8 @@ from shoal.cli.trace.traced_run import Row
 from shoal.errors import ShoalError
 from shoal.figures import counted, format_bytes
 from shoal.formats.decoding.images import image_decoder
-from shoal.reports.page_document import cards, document, facts, paragraph, section
 from shoal.stream.dataset import Dataset
+from shoal.tools.reports.page_document import cards, document, facts, paragraph, section
 
 _KEY = "__key__"
 _LINE_LETTERS, _CELL_LETTERS = 100, 600

@@ -7,9 +7,10 @@ of all of them, whose positions are counted from epoch 0 on.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,41 @@ class EpochOfSources(Protocol):
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if the epoch ends before."""
         ...
+
+
+class EpochChoice(ABC):
+    """A choice whose sources begin anew in each epoch, as in other libraries."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    run: ClassVar[int] = 1
+    world_size: int = 1
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Mapping[str, Any]:
+        """The arguments, for states."""
+
+    @property
+    def varies(self) -> bool:
+        """True if epochs have lengths of their own."""
+        return False
+
+    def settled(self, names: Sequence[str]) -> Self:  # noqa: ARG002
+        """Return the choice for sources with these names; raises `UsageError` if the names do not fit."""
+        return self
+
+    @abstractmethod
+    def shares(self, lengths: Sequence[int]) -> Sequence[float]:
+        """Return the share of each source while no source is used up."""
+
+    def source_epoch(self, epoch: int) -> int:
+        """Return the epoch of the sources in an epoch of the mixture."""
+        return epoch
+
+    @abstractmethod
+    def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:
+        """Return the source of every position of an epoch."""
 
 
 class CountedSources(Protocol):

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any, NoReturn, cast
 
 from shoal.errors import UsageError
-from shoal.order.mixture.epochs_in_turn import CountedSources, EpochOfSources, EpochsInTurn, OneEpoch
+from shoal.order.mixture.epochs_in_turn import CountedSources, EpochChoice, EpochOfSources, EpochsInTurn, OneEpoch
 from shoal.order.mixture.integer_weights import integer_weights
 from shoal.order.mixture.source_schedule import Change
-from shoal.order.peers.mixing.peer_choices import PeerChoice
 from shoal.order.seeds import check_seed
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
 from shoal.reading.order_request import OrderRequest
@@ -25,9 +24,9 @@ class EpochsRequest(MixRequest):
     """A mixture as another library makes it: sources begin anew in each epoch, which may have a length of its own."""
 
     @property
-    def peer(self) -> PeerChoice:
+    def peer(self) -> EpochChoice:
         """The choice of the other library."""
-        return cast("PeerChoice", self.choice)
+        return cast("EpochChoice", self.choice)
 
     @property
     def varies(self) -> bool:
@@ -98,7 +97,7 @@ class EpochsRequest(MixRequest):
         raise UsageError(msg)
 
 
-def epochs_request(sources: tuple[SourceRequest, ...], choice: PeerChoice, seed: int) -> EpochsRequest:
+def epochs_request(sources: tuple[SourceRequest, ...], choice: EpochChoice, seed: int) -> EpochsRequest:
     """Return the request of a mixture as another library makes it.
 
     Raises
@@ -116,6 +115,6 @@ def epochs_request(sources: tuple[SourceRequest, ...], choice: PeerChoice, seed:
 
 
 @functools.lru_cache(_EPOCHS_KEPT)
-def _epoch(choice: PeerChoice, lengths: tuple[int, ...], seed: int, epoch: int) -> EpochOfSources:
+def _epoch(choice: EpochChoice, lengths: tuple[int, ...], seed: int, epoch: int) -> EpochOfSources:
     """Return the sources of an epoch, with the draws that were made before."""
     return choice.of_epoch(lengths, seed, epoch)

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.mixture.epochs_in_turn import CountedSources
+from shoal.order.mixture.epochs_in_turn import CountedSources, EpochChoice
 from shoal.order.mixture.integer_weights import integer_weights
 from shoal.order.mixture.renumbered_source import Renumbering
 from shoal.order.mixture.source_choice import Choice, Even
 from shoal.order.mixture.source_schedule import Change, SequenceChange, SourceSchedule
-from shoal.order.peers.mixing.peer_choices import PeerChoice
 from shoal.order.protocol import as_whole
 from shoal.order.sampling.shares import Sampling
 from shoal.order.seeds import key
@@ -87,7 +86,7 @@ class MixRequest:
 
     sources: tuple[SourceRequest, ...]
     changes: tuple[Change, ...]
-    choice: Choice | PeerChoice = field(default_factory=Even)
+    choice: Choice | EpochChoice = field(default_factory=Even)
     seed: int = 0
     ends: str = "first"
     epoch_size: int | None = None

@@ -12,10 +12,10 @@ import numpy as np
 
 from shoal.errors import ShuffleWarning, UsageError
 from shoal.hints import did_you_mean
+from shoal.order.mixture.epochs_in_turn import EpochChoice
 from shoal.order.mixture.integer_weights import TOTAL, exact_weight
 from shoal.order.mixture.source_choice import CHOICES, PerBatch, PerRank
 from shoal.order.mixture.source_schedule import Change
-from shoal.order.peers.mixing.peer_choices import PeerChoice
 from shoal.order.protocol import as_whole
 from shoal.order.seeds import check_seed
 from shoal.pipeline.missing_fields import check_missing
@@ -113,12 +113,12 @@ def mix(
     warn_of_twins(opened)
     asked = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
     given = [name for name, value in asked.items() if value is not None]
-    if isinstance(choice, PeerChoice):
+    if isinstance(choice, EpochChoice):
         others = {"unit": unit != "samples", "ends": ends is not None, "max_repeats": max_repeats is not None}
         _refuse_with(choice, [*given, *(name for name, is_given in others.items() if is_given)])
     column = length if _counts_tokens(unit) else None
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
-    if isinstance(choice, PeerChoice):
+    if isinstance(choice, EpochChoice):
         request: MixRequest = epochs_request(requests, choice, seed)
         return MixedDataset(DatasetSpec(opened, request, stages=(stage,)))
     if len(given) > 1 and given != ["weights", "epoch_size"]:

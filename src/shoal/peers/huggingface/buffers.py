@@ -1,0 +1,202 @@
+"""The two shuffle buffers of ``datasets`` in index space: the ids of samples in the order in which they leave.
+
+numpy's bounded integers are drawn with rejection, so that the draws
+before one cannot be skipped; what stays of them is the generator's state after every 2^18 samples or so, less than
+1 kB each, and a seek draws from the last of those before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.order.arrays.reservoir import Reservoir
+from shoal.peers.huggingface.flushes import Flushes
+from shoal.peers.huggingface.turns import ShardTurns
+
+_DRAWN_AT_ONCE = 1000
+"""The original draws slots in blocks of so many, of which the last is drawn whole."""
+
+_SAMPLES_A_STATE = 1 << 18
+
+
+class ShuffleBuffer(Protocol):
+    """A buffer through which all samples of a worker go."""
+
+    def left(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return which samples leave as numbers ``[first, end)``; cheap where the last call ended."""
+        ...
+
+    def earliest(self, sample: int) -> int:
+        """Return a number before which a sample does not leave."""
+        ...
+
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left when so many have arrived and one just left."""
+        ...
+
+
+class ReservoirBuffer:
+    """A buffer which, once it is full, replaces a random sample by each that arrives (`datasets` to 5.0)."""
+
+    def __init__(self, turns: ShardTurns, buffer_size: int, generator: np.random.Generator) -> None:
+        self._slots = min(buffer_size, turns.num_samples)
+        self._steps = turns.num_samples - self._slots
+        self._draws = SlotDraws(generator, self._slots)
+        self._reservoir = Reservoir(self._slots, self._draws.slots, turns.arriving, turns.ids)
+        self._last: NDArray[np.int64] | None = None
+
+    def left(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return which samples leave as numbers ``[first, end)``."""
+        samples = self._reservoir.left(min(first, self._steps), min(end, self._steps))
+        if end <= self._steps:
+            return samples
+        if self._last is None:
+            drawn = -(-self._steps // _DRAWN_AT_ONCE) * _DRAWN_AT_ONCE
+            self._last = self._reservoir.contents(self._steps)
+            self._draws.generator_after(drawn).shuffle(self._last)
+        return np.concatenate([samples, self._last[max(first - self._steps, 0) : end - self._steps]])
+
+    def earliest(self, sample: int) -> int:
+        """Return a number before which a sample does not leave."""
+        return max(0, sample - self._slots)
+
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left: one for each that came when it was full."""
+        left = max(0, arrived - self._slots)
+        return left, left + (self._slots if left == self._steps and arrived else 0)
+
+
+class SlotDraws:
+    """Random slots, drawn in turn by a generator; any of them can be had again."""
+
+    def __init__(self, generator: np.random.Generator, slots: int) -> None:
+        self._generator, self._slots, self._at = generator, slots, 0
+        self._states = [generator.bit_generator.state]
+
+    def slots(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return the slots drawn as numbers ``[first, end)``; cheap where the last call ended."""
+        self._go_to(first)
+        return self._draw(end)
+
+    def generator_after(self, draws: int) -> np.random.Generator:
+        """Return a generator as it is after so many draws."""
+        self._go_to(draws)
+        return made_of(self._generator.bit_generator.state)
+
+    def _go_to(self, draw: int) -> None:
+        saved = min(draw // _SAMPLES_A_STATE, len(self._states) - 1)
+        if not saved * _SAMPLES_A_STATE <= self._at <= draw:
+            self._generator, self._at = made_of(self._states[saved]), saved * _SAMPLES_A_STATE
+        while self._at < draw:
+            self._draw(min(draw, self._at + _SAMPLES_A_STATE))
+
+    def _draw(self, end: int) -> NDArray[np.int64]:
+        parts = []
+        while self._at < end:
+            number, rest = divmod(self._at, _SAMPLES_A_STATE)
+            if not rest and number == len(self._states):
+                self._states.append(self._generator.bit_generator.state)
+            stop = min(end, (number + 1) * _SAMPLES_A_STATE)
+            parts.append(self._generator.integers(0, self._slots, size=stop - self._at))
+            self._at = stop
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+class BlockBuffer:
+    """A buffer that is shuffled whenever it is full, and keeps half of its size (`datasets` from 5.1).
+
+    A flush leaves what it keeps right before the samples that arrive next. So in index space nothing moves from the
+    buffer: it is a window onto all samples in the order of arrival, and each flush shuffles its window in place, which
+    begins where the samples are that the flush before kept.
+    """
+
+    def __init__(self, turns: ShardTurns, buffer_size: int, generator: np.random.Generator) -> None:
+        self._turns, self._generator, self._size = turns, generator, buffer_size
+        self._flushes = Flushes(turns.num_samples, turns.chunk_size, turns.short_chunks(), buffer_size)
+        self._flushes_a_state = max(1, _SAMPLES_A_STATE // buffer_size)
+        self._states = [generator.bit_generator.state]
+        # The next flush, and the samples that the one before it kept; only a cache: any flush can be reached without.
+        self._flush, self._kept = 0, np.zeros(0, dtype=np.int64)
+        # The samples that left last, and their first number.
+        self._recent, self._recent_first = np.zeros(0, dtype=np.int64), 0
+
+    def left(self, first: int, end: int) -> NDArray[np.int64]:
+        """Return which samples leave as numbers ``[first, end)``."""
+        recent_end = self._recent_first + len(self._recent)
+        parts = []
+        if self._recent_first <= first < recent_end:
+            parts.append(self._recent[first - self._recent_first : end - self._recent_first])
+            first = min(recent_end, end)
+        if first < end:
+            flush, last = self._flushes.that_emits(first), self._flushes.that_emits(end - 1)
+            if flush != self._flush:
+                self._seek(flush)
+            self._recent_first = int(self._flushes.begins(flush))
+            self._recent = self._run(last + 1)
+            parts.append(self._recent[first - self._recent_first : end - self._recent_first])
+        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+
+    def earliest(self, sample: int) -> int:
+        """Return a number before which a sample does not leave."""
+        return max(0, sample - self._size)
+
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left: those of a flush leave one after the other."""
+        if not arrived:
+            return 0, 0
+        flush = self._flushes.that_happens_at(arrived)
+        return int(self._flushes.begins(flush)) + 1, int(self._flushes.begins(flush + 1))
+
+    def _seek(self, flush: int) -> None:
+        """Go to a flush.
+
+        A flush keeps a sample with a chance of a half, so that what is kept depends on a few flushes before it.
+        """
+        back = 24 + self._size.bit_length()
+        while True:
+            known = max(0, flush - back)
+            saved = min(known // self._flushes_a_state, len(self._states) - 1)
+            self._generator = made_of(self._states[saved])
+            self._flush, self._kept = saved * self._flushes_a_state, np.zeros(0, dtype=np.int64)
+            while self._flush < flush:
+                if self._flush == known:
+                    self._kept = np.full(self._flushes.kept_before(known), -1, dtype=np.int64)
+                end = (self._flush // self._flushes_a_state + 1) * self._flushes_a_state
+                self._run(min(end, known if self._flush < known else flush), with_ids=self._flush >= known)
+            if not (self._kept < 0).any():
+                return
+            back *= 2
+
+    def _run(self, end: int, *, with_ids: bool = True) -> NDArray[np.int64]:
+        """Make the flushes from the next one up to ``end``; return the samples that leave.
+
+        Without ids only random numbers are drawn.
+        """
+        flushes = np.arange(self._flush, end)
+        begins, ends = self._flushes.begins(flushes), self._flushes.ends(flushes)
+        first = int(begins[0])
+        if with_ids:
+            arrived = self._turns.arriving(first + len(self._kept), int(ends[-1]))
+            window = np.concatenate([self._kept, arrived])
+        else:
+            window = np.empty(int(ends[-1]) - first, dtype=np.int64)
+        shuffle = self._generator.shuffle
+        number = self._flush
+        for begin, stop in zip((begins - first).tolist(), (ends - first).tolist(), strict=True):
+            if not number % self._flushes_a_state and number // self._flushes_a_state == len(self._states):
+                self._states.append(self._generator.bit_generator.state)
+            shuffle(window[begin:stop])
+            number += 1
+        leaving = int(self._flushes.begins(end)) - first
+        self._flush, self._kept = end, window[leaving:].copy()
+        return window[:leaving]
+
+
+def made_of(state: Any) -> np.random.Generator:
+    """Return a generator in a state."""
+    bits = np.random.PCG64()
+    bits.state = state
+    return np.random.Generator(bits)

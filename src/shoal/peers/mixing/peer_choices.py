@@ -1,0 +1,375 @@
+"""Choices of the source of each position as other libraries make them, source for source.
+
+In each epoch the sources begin anew, in the order of that epoch, and a source that begins anew within one has the same
+order again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from shoal.errors import UsageError
+from shoal.hints import did_you_mean
+from shoal.order.mixture.epochs_in_turn import EpochChoice, EpochOfSources
+from shoal.order.protocol import as_whole
+from shoal.order.seeds import key
+from shoal.peers.mixing.drawn_sources import (
+    Dropping,
+    SourceOfDraw,
+    WithoutRepeats,
+    WithRepeats,
+    cumulated_shares,
+)
+from shoal.peers.mixing.sources_in_turn import Concatenated, SourcesInTurn
+
+STOPPING = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement")
+EPOCHS = ("new", "same")
+_TOLERANCE = float(np.sqrt(np.finfo(np.float64).eps))  # that of Generator.choice
+_MOST_TOLD = 8
+_MOST_DRAWS = 1 << 40  # two hours
+
+Probabilities = Sequence[float] | Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave(EpochChoice):
+    """The sources as ``datasets.interleave_datasets`` of Hugging Face takes them, with the seed of the mixture.
+
+    Parameters
+    ----------
+    probabilities
+        Of each source, with a sum of 1: in the order of the sources, or by name. None takes a sample of each in turn.
+    stopping
+        An epoch ends when the first source is used up ("first_exhausted"); or when each has been once, those that are
+        used up beginning anew ("all_exhausted"), or not coming again ("all_exhausted_without_replacement").
+    epochs
+        "new" as in an ``IterableDataset`` of releases from 4.6 on: ``set_epoch`` reorders sources, and draws by the
+        number of the epoch alone, so the seed is only that of epoch 0. "same" as up to 4.5, and with map-style
+        datasets: every epoch is like epoch 0.
+    whole_turns
+        True as with map-style datasets: without probabilities, the epoch ends after whole turns, not within the last
+        one.
+    world_size
+        World size of a run that ``split_dataset_by_node`` splits by examples, which is so if the least number of shards
+        of a source is no multiple of it: rank ``r`` has every so many positions, from position ``r`` on.
+
+    Notes
+    -----
+    With probabilities, any position costs the draws up to it once, 5 to 20 ns each, and so does the length of an epoch.
+    A draw is a double of ``numpy.random.default_rng(seed)``, a stream that changes only with a release note (NEP 19).
+
+    References
+    ----------
+    ``CyclingMultiSourcesExamplesIterable`` and ``RandomlyCyclingMultiSourcesExamplesIterable`` in
+    ``datasets/iterable_dataset.py``; ``_interleave_map_style_datasets`` in ``datasets/arrow_dataset.py``.
+
+    Examples
+    --------
+    >>> choice = Interleave(probabilities=[0.7, 0.3], stopping="all_exhausted")
+    >>> epoch = choice.of_epoch([4, 3], seed=42, epoch=0)
+    >>> epoch.sources(0, epoch.num_samples).tolist()
+    [1, 0, 1, 0, 0, 1, 1, 1, 0]
+    """
+
+    name: ClassVar[str] = "interleave"
+    probabilities: Probabilities = None
+    stopping: str = "first_exhausted"
+    epochs: str = "new"
+    whole_turns: bool = False
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        _one_of("Interleave(stopping)", self.stopping, STOPPING)
+        _one_of("Interleave(epochs)", self.epochs, EPOCHS)
+        object.__setattr__(self, "probabilities", _listed("Interleave", self.probabilities))
+        object.__setattr__(self, "world_size", _world_size(self.world_size))
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The arguments that tell choices apart, as JSON types; not the ranks, by which no position differs."""
+        others = {"epochs": self.epochs, "whole_turns": self.whole_turns}
+        return {"probabilities": _told(self.probabilities), "stopping": self.stopping, **others}
+
+    @property
+    def varies(self) -> bool:
+        """True if the length of an epoch depends on draws that differ from epoch to epoch."""
+        repeats = self.stopping != "all_exhausted_without_replacement"
+        return self.probabilities is not None and self.epochs == "new" and repeats
+
+    def settled(self, names: Sequence[str]) -> Self:
+        """Return the choice for these sources; raise `UsageError` if it does not fit them."""
+        found = _in_order("Interleave", self.probabilities, names)
+        if found is not None and abs(math.fsum(found) - 1) > _TOLERANCE:
+            raise UsageError(f"Interleave(probabilities) must have a sum of 1; got {math.fsum(found)!r}")
+        if found is not None and 0 in found and self.stopping != "first_exhausted":
+            msg = f"the source {names[found.index(0)]!r} has probability 0 and never comes to its end, for which "
+            msg += f"stopping={self.stopping!r} would wait"
+            raise UsageError(msg, hint='stopping="first_exhausted", or leave that source out')
+        return replace(self, probabilities=found)
+
+    def shares(self, lengths: Sequence[int]) -> Sequence[float]:
+        """Return how often each source comes, as long as none is used up."""
+        return [1.0] * len(lengths) if self.probabilities is None else _values(self.probabilities)
+
+    def source_epoch(self, epoch: int) -> int:
+        """Return the epoch of the orders that sources have in an epoch of the mixture."""
+        return epoch if self.epochs == "new" else 0
+
+    def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:
+        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        if self.probabilities is None:
+            return self._in_turn(lengths)
+        self._check_draws(lengths)
+        cumulated = np.asarray(_values(self.probabilities)).cumsum()
+        cumulated /= cumulated[-1]
+        source_of, generator = SourceOfDraw(cumulated, "right"), _hf_generator(seed, self.source_epoch(epoch))
+        if self.stopping == "all_exhausted_without_replacement":
+            return WithoutRepeats(lengths, generator, source_of)
+        return WithRepeats(lengths, generator, source_of, waits_for_all=self.stopping == "all_exhausted")
+
+    def _check_draws(self, lengths: Sequence[int]) -> None:
+        """Raise `UsageError` if a source comes to its end so late that nobody would wait for the draws."""
+        draws = [length / max(share, 1e-300) for length, share in zip(lengths, self.shares(lengths), strict=True)]
+        if self.stopping != "first_exhausted" and max(draws) > _MOST_DRAWS:
+            slowest = draws.index(max(draws))
+            msg = f"stopping={self.stopping!r} waits for {lengths[slowest]} samples of a source with probability "
+            msg += f"{self.shares(lengths)[slowest]:.2g}: an epoch takes about {draws[slowest]:.2g} draws"
+            raise UsageError(msg, hint="a larger probability, or leave that source out")
+
+    def _in_turn(self, lengths: Sequence[int]) -> SourcesInTurn:
+        if self.stopping == "all_exhausted_without_replacement":
+            return SourcesInTurn(lengths, sum(lengths))
+        # The last source of the last turn, which is the one by which the epoch ends.
+        turns, last = (min(lengths), lengths.index(min(lengths)))
+        if self.stopping == "all_exhausted":
+            turns, last = max(lengths), max(source for source, each in enumerate(lengths) if each == max(lengths))
+        return _turns(len(lengths), turns * len(lengths) if self.whole_turns else (turns - 1) * len(lengths) + last + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenate(EpochChoice):
+    """The sources one after the other, as ``datasets.concatenate_datasets`` of Hugging Face has them.
+
+    That is every epoch of map-style datasets, and of an ``IterableDataset`` of releases up to 4.5. From 4.6 on it is
+    epoch 0, and later epochs have the shards of all sources shuffled together, which is no mixture.
+
+    Parameters
+    ----------
+    epochs
+        "new" if sources have the order of each epoch, "same" if every epoch is like epoch 0.
+    world_size
+        See `Interleave`.
+
+    References
+    ----------
+    ``VerticallyConcatenatedMultiSourcesExamplesIterable`` in ``datasets/iterable_dataset.py``.
+    """
+
+    name: ClassVar[str] = "concatenate"
+    epochs: str = "new"
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        _one_of("Concatenate(epochs)", self.epochs, EPOCHS)
+        object.__setattr__(self, "world_size", _world_size(self.world_size))
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The arguments that tell choices of this name apart, as JSON types."""
+        return {"epochs": self.epochs}
+
+    def shares(self, lengths: Sequence[int]) -> Sequence[float]:
+        """Return the share of each source in an epoch."""
+        return [float(length) for length in lengths]
+
+    def source_epoch(self, epoch: int) -> int:
+        """Return the epoch of the orders that sources have in an epoch of the mixture."""
+        return epoch if self.epochs == "new" else 0
+
+    def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:  # noqa: ARG002
+        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        return Concatenated(lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomMix(EpochChoice):
+    """The sources as ``webdataset.RandomMix`` draws them.
+
+    It draws from Python's ``random``, which it leaves unseeded, so no two runs are alike. Here it is seeded: epoch 0
+    has what RandomMix gives after ``random.seed(seed)``, with the seed of the mixture, as long as nothing else draws
+    from ``random``; later epochs have what it gives after `random_seed`.
+
+    Parameters
+    ----------
+    probs
+        Weights of any sum, in the order of the sources or by name; equal ones by default.
+    longest
+        If true, an epoch has each sample once. Else it ends when a source that is used up is drawn.
+
+    References
+    ----------
+    ``random_samples`` in ``webdataset/mix.py``.
+
+    Examples
+    --------
+    >>> epoch = RandomMix(longest=True).of_epoch([4, 3], seed=0, epoch=0)
+    >>> epoch.sources(0, epoch.num_samples).tolist()
+    [1, 1, 0, 0, 1, 0, 0]
+    """
+
+    name: ClassVar[str] = "random_mix"
+    probs: Probabilities = None
+    longest: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probs", _listed("RandomMix", self.probs))
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The arguments that tell choices of this name apart, as JSON types."""
+        return {"probs": _told(self.probs), "longest": self.longest}
+
+    @property
+    def varies(self) -> bool:
+        """True if epochs have lengths of their own."""
+        return not self.longest
+
+    def settled(self, names: Sequence[str]) -> Self:
+        """Return the choice for these sources; raise `UsageError` if it does not fit them."""
+        found = _in_order("RandomMix", self.probs, names)
+        if found is not None and not sum(found):
+            raise UsageError("RandomMix(probs) needs one above zero")
+        return replace(self, probs=found)
+
+    def shares(self, lengths: Sequence[int]) -> Sequence[float]:
+        """Return how often each source comes, as long as none is used up."""
+        return [1.0] * len(lengths) if self.probs is None else _values(self.probs)
+
+    @staticmethod
+    def random_seed(seed: int, epoch: int) -> int:
+        """Return what `random.seed` is given before an epoch: the seed of the mixture in epoch 0, and then a hash."""
+        return seed if epoch == 0 else key(seed, epoch, "RandomMix")
+
+    def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:
+        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        weights = np.asarray(self.shares(lengths))
+        generator = _python_generator(self.random_seed(seed, epoch))
+        if self.longest:
+            return Dropping(lengths, generator, weights)
+        return WithRepeats(lengths, generator, cumulated_shares(weights), waits_for_all=False, spare=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobin(EpochChoice):
+    """The sources in turn, as ``webdataset.RoundRobin`` has them.
+
+    Parameters
+    ----------
+    longest
+        If true, an epoch has each sample once, and sources that are used up are passed over. Else it ends when it is
+        the turn of such a source.
+
+    References
+    ----------
+    ``round_robin_shortest`` and ``round_robin_longest`` in ``webdataset/mix.py``.
+    """
+
+    name: ClassVar[str] = "round_robin"
+    longest: bool = False
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The arguments that tell choices of this name apart, as JSON types."""
+        return {"longest": self.longest}
+
+    def shares(self, lengths: Sequence[int]) -> Sequence[float]:
+        """Return how often each source comes, as long as none is used up."""
+        return [1.0] * len(lengths)
+
+    def of_epoch(self, lengths: Sequence[int], seed: int, epoch: int) -> EpochOfSources:  # noqa: ARG002
+        """Return the sources of an epoch, of which each has so many samples, at least one."""
+        if self.longest:
+            return SourcesInTurn(lengths, sum(lengths))
+        return _turns(len(lengths), min(lengths) * len(lengths) + lengths.index(min(lengths)))
+
+
+def _hf_generator(seed: int, epoch: int) -> np.random.Generator:
+    """Return the generator of an epoch: ``shuffle_data_sources`` and ``shift_rngs`` of datasets from 4.6 on."""
+    if epoch == 0:
+        return np.random.default_rng(seed)
+    return np.random.default_rng(int(np.random.default_rng(epoch).integers(0, 1 << 63)) - epoch)
+
+
+def _python_generator(seed: int) -> np.random.Generator:
+    """Return a generator of the numbers that ``random.random()`` gives after ``random.seed(seed)``."""
+    *words, position = random.Random(seed).getstate()[1]  # noqa: S311  # the generator of RandomMix
+    bits = np.random.MT19937(0)
+    bits.state = {
+        "bit_generator": "MT19937",
+        "state": {"key": np.array(words, dtype=np.uint32), "pos": position},
+    }
+    return np.random.Generator(bits)
+
+
+def _turns(num_sources: int, num_samples: int) -> SourcesInTurn:
+    """Return sources in turn up to a position, none of them passed over."""
+    return SourcesInTurn([-(-(num_samples - source) // num_sources) for source in range(num_sources)], num_samples)
+
+
+def _one_of(what: str, value: object, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        msg = f"{what} is one of {', '.join(map(repr, valid))}; got {value!r:.80}"
+        raise UsageError(msg, hint=did_you_mean(str(value), valid).rstrip())
+
+
+def _world_size(given: object) -> int:
+    number = as_whole("world_size", given)
+    if not 1 <= number < 1 << 24:
+        raise UsageError(f"world_size is that of a run, from 1 on; got {number}")
+    return number
+
+
+def _listed(what: str, given: Any) -> Any:
+    """Return probabilities as a tuple, or as a mapping by name; refuse what is no number from 0 on."""
+    if given is None:
+        return None
+    named = dict(given) if isinstance(given, Mapping) else None
+    try:
+        values = [float(each) for each in (given if named is None else named.values())]
+    except (TypeError, ValueError):
+        values = []
+    if not values or not all(0 <= each < math.inf for each in values):
+        raise UsageError(f"{what} takes a probability from 0 on for each source; got {given!r:.80}")
+    return tuple(values) if named is None else dict(zip(named, values, strict=True))
+
+
+def _in_order(what: str, given: Any, names: Sequence[str]) -> tuple[float, ...] | None:
+    """Return probabilities in the order of the sources."""
+    if isinstance(given, Mapping) and set(given) != set(names):
+        msg = f"{what} has probabilities of {', '.join(map(repr, given))}; the sources are "
+        msg += ", ".join(map(repr, names))
+        raise UsageError(msg)
+    if given is not None and len(given) != len(names):
+        raise UsageError(f"{what} has {len(given)} probabilities for {len(names)} sources")
+    if given is None or not isinstance(given, Mapping):
+        return None if given is None else tuple(given)
+    return tuple(given[name] for name in names)
+
+
+def _values(given: Any) -> list[float]:
+    return list(given.values()) if isinstance(given, Mapping) else list(given)
+
+
+def _told(given: Any) -> Any:
+    """Return probabilities for a state: digested if they are many."""
+    if given is None or len(given) <= _MOST_TOLD:
+        return None if given is None else _values(given)
+    return hashlib.blake2b(json.dumps(_values(given)).encode(), digest_size=8).hexdigest()

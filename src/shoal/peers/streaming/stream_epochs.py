@@ -1,0 +1,81 @@
+"""Epochs of streams: their samples as drawn for an epoch, shuffled together or batched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.protocol import chunk_starts
+from shoal.peers.streaming.shard_sampling import ShardSampling
+from shoal.peers.streaming.stream_batches import BatchShape, batched_ids, num_batched
+from shoal.peers.streaming.stream_weights import Amounts, StreamShare, amounts_of, shards_of
+from shoal.peers.streaming.streaming_shuffles import Ids
+
+
+class StreamEpochs:
+    """The streams of a dataset with these samples in each shard.
+
+    Raises
+    ------
+    UsageError
+        Streams do not have every shard of the dataset once, or one has no samples.
+    """
+
+    def __init__(
+        self,
+        shard_samples: NDArray[np.int64],
+        shares: Sequence[StreamShare],
+        *,
+        epoch_size: int | None,
+        granularity: int,
+        is_fixed: bool,
+        batching: str,
+        seed: int,
+    ) -> None:
+        # A shard without samples does not take part.
+        self._shards = [shards[shard_samples[shards] > 0] for shards in shards_of(shares, len(shard_samples))]
+        self._sizes, self._starts = shard_samples, chunk_starts(shard_samples)[:-1]
+        samples = np.array([int(shard_samples[shards].sum()) for shards in self._shards])
+        if not samples.all():
+            raise UsageError(f"stream {int(np.argmin(samples))} has no samples")
+        self._shares, self._samples, self._epoch_size = tuple(shares), samples, epoch_size
+        self._granularity, self._is_fixed, self._batching, self._seed = granularity, is_fixed, batching, seed
+
+    @cached_property
+    def amounts(self) -> Amounts:
+        """The samples of each stream in an epoch."""
+        return amounts_of(self._shares, self._samples, self._epoch_size, self._seed)
+
+    def num_batched(self, shape: BatchShape) -> int:
+        """Return the samples of an epoch of batches."""
+        return num_batched(self._batching, shape, *self.amounts)
+
+    def joined(self, epoch: int) -> tuple[NDArray[np.int64], Ids]:
+        """Return the units of all streams in an epoch, and the ids in them."""
+        sampling = self._sampling(epoch)
+        rng = sampling.generator()
+        drawn = [self._drawn(stream, sampling, rng) for stream in range(len(self._shards))]
+        return np.concatenate([units for units, _ in drawn]), np.concatenate([ids for _, ids in drawn])
+
+    def each(self, epoch: int) -> list[tuple[NDArray[np.int64], Ids]]:
+        """Return the units of each stream, drawn by itself, and the ids in them."""
+        sampling = self._sampling(epoch)
+        return [self._drawn(stream, sampling, sampling.generator()) for stream in range(len(self._shards))]
+
+    def batched(self, shape: BatchShape, shuffled: Sequence[Ids], epoch: int) -> Ids:
+        """Return the ids of batches of streams, given the shuffled ids of each."""
+        return batched_ids(self._batching, shape, shuffled, self.amounts.proportions, self._sampling(epoch).generator())
+
+    def _sampling(self, epoch: int) -> ShardSampling:
+        return ShardSampling(self._granularity, self._seed, epoch, self._is_fixed)
+
+    def _drawn(self, stream: int, sampling: ShardSampling, rng: Any) -> tuple[NDArray[np.int64], Ids]:
+        shards = self._shards[stream]
+        counts = sampling.counts(self._sizes[shards], int(self.amounts.choose[stream]))
+        units, ids = sampling.units(self._sizes[shards], self._starts[shards], counts, rng)
+        return units, ids.astype(np.int32) if int(self._sizes.sum()) < 2**31 else ids

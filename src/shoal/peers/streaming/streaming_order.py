@@ -1,0 +1,401 @@
+"""The order of a run with MosaicML Streaming 0.13.
+
+Streaming makes the ids of an epoch as one array over nodes, ranks, workers and batches, on every node, for every epoch
+and every resume. All of it is one global order, which does not depend on ranks, workers and batch size, and a rule that
+says which rank gets which of its positions: `canonical_rows` and the shuffled ids of `streaming_shuffles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError, UsageError
+from shoal.hints import did_you_mean
+from shoal.order.arrays.vectorized import distinct
+from shoal.order.protocol import (
+    Adopted,
+    Moved,
+    as_ids,
+    as_span,
+    as_whole,
+    check_chunk_samples,
+    check_flags,
+    check_streams,
+    chunk_starts,
+)
+from shoal.order.seeds import check_epoch, check_seed
+from shoal.peers.streaming.canonical_rows import Rows, rank_of
+from shoal.peers.streaming.stream_batches import BATCHINGS, BatchShape
+from shoal.peers.streaming.stream_epochs import StreamEpochs
+from shoal.peers.streaming.stream_weights import StreamShare, stream_shares, whole_epoch
+from shoal.peers.streaming.streaming_shuffles import ALGORITHMS, Ids, shuffled_ids
+
+PARTITIONS = ("orig", "relaxed")
+SAMPLINGS = ("balanced", "fixed")
+_CHECKPOINT = ("epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed")
+_SPAN = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """An order of MosaicML Streaming 0.13, id for id.
+
+    The shards of the dataset are shuffled once for the run and cut into as many equal parts as there are canonical
+    nodes; in each epoch the shards of every part are shuffled, and samples among them (`algorithm`). Positions
+    alternate over the parts. A run with ``physical_nodes * ranks_per_node`` ranks gives each rank what it had in
+    Streaming; at another world size global batches are the same sets.
+
+    An epoch has each sample once, and no part of it stays in the order of shards. With ``parity`` it has the repeats of
+    the original, with which all ranks get equally many, and its unshuffled tails under py1br.
+
+    Parameters
+    ----------
+    algorithm
+        ``"py1e"`` (default), ``"py1br"``, ``"py1s"``, ``"py2s"`` or ``"naive"``; `shuffle_algo` there.
+    num_canonical_nodes
+        Parts. By default the physical nodes at the start of the run, and 64 times as many for py1s and py2s.
+    shuffle_block_size
+        Samples among which py1e and py1br mix. By default ``max(4_000_000 // num_canonical_nodes, 2**18)``.
+    partition
+        ``"relaxed"`` (default) or ``"orig"``, `partition_algo` there. Only relaxed takes physical nodes that neither
+        divide the canonical nodes nor are divided by them, if the run began on others.
+    physical_nodes, ranks_per_node
+        Nodes and ranks of the run, which decide who gets a sample.
+    initial_physical_nodes
+        Nodes at the start of the run, if it goes on with others.
+    parity
+        Whether repeats and unshuffled tails are those of the original.
+    streams
+        A mapping for each stream, in their order there: how many ``"shards"`` it has, and ``"proportion"``,
+        ``"repeat"`` or ``"choose"`` as `Stream` takes them; and the ``"first_shard"`` of a stream whose shards do not
+        follow those of the one before. `shoal.open` numbers shards by path. By default all shards are one stream.
+    epoch_size
+        Samples of an epoch, a number or a text such as ``"100k"``.
+    sampling_method, sampling_granularity
+        ``"balanced"`` (default) draws other samples of a stream in every epoch, ``"fixed"`` the same; so many at once.
+    batching_method
+        ``"random"`` (default), ``"stratified"``, ``"per_stream"`` or ``"device_per_stream"``.
+    batch_size
+        Samples of a rank's batch, as `StreamingDataset` takes it; needed for all batchings but ``"random"``.
+    shuffle_seed
+        The default of the seed. Give it here, and not as ``seed=``, where streams have proportions: by it they get the
+        samples that are left over.
+
+    Notes
+    -----
+    The ids of an epoch are made at once, when the first is asked for: O(num_samples) time, 4 bytes a sample below 2^31
+    samples. `BoundOrder.positions` makes their inverse, of the same size.
+
+    References
+    ----------
+    ``streaming/base/batching/random.py``, ``shuffle/`` and ``partition/`` of mosaicml-streaming 0.13.0.
+
+    >>> order = Streaming("py1s", num_canonical_nodes=2).bind([3, 3, 2], seed=9176, epoch=0)
+    >>> order.ids(0, 8).tolist()
+    [4, 5, 3, 1, 6, 2, 7, 0]
+    """
+
+    name: ClassVar[str] = "streaming"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "shards"
+
+    algorithm: str = "py1e"
+    num_canonical_nodes: int | None = None
+    shuffle_block_size: int | None = None
+    partition: str = "relaxed"
+    physical_nodes: int = 1
+    ranks_per_node: int = 1
+    initial_physical_nodes: int | None = None
+    parity: bool = False
+    streams: Any = None
+    epoch_size: Any = None
+    sampling_method: str = "balanced"
+    sampling_granularity: int = 1
+    batching_method: str = "random"
+    batch_size: int | None = None
+    shuffle_seed: int = 9176
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+        _check_choice("algorithm", self.algorithm, ALGORITHMS)
+        _check_choice("partition", self.partition, PARTITIONS)
+        _check_choice("sampling_method", self.sampling_method, SAMPLINGS)
+        _check_choice("batching_method", self.batching_method, BATCHINGS)
+        if self.streams is not None:
+            object.__setattr__(self, "streams", stream_shares(self.streams))
+        if self.epoch_size is not None:
+            object.__setattr__(self, "epoch_size", whole_epoch(self.epoch_size))
+        for name in ("physical_nodes", "ranks_per_node", "sampling_granularity"):
+            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        for name in ("num_canonical_nodes", "shuffle_block_size", "initial_physical_nodes", "batch_size", "epoch_size"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        check_streams(physical_nodes=self.physical_nodes, ranks_per_node=self.ranks_per_node)
+        check_streams(num_canonical_nodes=self.canonical_nodes)
+        check_streams(initial_physical_nodes=self.initial_physical_nodes or 1)
+        nodes = self.dealing_nodes
+        if nodes % self.canonical_nodes and self.canonical_nodes % nodes:
+            msg = f"{nodes} physical nodes and {self.canonical_nodes} canonical nodes do not divide each other"
+            hint = "give the nodes that the run began with as initial_physical_nodes="
+            raise UsageError(msg, hint=f"{hint}; partition='orig' takes no such numbers")
+        if self.batching_method != "random" and self.batch_size is None:
+            msg = f"batching_method={self.batching_method!r} needs batch_size=, the samples of a rank's batch"
+            raise UsageError(msg)
+        if self.batching_method == "device_per_stream" and self.canonical_nodes % self.physical_nodes:
+            msg = "device_per_stream needs physical nodes that divide the canonical nodes; "
+            msg += f"got {self.physical_nodes} and {self.canonical_nodes}"
+            raise UsageError(msg)
+
+    @property
+    def default_seed(self) -> int:
+        """Seed where none is given."""
+        return self.shuffle_seed
+
+    @property
+    def has_streams(self) -> bool:
+        """True if epochs are made of streams, or of another number of samples than there are."""
+        return self.streams is not None or self.epoch_size is not None or self.batching_method != "random"
+
+    @property
+    def canonical_nodes(self) -> int:
+        """Number of canonical nodes, the default resolved."""
+        if self.num_canonical_nodes is not None:
+            return self.num_canonical_nodes
+        nodes = self.initial_physical_nodes or self.physical_nodes
+        return 64 * nodes if self.algorithm in ("py1s", "py2s") else nodes
+
+    @property
+    def block_size(self) -> int:
+        """Samples of a shuffle block, the default resolved."""
+        return self.shuffle_block_size or max(4_000_000 // self.canonical_nodes, 1 << 18)
+
+    @property
+    def dealing_nodes(self) -> int:
+        """Nodes over which positions alternate: those of the start if the present ones do not fit canonical nodes."""
+        nodes, canonical = self.physical_nodes, self.canonical_nodes
+        fits = canonical % nodes == 0 or nodes % canonical == 0
+        return nodes if fits or self.partition == "orig" else self.initial_physical_nodes or nodes
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of this order that a state keeps, defaults resolved."""
+        return {
+            "algorithm": self.algorithm,
+            "num_canonical_nodes": self.canonical_nodes,
+            "shuffle_block_size": self.block_size,
+            "partition": self.partition,
+            "physical_nodes": self.physical_nodes,
+            "ranks_per_node": self.ranks_per_node,
+            "initial_physical_nodes": self.initial_physical_nodes or self.physical_nodes,
+            "parity": self.parity,
+            **(self._of_streams if self.has_streams else {}),
+        }
+
+    @property
+    def _of_streams(self) -> dict[str, Any]:
+        told = (
+            "epoch_size",
+            "sampling_method",
+            "sampling_granularity",
+            "batching_method",
+            "batch_size",
+            "shuffle_seed",
+        )
+        streams = self.streams and [share.told() for share in self.streams]
+        return {"streams": streams, **{name: getattr(self, name) for name in told}}
+
+    def stream_epochs(self, shard_samples: NDArray[np.int64]) -> StreamEpochs:
+        """Return the epochs of this order's streams."""
+        return StreamEpochs(
+            shard_samples,
+            self.streams or (StreamShare(len(shard_samples)),),
+            epoch_size=self.epoch_size,
+            granularity=self.sampling_granularity,
+            is_fixed=self.sampling_method == "fixed",
+            batching=self.batching_method,
+            seed=self.shuffle_seed,
+        )
+
+    @property
+    def batch_shape(self) -> BatchShape:
+        """Shape of the batches of streams."""
+        nodes, ranks = self.dealing_nodes, self.ranks_per_node
+        return BatchShape(self.canonical_nodes, nodes, ranks, self.batch_size or 1, self.parity)
+
+    def shuffled(self, shard_samples: NDArray[np.int64], seed: int, epoch: int, block_size: int | None = None) -> Ids:
+        """Return the shuffled ids of shards, or of units in place of shards."""
+        return shuffled_ids(
+            self.algorithm,
+            shard_samples,
+            self.canonical_nodes,
+            seed=seed,
+            epoch=epoch,
+            block_size=self.block_size if block_size is None else block_size,
+            mends_tails=not self.parity,
+        )
+
+    def rows(self, num_samples: int) -> Rows:
+        """Return the rows of canonical nodes of an epoch of so many samples."""
+        if not self.parity:
+            return Rows.once(num_samples, self.canonical_nodes)
+        nodes, ranks = self.dealing_nodes, self.ranks_per_node
+        return Rows.padded(num_samples, self.canonical_nodes, num_nodes=nodes, ranks_per_node=ranks)
+
+    def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
+        """Return the number of positions of an epoch, with repeats."""
+        if not self.has_streams:
+            return len(self.rows(int(chunk_samples.sum())))
+        streams = self.stream_epochs(chunk_samples)
+        if self.batching_method == "random":
+            return len(self.rows(int(streams.amounts.choose.sum())))
+        return streams.num_batched(self.batch_shape)
+
+    def bind(self, chunk_samples: Any, *, seed: int | None = None, epoch: int = 0) -> StreamingEpoch:
+        """Return the order of one epoch of a dataset with these samples in each shard; its ids are made when used."""
+        seed, epoch = check_seed(self.shuffle_seed if seed is None else seed), check_epoch(epoch)
+        if seed != self.shuffle_seed and self.has_streams:
+            msg = f"streams are apportioned with shuffle_seed={self.shuffle_seed}; the seed is {seed}"
+            raise UsageError(msg, hint=f"give shuffle_seed={seed}, and no seed=")
+        return StreamingEpoch(self, check_chunk_samples(chunk_samples), seed, epoch)
+
+    def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
+        """Return where a run goes on by a checkpoint of ``StreamingDataset`` or ``StreamingDataLoader``.
+
+        Its numbers hold where this order leaves them to their defaults. Without ``parity``, the position is the number
+        of different samples that the run had.
+
+        Raises
+        ------
+        StateError
+            The checkpoint is of another seed or number of canonical nodes, or, without ``parity``, the samples that
+            were seen are not the first of an epoch without repeats.
+        """
+        if not all(type(checkpoint.get(name)) is int for name in _CHECKPOINT):
+            return None
+        epoch, position, nodes, its_seed = (int(checkpoint[name]) for name in _CHECKPOINT)
+        if seed not in (self.default_seed, its_seed) or self.num_canonical_nodes not in (None, nodes):
+            msg = f"the checkpoint is of shuffle_seed={its_seed} and num_canonical_nodes={nodes}; this stream has "
+            msg += f"{seed} and {self.canonical_nodes}"
+            raise StateError(msg, hint="leave them out of shuffle(), and those of the checkpoint hold")
+        initial = checkpoint.get("initial_physical_nodes") or self.initial_physical_nodes
+        order = replace(self, num_canonical_nodes=nodes, initial_physical_nodes=initial, shuffle_seed=its_seed)
+        # It rounds down, too.
+        position -= position % (
+            order.dealing_nodes if self.batching_method == "random" else order.batch_shape.global_batch
+        )
+        if not self.parity:
+            position = order.position_without_repeats(chunk_samples, its_seed, epoch, position)
+        return Adopted(order, its_seed, epoch, min(position, order.num_positions(chunk_samples)))
+
+    def position_without_repeats(self, chunk_samples: NDArray[np.int64], seed: int, epoch: int, position: int) -> int:
+        """Return the position of this order before which it has what the original has before ``position``.
+
+        O(1) before the last column of canonical nodes, unless tails differ. Raises `StateError` if there is none.
+        """
+        theirs = replace(self, parity=True).bind(chunk_samples, seed=seed, epoch=epoch)
+        ours = self.bind(chunk_samples, seed=seed, epoch=epoch)
+        if self.algorithm != "py1br" and position <= min(theirs.num_alike, ours.num_alike):
+            return position
+        seen = np.sort(theirs.ids(0, min(position, theirs.num_samples)))
+        if not self.has_streams:  # in which samples may well come again
+            seen = distinct(seen)
+        if not np.array_equal(seen, np.sort(ours.ids(0, min(len(seen), ours.num_samples)))):
+            msg = f"up to sample {position} of epoch {epoch}, Streaming had repeats or an unshuffled tail"
+            raise StateError(msg, hint="parity=True goes on with its order to the end, repeats included")
+        return len(seen)
+
+
+class StreamingEpoch:
+    """The order of one epoch of Streaming."""
+
+    version = Streaming.version
+    span = _SPAN
+
+    def __init__(self, order: Streaming, shard_samples: NDArray[np.int64], seed: int, epoch: int) -> None:
+        self._order, self._shard_samples, self._seed, self._epoch = order, shard_samples, seed, epoch
+        self._shard_first_id = chunk_starts(shard_samples)
+        self.num_samples = order.num_positions(shard_samples)
+        whole = Rows(np.zeros(1, dtype=np.int64), self.num_samples, np.zeros(0, dtype=np.int64))
+        sizes = order.stream_epochs(shard_samples).amounts.choose if order.has_streams else shard_samples
+        self._rows = order.rows(int(sizes.sum())) if order.batching_method == "random" else whole
+        self.num_canonical_nodes = order.canonical_nodes
+        self.parameters = order.parameters
+
+    @property
+    def num_alike(self) -> int:
+        """Positions that do not depend on repeats."""
+        is_batched = self._order.batching_method != "random"
+        return 0 if is_batched else len(self._rows.starts) * self._rows.width
+
+    @cached_property
+    def _ids(self) -> Ids:
+        """The id of each sample number: the ids of canonical node 0, of node 1, and so on."""
+        order, given = self._order, (self._seed, self._epoch)
+        if not order.has_streams:
+            return order.shuffled(self._shard_samples, *given)
+        streams = order.stream_epochs(self._shard_samples)
+        if order.batching_method == "random":
+            units, ids = streams.joined(self._epoch)
+            return ids[order.shuffled(units, *given)]
+        blocks = [int(order.block_size * part) for part in streams.amounts.proportions]
+        drawn = zip(streams.each(self._epoch), blocks, strict=True)
+        shuffled = [ids[order.shuffled(units, *given, block)] for (units, ids), block in drawn]
+        return streams.batched(order.batch_shape, shuffled, self._epoch)
+
+    @cached_property
+    def _first_positions(self) -> Ids:
+        """The first position of each id, -1 for those that have none."""
+        first = np.full(int(self._shard_first_id[-1]), -1, dtype=np.int32 if self.num_samples < 2**31 else np.int64)
+        for stop in range(self.num_samples, 0, -_SPAN):  # backwards, so that the first one is written last
+            positions = np.arange(stop - 1, max(0, stop - _SPAN) - 1, -1)
+            first[self.ids(max(0, stop - _SPAN), stop)[::-1]] = positions
+        return first
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the ids at positions ``[start, stop)``; up to 10 ns each after the first call."""
+        first, end = as_span(start, stop, self.num_samples)
+        alone = len(self._rows.starts) == 1 and end <= self._rows.width  # then numbers are positions
+        found: NDArray[np.int64] = self._ids[slice(first, end) if alone else self._rows.numbers(first, end)]
+        return found.astype(np.int64)
+
+    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the ids at positions ``[start, stop)`` and the shard of each."""
+        ids = self.ids(start, stop)
+        return ids, np.searchsorted(self._shard_first_id, ids, side="right") - 1
+
+    def positions(self, ids: Any) -> NDArray[np.int64]:
+        """Return the first position of each id."""
+        wanted = as_ids(ids, int(self._shard_first_id[-1]))
+        return self._first_positions[wanted].astype(np.int64)
+
+    def axis(
+        self,
+        positions: NDArray[np.int64],
+        chunks: NDArray[np.int64],  # noqa: ARG002
+        batches: NDArray[np.int64],  # noqa: ARG002
+    ) -> NDArray[np.uint64]:
+        """Return the rank that has each position."""
+        order = self._order
+        if order.batching_method in ("stratified", "device_per_stream"):  # ranks have batches one after the other
+            shape = order.batch_shape
+            return (positions % shape.global_batch // shape.batch_size).astype(np.uint64)
+        return rank_of(positions, order.dealing_nodes, order.ranks_per_node).astype(np.uint64)
+
+
+def _positive(name: str, value: Any) -> int:
+    number = as_whole(name, value)
+    if number < 1:
+        raise UsageError(f"{name} must be at least 1; got {number}")
+    return number
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        msg = f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}"
+        raise UsageError(msg, hint=did_you_mean(str(value), choices).rstrip())

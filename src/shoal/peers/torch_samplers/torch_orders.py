@@ -1,0 +1,253 @@
+"""The orders of torch's `RandomSampler` and `DistributedSampler`, so that a run over a list can go on as a stream.
+
+Both permute the whole dataset with ``torch.randperm``, which is Fisher and Yates over the words of a Mersenne twister.
+A permutation is made as a whole, in 8 bytes a sample while it is made and 4 afterwards.
+
+References
+----------
+``torch/utils/data/sampler.py``, ``distributed.py`` and ``dataloader.py``; ``torchdata/stateful_dataloader/sampler.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError, UsageError
+from shoal.order.protocol import AXIS_BITS, Adopted, Moved, as_whole, check_chunk_samples, check_flags
+from shoal.order.seeds import check_epoch, check_seed
+from shoal.peers.mersenne_twister import MersenneWords, words_after, words_passed
+from shoal.peers.torch_samplers.torch_epochs import DrawnEpoch, IndexEpoch, PermutedEpoch, StoredEpoch
+from shoal.peers.torch_samplers.torch_numbers import permutation, words_of_integer, words_of_permutation
+from shoal.peers.torch_samplers.torch_states import saved_sampler
+
+Generator = Literal["sampler", "loader", "global", "epoch"]
+"""Where a `RandomSampler` has its random numbers from."""
+
+_SEED_WORDS = 2  # a seed of 63 bits, which loaders draw for their workers, and samplers without a generator
+_DRAWS_AT_ONCE = 32  # with replacement
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRandom:
+    """Torch's ``RandomSampler``, which is what ``DataLoader(shuffle=True)`` uses: a permutation of all samples.
+
+    The ranks of a job get consecutive parts of each global batch, as where batches of one sampler are dealt in turn.
+
+    Parameters
+    ----------
+    generator
+        Where the random numbers of epoch ``e`` of ``seed`` come from. ``"sampler"``: from one generator that was seeded
+        once, and given to the sampler alone: ``RandomSampler(data, generator=torch.Generator().manual_seed(seed))``.
+        ``"loader"``: such a generator was given to the ``DataLoader``, which draws two words from it for its workers.
+        ``"epoch"``: from a generator that is seeded with ``seed + e`` before each epoch. ``"global"``: none was given,
+        ``torch.manual_seed(seed)`` was called before the first epoch, and nothing but the loader has used torch's
+        global generator since.
+    replacement, num_samples
+        As of the sampler.
+    stateful, workers
+        The loader is torchdata's ``StatefulDataLoader``, and whether it has workers: then it begins the sampler twice.
+        Its sampler draws no permutation that it does not need; torch's draws another one at the end of each epoch.
+    persistent_workers
+        As of the loader, which then draws what it needs for its workers once, before the first epoch.
+    drawn
+        Words that were drawn from the generator before the first epoch; `Dataset.load_state_dict` finds their number.
+
+    >>> TorchRandom().bind([6], seed=0).ids(0, 6).tolist()  # torch.randperm(6) after torch.manual_seed(0)
+    [2, 5, 3, 0, 1, 4]
+    """
+
+    name: ClassVar[str] = "torch-random"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "samples"
+
+    generator: Generator = "sampler"
+    replacement: bool = False
+    num_samples: int | None = None
+    stateful: bool = False
+    workers: bool = False
+    persistent_workers: bool = False
+    drawn: int = 0
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+        if self.generator not in get_args(Generator):
+            msg = f"generator must be one of {', '.join(map(repr, get_args(Generator)))}; got {self.generator!r}"
+            raise UsageError(msg)
+        if self.stateful and self.generator == "global":
+            msg = 'a StatefulDataLoader that is given no generator seeds one for all epochs; got generator="global"'
+            raise UsageError(msg, hint="the seed is in the state of the loader, which load_state_dict takes")
+        if self.stateful and self.generator == "loader" and self.replacement:
+            msg = 'generator="loader" with replacement=True is not followed in a StatefulDataLoader'
+            raise UsageError(msg, hint="it draws numbers for its workers among those of the first samples")
+        for name, least in (("num_samples", 1), ("drawn", 0)):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _at_least(least, name, value))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of this order that a state keeps."""
+        names = ("generator", "replacement", "num_samples", "stateful", "workers", "persistent_workers", "drawn")
+        return {name: getattr(self, name) for name in names}
+
+    def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
+        """Return the number of samples that the sampler draws."""
+        total = int(chunk_samples.sum())
+        return total if self.num_samples is None or not total else self.num_samples
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> IndexEpoch:
+        """Return the order of one epoch; the words of earlier epochs of a generator are passed over, at 2 ns each."""
+        samples = check_chunk_samples(chunk_samples)
+        seed, epoch = check_seed(seed), check_epoch(epoch)
+        total, count = int(samples.sum()), self.num_positions(samples)
+        words = self._words(seed, epoch, _drawn_by(self, total, count))
+        if self.replacement:
+            return DrawnEpoch(words, samples, count, self.parameters)
+        each = words_of_permutation(total)
+        # Without workers a StatefulDataLoader draws its own words behind the first permutation.
+        between = _SEED_WORDS if self.generator == "loader" and self.stateful and not self.workers else 0
+
+        def made(number: int) -> NDArray[Any]:
+            return permutation(words, number * each + (between if number else 0), total)
+
+        return PermutedEpoch(made, samples, count, self.parameters)
+
+    def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
+        """Return where a run goes on by the state of its ``StatefulDataLoader``, or by that of the generator.
+
+        The latter is ``{"generator": state, "yielded": samples}`` with what ``get_state()`` gave at the beginning of
+        the epoch. It tells the seed, and is searched for among the numbers of that seed, at 3 ns each.
+
+        Raises
+        ------
+        StateError
+            The state cannot be used, or is not among the first 2^33 words of its seed.
+        """
+        saved = saved_sampler(checkpoint)
+        if saved is None:
+            return None
+        passed = words_passed(saved.seed, saved.key, saved.position)
+        if passed is None:
+            msg = f"the state of torch's generator was not reached from its seed {saved.seed} within 2^33 numbers"
+            raise StateError(msg, hint="was the state of another generator put into it?")
+        order = replace(self, **saved.loader)
+        count = self.num_positions(chunk_samples)
+        done, position = divmod(saved.yielded, max(1, count))
+        if order.generator == "epoch":
+            epoch = max(0, saved.seed - seed)
+            return Adopted(order, saved.seed - epoch, epoch + done, position)
+        drawn = _drawn_by(order, int(chunk_samples.sum()), count)
+        once = drawn.before if order.persistent_workers else 0
+        each = drawn.until(1) - once
+        if saved.loader and order.workers:  # the state is of the sampler's second beginning
+            passed, once = passed - drawn.before, 0
+        epoch, rest = _epochs_in(passed - order.drawn, each, once)
+        if rest:  # other numbers were drawn before the first epoch than the order knows of
+            epoch, rest = _epochs_in(passed, each, once)
+            order = replace(order, drawn=max(0, rest))
+        return Adopted(order, saved.seed, epoch + done, position)
+
+    def _words(self, seed: int, epoch: int, drawn: _Drawn) -> MersenneWords:
+        """Return the words from the first one that the sampler uses in an epoch."""
+        before = 0 if self.persistent_workers and epoch else drawn.before
+        if self.generator == "epoch":
+            return words_after(seed + epoch, self.drawn + before)
+        words = words_after(seed, self.drawn + before + drawn.until(epoch, once=self.persistent_workers))
+        if self.generator != "global":
+            return words
+        return MersenneWords.seeded(int(words.words(0, _SEED_WORDS)[1]))  # the lower word of a seed
+
+
+class _Drawn(NamedTuple):
+    """Words that are drawn in an epoch: before those that the sampler uses, by the sampler, and after."""
+
+    before: int
+    used: int
+    after: int
+
+    def until(self, epoch: int, *, once: bool = False) -> int:
+        """Return the words drawn in all epochs before; ``once`` says that ``before`` is drawn in the first alone."""
+        return epoch * (self.used + self.after) + self.before * (min(1, epoch) if once else epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDistributed:
+    """Torch's ``DistributedSampler``: ranks take the samples of one permutation in turn.
+
+    At the world size ``num_replicas`` each rank gets exactly its own samples; at any other one the global batches are
+    the same, dealt otherwise. Where ranks have unequal numbers of samples the sampler repeats the first samples of its
+    list, or leaves out the last with ``drop_last``; so does this order, since parity is asked of it.
+
+    Parameters
+    ----------
+    num_replicas, shuffle, drop_last
+        As of the sampler. Its ``seed`` and ``set_epoch`` are the seed and epoch of the dataset.
+
+    >>> TorchDistributed(num_replicas=4).bind([6], seed=0).ids(0, 8).tolist()
+    [2, 5, 3, 0, 1, 4, 2, 5]
+    """
+
+    name: ClassVar[str] = "torch-distributed"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "samples"
+    default_seed: ClassVar[int] = 0
+
+    num_replicas: int = 1
+    shuffle: bool = True
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        check_flags(self)
+        object.__setattr__(self, "num_replicas", _at_least(1, "num_replicas", self.num_replicas))
+        if self.num_replicas > 1 << AXIS_BITS:
+            raise UsageError(f"num_replicas is at most 2**{AXIS_BITS}; got {self.num_replicas}")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of this order that a state keeps."""
+        return {"num_replicas": self.num_replicas, "shuffle": self.shuffle, "drop_last": self.drop_last}
+
+    def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
+        """Return the number of samples of all ranks together: a multiple of ``num_replicas``."""
+        total = int(chunk_samples.sum())
+        return (total if self.drop_last else total + self.num_replicas - 1) // self.num_replicas * self.num_replicas
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> IndexEpoch:
+        """Return the order of one epoch; O(1), and the permutation is made when it is first asked for."""
+        samples = check_chunk_samples(chunk_samples)
+        seed, epoch = check_seed(seed), check_epoch(epoch)
+        total, told = int(samples.sum()), (samples, self.num_positions(samples), self.parameters)
+        if not self.shuffle:
+            return StoredEpoch(*told, num_ranks=self.num_replicas)
+        words = MersenneWords.seeded(seed + epoch)
+        return PermutedEpoch(lambda _: permutation(words, 0, total), *told, num_ranks=self.num_replicas, repeating=True)
+
+
+def _at_least(least: int, name: str, value: object) -> int:
+    number = as_whole(name, value)
+    if number < least:
+        raise UsageError(f"{name} must be at least {least}; got {number}")
+    return number
+
+
+def _drawn_by(order: TorchRandom, total: int, count: int) -> _Drawn:
+    """Return the words that a loader draws in an epoch of ``count`` of ``total`` samples."""
+    loader = _SEED_WORDS if order.generator in ("loader", "global") else 0
+    if order.generator == "global":
+        return _Drawn(loader, _SEED_WORDS, 0)
+    at_once = _DRAWS_AT_ONCE if order.replacement else max(1, total)
+    block = at_once * words_of_integer(total) if order.replacement else words_of_permutation(total)
+    if order.stateful:
+        blocks = -(-count // at_once) * block
+        return _Drawn(block + loader, blocks, 0) if order.workers else _Drawn(0, blocks, loader)
+    return _Drawn(loader, count * words_of_integer(total) if order.replacement else (count // at_once + 1) * block, 0)
+
+
+def _epochs_in(words: int, each: int, once: int) -> tuple[int, int]:
+    """Return how many epochs take up to so many words, and how many words are left over; not 0 if there are too few."""
+    epoch = max(0, words - once) // each if each else 0
+    return epoch, words - epoch * each - (once if epoch else 0)

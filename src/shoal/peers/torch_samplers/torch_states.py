@@ -1,0 +1,62 @@
+"""States of torch's generators, and of torchdata's loaders, which have them within."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import StateError
+from shoal.peers.mersenne_twister import KEY_WORDS
+
+_LAYOUT = np.dtype([("seed", "<u8"), ("left", "<i4"), ("seeded", "<i4"), ("next", "<u8"), ("key", "<u8", KEY_WORDS)])
+"""How ``torch.Generator.get_state()`` begins (``CPUGeneratorImplStateLegacy`` in ``CPUGeneratorImpl.cpp``)."""
+
+
+class SavedSampler(NamedTuple):
+    """A sampler's generator at the beginning of an epoch, and how many samples it has yielded since.
+
+    ``position`` is the number of words that were used of those that ``key`` makes; ``loader`` says what is known of the
+    loader, as arguments of the order.
+    """
+
+    seed: int
+    key: NDArray[np.uint32]
+    position: int
+    yielded: int
+    loader: Mapping[str, Any]
+
+
+def saved_sampler(checkpoint: Mapping[str, Any]) -> SavedSampler | None:
+    """Return the sampler in a state of a ``StatefulDataLoader``, or in ``{"generator": ..., "yielded": ...}``.
+
+    Raises
+    ------
+    StateError
+        It is a state of these, but not one that says how many samples were delivered.
+    """
+    found = next(_samplers(checkpoint), None)
+    if found is None:
+        return None
+    if checkpoint.get("_steps_since_snapshot"):
+        msg = f"the loader's state is of {checkpoint['_steps_since_snapshot']} steps before"
+        raise StateError(msg, hint="save one with snapshot_every_n_steps=1")
+    state = np.asarray(found["generator"])
+    if state.dtype != np.uint8 or state.nbytes < _LAYOUT.itemsize:
+        msg = f"a state of torch's CPU generator has at least {_LAYOUT.itemsize} bytes; got {state.nbytes}"
+        raise StateError(msg, hint="what torch.Generator.get_state() gave")
+    told = np.frombuffer(state.tobytes(), dtype=_LAYOUT, count=1)[0]
+    position = KEY_WORDS if told["left"] == 1 else int(told["next"])
+    key = told["key"].astype(np.uint32)
+    loader: dict[str, Any] = {} if found is checkpoint else {"stateful": True, "workers": "_snapshot" in checkpoint}
+    return SavedSampler(int(told["seed"]), key, position, int(found["yielded"]), loader)
+
+
+def _samplers(state: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(state, Mapping):
+        if "generator" in state and "yielded" in state:
+            yield state
+        for each in state.values():
+            yield from _samplers(each)

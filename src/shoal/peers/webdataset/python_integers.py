@@ -1,0 +1,97 @@
+"""Bounded integers as Python's `random` draws them, many at a time.
+
+``randrange(bound)`` takes the upper ``bound.bit_length()`` bits of a word until they are below the bound. So which word
+an integer comes from depends on all before it, and if bounds change from one integer to the next, so does what is
+refused. Over a stretch of words the bounds change little: a guess of how many were accepted before each word is right
+for nearly all of them, and after a few rounds for all.
+
+References
+----------
+``Random._randbelow_with_getrandbits`` in ``Lib/random.py``, the same since Python 3.2.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.peers.mersenne_twister import MersenneWords
+
+_BLOCK = 1 << 14
+
+
+def python_random(seed: Any) -> random.Random:
+    """Return the generator that WebDataset makes from a seed."""
+    return random.Random(seed)  # noqa: S311  # its numbers, however good
+
+
+def words_of(seed: Any) -> MersenneWords:
+    """Return the words that the generator of a seed yields."""
+    *key, position = python_random(seed).getstate()[1]
+    return MersenneWords(key, position)
+
+
+class PythonIntegers:
+    """Integers drawn one after the other from words, with bounds below 2^32; `next_word` is where the next begins."""
+
+    def __init__(self, words: MersenneWords, next_word: int = 0) -> None:
+        self._words, self.next_word = words, next_word
+        self._read = np.zeros(0, dtype=np.uint32)  # words from `next_word` on that were read already
+
+    def seek(self, word: int) -> None:
+        """Go on with the integer that begins with a word."""
+        if word != self.next_word:
+            self.next_word, self._read = word, np.zeros(0, dtype=np.uint32)
+
+    def equal(self, count: int, bound: int) -> NDArray[np.int64]:
+        """Draw integers below one bound; 10 ns each."""
+        return self._drawn(count, bound, 0)
+
+    def ramp(self, count: int, bound: int, step: int) -> NDArray[np.int64]:
+        """Draw an integer below ``bound``, one below ``bound + step``, and so on; ``step`` is 1 or -1."""
+        parts = [np.zeros(0, dtype=np.int64)]
+        while count:
+            bits = bound.bit_length()
+            same_bits = (1 << bits) - bound if step > 0 else bound - (1 << (bits - 1)) + 1
+            part = min(count, same_bits, max(16, 1 << max(0, bits - 3)))
+            parts.append(self._drawn(part, bound, step))
+            count, bound = count - part, bound + part * step
+        return np.concatenate(parts)
+
+    def _drawn(self, count: int, bound: int, step: int) -> NDArray[np.int64]:
+        """Draw integers whose bounds have the same number of bits."""
+        found = np.empty(count, dtype=np.int64)
+        bits, done = bound.bit_length(), 0
+        while done < count:
+            wanted = min(count - done, _BLOCK)
+            likely = (wanted << bits) // max(1, bound + step * done)
+            words = self._peek(likely + likely // 16 + 16)
+            values = (words >> np.uint32(32 - bits)).astype(np.int64)
+            taken = _accepted(values, bound + step * done, step)[:wanted]
+            found[done : done + len(taken)] = values[taken]
+            done += len(taken)
+            used = int(taken[-1]) + 1 if len(taken) == wanted else len(words)
+            self.next_word, self._read = self.next_word + used, words[used:]
+        return found
+
+    def _peek(self, count: int) -> NDArray[np.uint32]:
+        """Return at least so many words from `next_word` on."""
+        if (missing := count - len(self._read)) > 0:
+            end = self.next_word + len(self._read)
+            self._read = np.concatenate([self._read, self._words.words(end, end + missing)])
+        return self._read
+
+
+def _accepted(values: NDArray[np.int64], bound: int, step: int) -> NDArray[np.int64]:
+    """Return which values are below their bound: ``bound``, and ``step`` more for each one accepted before."""
+    accepted = values < bound
+    while step:
+        before: NDArray[np.int64] = np.cumsum(accepted) - accepted
+        better = values < bound + step * before
+        if np.array_equal(better, accepted):
+            break
+        accepted = better
+    return np.flatnonzero(accepted)

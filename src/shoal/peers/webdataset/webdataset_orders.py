@@ -1,0 +1,304 @@
+"""The orders of WebDataset 1.0: buffers over the shards of each worker, and shards drawn without end.
+
+References
+----------
+``shuffle``, ``detshuffle`` and ``WebDataset`` in ``webdataset/filters.py`` and ``compat.py``; ``SimpleShardList``,
+``split_by_node``, ``split_by_worker`` and ``ResampledShards`` in ``webdataset/shardlists.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
+from shoal.order.protocol import Moved, as_whole, check_chunk_samples, check_flags, check_streams
+from shoal.order.seeds import check_epoch, check_seed
+from shoal.peers.loader_batches import LoaderBatches
+from shoal.peers.rank_streams import RankStreams
+from shoal.peers.webdataset.python_integers import PythonIntegers, python_random, words_of
+from shoal.peers.webdataset.repeating_streams import RepeatingStreams
+from shoal.peers.webdataset.worker_streams import Shuffle, WorkerStream, shuffle_of, shuffled
+
+_LEAST = {"batch_size": 1, "world_size": 1, "samples_per_worker": 1}
+_MOST = {"bufsize": 2**32 - 1, "shardshuffle": 2**32 - 1}
+_HASHED = 2**61 - 1  # Python's hash of an integer is the rest to this
+
+
+@dataclass(frozen=True, slots=True)
+class WebDatasetShuffle:
+    """WebDataset's ``shuffle``: each worker shuffles its shards, and their samples in a buffer that grows.
+
+    That is ``WebDataset(urls, shardshuffle=..., seed=seed, nodesplitter=split_by_node).shuffle(bufsize, seed=seed)``,
+    in batches of ``batch_size``, in a loader. At the original world size each rank gets exactly its own samples; at any
+    other one the global batches are the same, dealt otherwise. All epochs are equal, as they are in WebDataset.
+
+    Parameters
+    ----------
+    shardshuffle, detshuffle
+        As of ``WebDataset``: the shards in the buffer in which shards are shuffled, 0 for no such buffer (``True``
+        means 100 there), and whether epochs have different orders of shards.
+    bufsize, initial
+        As of ``.shuffle``: the samples in the buffer, 0 for none, and the samples with which it begins.
+    batch_size, world_size, num_workers, persistent_workers
+        As of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
+    shard_seed, sample_seed
+        Where it is not the seed of the dataset: the seed of the shards (``WDS_SEED`` is a text) and of the samples.
+    shard_initial
+        Where a pipeline is made by hand: as ``initial`` of the buffer for shards.
+    list_seed
+        As ``seed`` of ``SimpleShardList``.
+    shuffled_before_split
+        Where a pipeline is made by hand: whether shards are shuffled before they are split by node and worker.
+
+    >>> WebDatasetShuffle(bufsize=4).bind([3, 3, 3], seed=1).ids(0, 9).tolist()
+    [1, 0, 2, 7, 4, 5, 6, 8, 3]
+    """
+
+    name: ClassVar[str] = "wds-shuffle"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "shards"
+    counts_epochs: ClassVar[bool] = False
+
+    shardshuffle: int = 100
+    bufsize: int = 1000
+    initial: int = 100
+    batch_size: int = 1
+    world_size: int = 1
+    num_workers: int = 0
+    persistent_workers: bool = False
+    detshuffle: bool = False
+    shard_seed: int | str | None = None
+    sample_seed: int | str | None = None
+    shard_initial: int = 100
+    list_seed: int | str | None = None
+    shuffled_before_split: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of this order that a state keeps."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RankStreams:
+        """Return the order of one epoch; O(num_shards), and O(bufsize) memory for each worker."""
+        samples = check_chunk_samples(chunk_samples)
+        seed, epoch = check_seed(seed), _epoch_of(self, check_epoch(epoch))
+        of_shards = seed if self.shard_seed is None else self.shard_seed
+        of_samples = seed if self.sample_seed is None else self.sample_seed
+        shards = shuffle_of(self.shardshuffle, self.shard_initial, _moved(of_shards, epoch, counts=self.detshuffle))
+        shuffle = shuffle_of(self.bufsize, self.initial, _moved(of_samples, epoch, counts=self.counts_epochs))
+        lists = self._split(_listed(len(samples), self.list_seed), shards)
+        streams = [WorkerStream(each, samples, shuffle) for each in lists]
+        stream_of = np.empty(len(samples), dtype=np.int64)
+        for number, each in enumerate(lists):
+            stream_of[each] = number
+        starts = np.cumsum(samples)
+        return RankStreams(
+            _batches(self, streams),
+            streams,
+            samples,
+            lambda ids: stream_of[np.searchsorted(starts, ids, side="right")],
+            version=self.version,
+            parameters=self.parameters,
+        )
+
+    def _split(self, shards: NDArray[np.int64], shuffle: Shuffle) -> list[NDArray[np.int64]]:
+        """Return the shards of each worker of each rank, in their order."""
+        if self.shuffled_before_split:
+            return _split(self, shuffled(shards, shuffle))
+        return [shuffled(each, shuffle) for each in _split(self, shards)]
+
+
+@dataclass(frozen=True, slots=True)
+class WebDatasetDetshuffle(WebDatasetShuffle):
+    """WebDataset's ``detshuffle``: as `WebDatasetShuffle`, with ``seed + epoch`` in each epoch.
+
+    That is ``WebDataset(urls, shardshuffle=..., detshuffle=True, seed=seed, ...).compose(wds.detshuffle(bufsize,
+    seed=seed))``. The parameters are those of `WebDatasetShuffle`.
+
+    >>> order = WebDatasetDetshuffle(bufsize=4)
+    >>> [order.bind([3, 3, 3], seed=1, epoch=epoch).ids(0, 4).tolist() for epoch in (0, 1)]
+    [[1, 0, 2, 7], [0, 6, 7, 2]]
+    """
+
+    name: ClassVar[str] = "wds-detshuffle"
+    counts_epochs: ClassVar[bool] = True
+
+    detshuffle: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WebDatasetResampled:
+    """WebDataset's ``ResampledShards(urls, deterministic=True, seed=seed)``: each worker draws shards without end.
+
+    An epoch has a number of samples that is given, of which some come several times and others never. The seed of a
+    worker is mixed from its rank, its number, the epoch and the seed by Python's ``hash``, which is the same for
+    integers everywhere, and not for texts: there ``PYTHONHASHSEED`` decides. So the seed is an integer. Without
+    ``deterministic=True``, time and process are mixed in too, and nobody can know the order afterwards.
+
+    Parameters
+    ----------
+    samples_per_worker
+        As ``.with_epoch(n)`` behind the shuffle, or ``n * batch_size`` for one behind ``.batched``; None for as many
+        that an epoch has about as many samples as the dataset.
+    split
+        Whether ``split_by_node`` and ``split_by_worker`` follow, as in the pipeline of ``WebDataset(resampled=True)``.
+    bufsize, initial, sample_seed
+        As of ``.shuffle`` for the samples, whose seed is that of the dataset if none is given.
+    detshuffle
+        Whether samples are shuffled by ``detshuffle``, with ``seed + epoch``.
+    shardshuffle, shard_initial, shard_seed
+        The same for a ``shuffle`` of shards behind the draws, if there is one.
+    batch_size, world_size, num_workers, persistent_workers
+        As of the loader and the job. Workers that do not persist begin with epoch 0 in every epoch.
+
+    >>> WebDatasetResampled(bufsize=0).bind([2, 2, 2], seed=1).ids(0, 6).tolist()
+    [0, 1, 4, 5, 0, 1]
+    """
+
+    name: ClassVar[str] = "wds-resampled"
+    version: ClassVar[int] = 1
+    moves: ClassVar[Moved] = "shards"
+
+    samples_per_worker: int | None = None
+    bufsize: int = 1000
+    initial: int = 100
+    batch_size: int = 1
+    world_size: int = 1
+    num_workers: int = 0
+    persistent_workers: bool = False
+    split: bool = False
+    detshuffle: bool = False
+    sample_seed: int | str | None = None
+    shardshuffle: int = 0
+    shard_initial: int = 100
+    shard_seed: int | str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of this order that a state keeps."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
+        """Return the number of samples of all workers together."""
+        return self._count(chunk_samples) * self.world_size * max(1, self.num_workers)
+
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RepeatingStreams:
+        """Return the order of one epoch; O(shards that are drawn), and O(bufsize) memory for each worker."""
+        samples = check_chunk_samples(chunk_samples)
+        seed, epoch = check_seed(seed), _epoch_of(self, check_epoch(epoch))
+        count = self._count(samples)
+        of_samples = seed if self.sample_seed is None else self.sample_seed
+        shuffle = shuffle_of(self.bufsize, self.initial, _moved(of_samples, epoch, counts=self.detshuffle))
+        of_shards = shuffle_of(
+            self.shardshuffle, self.shard_initial, seed if self.shard_seed is None else self.shard_seed
+        )
+        streams = []
+        for rank in range(self.world_size):
+            for worker in range(max(1, self.num_workers)):
+                shards = self._drawn(samples, rank, worker, (epoch, seed), count, of_shards)
+                streams.append(WorkerStream(shards, samples, shuffle, count))
+        return RepeatingStreams(
+            _batches(self, streams), streams, samples, None, version=self.version, parameters=self.parameters
+        )
+
+    def _count(self, samples: NDArray[np.int64]) -> int:
+        total = int(samples.sum())
+        if not total or self.samples_per_worker is not None:
+            return min(total, 1) * (self.samples_per_worker or 0)
+        return max(1, total // (self.world_size * max(1, self.num_workers)))
+
+    def _drawn(
+        self, samples: NDArray[np.int64], rank: int, worker: int, words: tuple[int, int], count: int, shuffle: Shuffle
+    ) -> NDArray[np.int64]:
+        """Return the shards that a worker draws, as many as it takes to emit so many samples."""
+        if not count:
+            return np.zeros(0, dtype=np.int64)
+        integers = PythonIntegers(words_of(mixed_seed(rank * 1000 + worker, *words)))
+        stride = self.world_size * max(1, self.num_workers) if self.split else 1
+        first = rank + self.world_size * worker if self.split else 0
+        drawn, num_shards = np.zeros(0, dtype=np.int64), 16
+        while True:
+            wanted = stride * (num_shards + self.shardshuffle)
+            drawn = np.concatenate([drawn, integers.equal(wanted - len(drawn), len(samples))])
+            mine, buffer = drawn[first::stride], shuffle(None)
+            shards = mine[:num_shards] if buffer is None else mine[buffer.arrivals(0, num_shards)]
+            if samples[shards].sum() >= count + self.bufsize:
+                return shards
+            num_shards *= 2
+
+
+def mixed_seed(*words: int) -> int:
+    """Mix integers as ``webdataset.utils.make_seed`` does, by the hash that Python of 64 bits has for integers.
+
+    >>> mixed_seed(1000, 0, 7)
+    961007
+    """
+    seed = 0
+    for word in words:
+        seed = (seed * 31 + word % _HASHED) & 0x7FFFFFFF
+    return seed
+
+
+def _check(order: WebDatasetShuffle | WebDatasetResampled) -> None:
+    """Raise `UsageError` for arguments that the library cannot have."""
+    check_flags(order)
+    for field in fields(order):
+        value, name = getattr(order, field.name), field.name
+        if isinstance(field.default, bool) or (value is None and field.default is None):
+            continue
+        if "seed" in name:
+            if not isinstance(value, (int, str)):
+                raise UsageError(f"{name} must be an integer, a text or None; got {value!r}")
+            if not isinstance(value, str):
+                object.__setattr__(order, name, as_whole(name, value))
+            continue
+        object.__setattr__(order, name, number := as_whole(name, value))
+        if not _LEAST.get(name, 0) <= number <= _MOST.get(name, number):
+            most = f" and at most {_MOST[name]}" if name in _MOST else ""
+            raise UsageError(f"{name} must be at least {_LEAST.get(name, 0)}{most}; got {number}")
+    check_streams(world_size=order.world_size, num_workers=order.num_workers)
+    samples_count = getattr(order, "counts_epochs", order.detshuffle)
+    for name, counts in (("sample_seed", samples_count), ("shard_seed", order.detshuffle)):
+        if counts and isinstance(getattr(order, name), str):
+            raise UsageError(f"detshuffle adds the epoch to its seed; {name} is a text: {getattr(order, name)!r}")
+
+
+def _epoch_of(order: WebDatasetShuffle | WebDatasetResampled, epoch: int) -> int:
+    """Return the epoch as the pipeline counts it: workers that are started anew begin with the first."""
+    return epoch if order.persistent_workers or not order.num_workers else 0
+
+
+def _moved(seed: int | str, epoch: int, *, counts: bool) -> int | str:
+    return seed + epoch if counts and isinstance(seed, int) else seed
+
+
+def _listed(num_shards: int, seed: int | str | None) -> NDArray[np.int64]:
+    shards = list(range(num_shards))
+    if seed is not None:
+        python_random(seed).shuffle(shards)
+    return np.array(shards, dtype=np.int64)
+
+
+def _split(order: WebDatasetShuffle, shards: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return every so many shards, for each rank, and of these for each worker."""
+    workers = max(1, order.num_workers)
+    return [
+        shards[rank :: order.world_size][worker::workers]
+        for rank in range(order.world_size)
+        for worker in range(workers)
+    ]
+
+
+def _batches(order: WebDatasetShuffle | WebDatasetResampled, streams: list[WorkerStream]) -> LoaderBatches:
+    counts = np.array([stream.num_samples for stream in streams]).reshape(order.world_size, -1)
+    return LoaderBatches(counts, order.batch_size)

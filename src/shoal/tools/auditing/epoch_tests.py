@@ -1,0 +1,247 @@
+"""Statistical tests of one epoch; of a long one, only spans from its start to its end are tested."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.quality.curves import Keys, VarianceCurve, batch_sizes, variance_curve
+from shoal.tools.auditing.cross_epoch import comparison_tests
+from shoal.tools.auditing.epoch_counts import SOURCE_PARTS, TIME_PARTS, Survey, survey
+from shoal.tools.auditing.statistical_tests import Outcome, correlation, normal_tail, permutation_tests, ratio_tail
+
+PARTS = 64
+"""Number of parts of the dataset that serve as labels if there are none."""
+
+_LEAST = 200  # samples: with fewer, chance hides everything
+_LOOKED_AT = 1 << 24
+_SPANS = 4
+_LEAST_PAIRS = 50.0
+_PREFIXES = (2, 10, 20, 100)  # in 200ths of an epoch
+_SUFFIXES = (2, 10, 20)
+_SERIOUS_DISTANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epoch:
+    """One epoch with its survey, and the part of it that is tested."""
+
+    survey: Survey
+    ids: NDArray[np.int64]
+    keys: Keys | None
+    parts: Keys
+    num_samples: int
+    batch: int
+
+    @staticmethod
+    def of(row: NDArray[np.int64], num_samples: int, labels: Keys | None, batch: int) -> Epoch:
+        """Survey an epoch and select the part to test: all of it, or spans from the start to the end."""
+        found = survey(row, num_samples)
+        if len(row) <= _LOOKED_AT:
+            ids = np.asarray(row)
+        else:
+            ids = np.concatenate([np.asarray(row[start:stop]) for start, stop in _spans(len(row))])
+        inside = np.clip(ids, 0, num_samples - 1)
+        keys = Keys(ids.astype(np.float64) - found.mean, None, found.variance) if found.variance > 0 else None
+        if labels is not None:
+            keys = _delivered_keys(labels, inside, whole=len(ids) == len(row))
+        shares = found.heat.reshape(TIME_PARTS, PARTS, -1).sum(axis=(0, 2)) / found.num_delivered
+        codes = (inside * SOURCE_PARTS // num_samples * PARTS // SOURCE_PARTS).astype(np.int8)
+        parts = Keys(codes, shares, 1.0 - float(shares @ shares))
+        return Epoch(found, ids, keys, parts, num_samples, batch)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all of it is tested."""
+        return len(self.ids) == self.survey.num_delivered
+
+    def positions(self) -> NDArray[np.int64]:
+        """Compute the positions of the tested samples anew each time: 8 bytes per sample are too many to keep."""
+        if self.is_whole:
+            return np.arange(len(self.ids))
+        return np.concatenate([np.arange(start, stop) for start, stop in _spans(self.survey.num_delivered)])
+
+    def curve(self, keys: Keys) -> VarianceCurve:
+        """Return the variance ratios of all batch sizes."""
+        span = len(self.ids) if self.is_whole else len(self.ids) // _SPANS
+        return variance_curve(keys, batch_sizes(self.batch, span), population=self._population)
+
+    @property
+    def _population(self) -> int | None:
+        return None if self.is_whole else self.survey.num_delivered
+
+    def end(self, *, first: bool) -> VarianceCurve | None:
+        """Return the variance ratio over the first or the last twentieth."""
+        size = self.survey.num_delivered // 20
+        size = min(size, len(self.ids) // _SPANS) // self.batch * self.batch
+        if self.keys is None or size < 20 * self.batch:
+            return None
+        values = self.keys.values[:size] if first else self.keys.values[-size:]
+        part = Keys(values, self.keys.shares, self.keys.variance)
+        return variance_curve(part, [self.batch], population=self.survey.num_delivered)
+
+    def storage_ranks(self) -> NDArray[np.float64]:
+        """Return the rank of each sample among those delivered, in storage order."""
+        sums = self.survey.heat.sum(axis=0)
+        before = np.concatenate([[0], np.cumsum(sums)]).astype(np.float64)
+        borders = np.arange(SOURCE_PARTS + 1) * (self.num_samples / SOURCE_PARTS)
+        storage_ranks: NDArray[np.float64] = np.interp(self.ids + 0.5, borders, before) - 0.5
+        return storage_ranks
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Run all tests of this epoch alone."""
+        if self.survey.num_delivered < _LEAST:
+            return
+        overall = 1.0
+        if self.keys is not None:
+            curve = self.curve(self.keys)
+            overall = [*curve.ratios[:1].tolist(), 1.0][0]
+            yield from _variance_tests("variance", curve, self.keys, self)
+        if self.parts.variance > 0.0:
+            yield from _variance_tests("parts of the dataset", self.curve(self.parts), self.parts, self)
+        for first, name in ((True, "first"), (False, "last")):
+            if (end := self.end(first=first)) is not None:
+                ratio = float(end.ratios[0])
+                text = f"over the {name} twentieth of the epoch batches vary {ratio:.2f} times as much"
+                text += f" as in a perfect shuffle, and {overall:.2f} times over all of it"
+                rare = ratio_tail(ratio, float(end.freedom[0]))
+                # A window of few chunks has twice the ratio in some spans by chance.
+                relative = ratio / max(1.0, overall)
+                yield Outcome("start and end", ratio, 1.0, rare, relative > 3.0, _loss(relative), text)
+        yield from _prefix_tests(self.survey)
+        if self.is_whole:
+            yield from _displacement_tests(self.storage_ranks(), self.positions())
+        ranks = self.ids
+        if self.survey.num_missing or self.survey.num_repeated or self.survey.num_unknown or not self.is_whole:
+            ranks = _ranks(self.ids)
+        if len(ranks) >= _LEAST:
+            yield from permutation_tests(self.ids, ranks, batch=self.batch)
+
+
+def _spans(num_delivered: int) -> list[tuple[int, int]]:
+    """Return the ranges of positions of a long epoch that are tested."""
+    length = _LOOKED_AT // _SPANS
+    starts = [number * (num_delivered - length) // (_SPANS - 1) for number in range(_SPANS)]
+    return [(start, start + length) for start in starts]
+
+
+def _ranks(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rank of each distinct id, from 0 without gaps, in order of first occurrence.
+
+    >>> _ranks(np.array([70, 20, 70, 90])).tolist()
+    [1, 0, 2]
+    """
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    del ordered
+    ranks = np.empty(len(ids), dtype=np.int64)
+    ranks[order] = np.cumsum(is_first) - 1
+    kept = np.empty(len(ids), dtype=np.bool_)
+    kept[order] = is_first
+    return ranks if kept.all() else ranks[kept]
+
+
+def _variance_tests(name: str, curve: VarianceCurve, keys: Keys, epoch: Epoch) -> Iterator[Outcome]:
+    columns = (curve.sizes.tolist(), curve.ratios.tolist(), curve.freedom.tolist())
+    for size, ratio, freedom in zip(*columns, strict=True):
+        num_batches = len(epoch.ids) // size
+        pairs = num_batches * size * (size - 1.0) / 2.0
+        if keys.shares is not None and pairs * float(keys.shares @ keys.shares) < _LEAST_PAIRS:
+            continue  # labels so rare that two hardly ever meet
+        what = "" if name == "variance" else " in the parts of the dataset that they come from"
+        text = f"batches of {size:,} vary {ratio:.2f} times as much{what} as in a perfect shuffle"
+        serious = ratio > 1.2 and size == epoch.batch
+        yield Outcome(name, ratio, 1.0, ratio_tail(ratio, freedom), serious, _loss(ratio), text)
+
+
+def _loss(ratio: float) -> float:
+    """Return the share of a batch lost to a variance ratio; nothing is lost below 1.
+
+    >>> _loss(4.0), _loss(0.5)
+    (0.75, 0.0)
+    """
+    return 1.0 - 1.0 / max(1.0, ratio)
+
+
+def _distance(found: Survey, rows: slice) -> tuple[float, int]:
+    """Return the Kolmogorov-Smirnov distance of a part of the epoch from all of it, and the samples of the part."""
+    part = found.heat[rows].sum(axis=0)
+    size = int(part.sum())
+    whole = np.cumsum(found.heat.sum(axis=0)) / found.num_delivered
+    return float(np.abs(np.cumsum(part) / max(1, size) - whole).max()), size
+
+
+def start_distances(found: Survey) -> dict[float, float]:
+    """Return the distance of the first samples from all, by their share of the epoch."""
+    return {rows / TIME_PARTS: _distance(found, _rows(rows, at_end=False))[0] for rows in _PREFIXES}
+
+
+def end_distances(found: Survey) -> dict[float, float]:
+    """Return the distance of the last samples from all, by their share of the epoch."""
+    return {rows / TIME_PARTS: _distance(found, _rows(rows, at_end=True))[0] for rows in _SUFFIXES}
+
+
+def _rows(rows: int, *, at_end: bool) -> slice:
+    return slice(TIME_PARTS - rows, None) if at_end else slice(0, rows)
+
+
+def _prefix_tests(found: Survey) -> Iterator[Outcome]:
+    """Compare the first and the last samples with all."""
+    parts = [(rows, False) for rows in _PREFIXES] + [(rows, True) for rows in _SUFFIXES]
+    for rows, at_end in parts:
+        distance, size = _distance(found, _rows(rows, at_end=at_end))
+        total, name = found.num_delivered, "last" if at_end else "first"
+        if 20 <= size < total:
+            rare = min(1.0, 2.0 * math.exp(-2.0 * distance**2 * size * total / (total - size)))
+            by_chance = 0.87 / math.sqrt(size)
+            text = (
+                f"the {name} {size / total:.1%} of the epoch come from some parts of the dataset more than from others "
+                f"(Kolmogorov-Smirnov distance {distance:.3f}, {by_chance:.3f} by chance)"
+            )
+            # The distance of an epoch of a few hundred chunks in random order; its first 1 % are too few to matter.
+            serious = distance * math.sqrt(size / total) >= _SERIOUS_DISTANCE and size >= total // 25
+            yield Outcome("start and end", distance, by_chance, rare, serious, distance, text)
+
+
+def _displacement_tests(storage_ranks: NDArray[np.float64], positions: NDArray[np.int64]) -> Iterator[Outcome]:
+    """Test how far samples move (Spearman's footrule), and the rank correlation."""
+    size = len(storage_ranks)
+    moved = float(np.abs(storage_ranks - positions).mean()) / size
+    text = f"samples are moved {moved:.1%} of the epoch on average, and 33.3% in a perfect shuffle"
+    score = (moved - 1.0 / 3.0) / math.sqrt(2.0 / 45.0 / size)
+    yield Outcome(
+        "displacement", moved, 1.0 / 3.0, normal_tail(score), abs(moved - 1 / 3) >= 0.02, abs(3 * moved - 1), text
+    )
+    found = correlation(storage_ranks, positions)
+    text = f"the order still follows storage: their rank correlation is {found:.3f}"
+    rare = normal_tail(found * math.sqrt(size - 1.0))
+    yield Outcome("displacement", found, 0.0, rare, abs(found) >= 0.05, abs(found), text)
+
+
+def _delivered_keys(labels: Keys, ids: NDArray[np.int64], *, whole: bool) -> Keys | None:
+    """Return the keys in the order of delivery, centred on the mean of all delivered samples if those are known."""
+    values = labels.values[ids]
+    if not whole:
+        return Keys(values, labels.shares, labels.variance)
+    if labels.shares is None:
+        centred = values - values.mean()
+        return Keys(centred, None, float(centred.var())) if centred.any() else None
+    shares = np.bincount(values, minlength=len(labels.shares)) / len(values)
+    return Keys(values, shares, 1.0 - float(shares @ shares)) if float(shares.max()) < 1.0 else None
+
+
+def compared(mine: Epoch, other: Epoch, names: tuple[str, str]) -> list[tuple[str, Outcome]]:
+    """Run all tests on two epochs, or streams, and return them with the names of the two."""
+    if min(len(mine.ids), len(other.ids)) < _LEAST:
+        return []
+    codes = []
+    for epoch in (mine, other):
+        labelled = epoch.keys is not None and epoch.keys.shares is not None
+        codes.append(np.asarray(epoch.keys.values if labelled and epoch.keys else epoch.parts.values, dtype=np.int64))
+    outcomes = comparison_tests(mine.ids, other.ids, (codes[0], codes[1]), names=names, batch=mine.batch)
+    return [(" and ".join(names), outcome) for outcome in outcomes]

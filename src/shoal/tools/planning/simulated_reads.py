@@ -1,0 +1,310 @@
+"""Reads of a cluster: the dealing of an epoch, or of a part of it, simulated rank by rank without reading a byte.
+
+A rank reads a chunk when it first needs one of its samples, and keeps it until it has used the last. So the reads of a
+rank are the chunks it uses, and the chunks it holds follow from their first and last uses. All of this depends only on
+the order and the dealing of global batches, so it is known in advance, and computed here by doing what a run would do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shoal.order.block_and_buffer import Block
+from shoal.order.partition import Partition
+from shoal.order.protocol import BoundOrder
+from shoal.order.window.order import Window
+from shoal.tools.planning.chunk_uses import TIMES, ChunkUses, chunk_uses
+
+_MOST_POSITIONS = 1 << 21  # simulated
+_MOST_OF_A_NODE = 8  # times as many for one node before its samples are thinned: 3 seconds
+_WINDOWS = 4  # windows simulated of a longer dataset; chunks of the middle ones stand for those in between
+_NEARLY = 0.98  # share of the samples of the fullest rank
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReads:
+    """The reads of an epoch if the ranks of a node share what one of them has read, over all nodes.
+
+    ``amplification`` is the mean number of nodes that read a chunk, ``first_chunks`` the mean number that a node needs
+    for its first batch, per rank. ``reads_over_time`` and ``uses`` are as in `ClusterReads`, with nodes as ranks, but
+    ``uses`` are always known, of the simulated part; those with several ranks are ``shared`` of all (0 to 1).
+    """
+
+    num_reads: float
+    num_bytes: float
+    amplification: float
+    first_chunks: float
+    shared: float
+    reads_over_time: NDArray[np.int64] = field(repr=False, compare=False)
+    uses: ChunkUses = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReads:
+    """The reads of an epoch, over all ranks.
+
+    ``amplification`` is the mean number of ranks that read a chunk, ``held_chunks`` the most chunks that a rank has in
+    use, without read-ahead, ``first_chunks`` the mean number that a rank needs for its first batch.
+
+    ``num_positions`` were simulated: the whole epoch if ``is_exact``, else three windows of it, and perhaps only some
+    canonical nodes. If ``thinned`` is above 1, only one in so many samples of a chunk was: ranks that read a chunk for
+    a few of its samples may then be missed. ``error`` is the relative standard error of ``num_reads``, from chance
+    variation between the chunks counted and from thinning; ``held_error`` that of ``held_chunks``, from thinning.
+
+    ``held_over_time``, ``reads_over_time`` and ``heat`` divide the simulated span into 50 equal parts: the most chunks
+    in use on a rank, the chunks first read by a rank, both of shape (50,), and the samples from each 64th of the
+    chunks, shape (50, 64). ``uses`` are known if the whole epoch was simulated. ``by_node`` are the reads if the ranks
+    of a node share them.
+    """
+
+    num_reads: float
+    num_bytes: float
+    amplification: float
+    held_chunks: int
+    first_chunks: float
+    num_positions: int
+    is_exact: bool
+    thinned: float
+    error: float
+    held_error: float
+    held_over_time: NDArray[np.int64] = field(repr=False, compare=False)
+    reads_over_time: NDArray[np.int64] = field(repr=False, compare=False)
+    heat: NDArray[np.int64] = field(repr=False, compare=False)
+    uses: ChunkUses | None = field(repr=False, compare=False)
+    by_node: NodeReads = field(repr=False)
+
+
+def simulate_reads(
+    order: Window | Block,
+    chunk_samples: ArrayLike,
+    chunk_bytes: ArrayLike,
+    partition: Partition,
+    *,
+    ranks_per_node: int = 1,
+    seed: int = 0,
+    epoch: int = 0,
+    most_positions: int = _MOST_POSITIONS,
+) -> ClusterReads:
+    """Compute the reads of an epoch: exactly if it is short, else from three windows of some of its canonical nodes.
+
+    Only if one node is still too long are the samples of its chunks thinned. At most ``most_positions`` are simulated,
+    0.2 us each, or eight times as many of a single canonical node.
+
+    Examples
+    --------
+    >>> found = simulate_reads(Window(chunks=32), [50] * 200, [6000] * 200, Partition(64, world_size=2))
+    >>> found.thinned, found.amplification
+    (1.0, 1.0)
+    >>> found = simulate_reads(Window(32, 1), [50] * 200, [6000] * 200, Partition(64, world_size=8), ranks_per_node=4)
+    >>> round(found.amplification, 1), round(found.by_node.amplification, 1)
+    (1.5, 1.1)
+    """
+    samples, sizes = np.asarray(chunk_samples, dtype=np.int64), np.asarray(chunk_bytes, dtype=np.int64)
+    simulated = partial(
+        _simulated, order, samples, sizes, partition, ranks_per_node=ranks_per_node, seed=seed, epoch=epoch
+    )
+    found = simulated(most_positions=most_positions)
+    if found.thinned == 1.0:
+        return found
+    coarser = [simulated(most_positions=most_positions // part) for part in (2, 4)]
+    reads = _by_thinning([each.num_reads for each in (found, *coarser)], found.thinned)
+    held = _by_thinning([each.held_chunks for each in (found, *coarser)], found.thinned)
+    return replace(found, error=math.hypot(found.error, reads), held_error=held)
+
+
+def _by_thinning(found: Sequence[float], thinned: float) -> float:
+    """Estimate the relative error of a number found by thinning, from values at 1, 2 and 4 times the thinning.
+
+    Thinning misses rare uses, in the tails of a distribution. These move with the logarithm of the number of
+    samples, so each doubling has about the effect of the one before. Counts are whole numbers, so no effect of less
+    than one is seen in them.
+    """
+    once, twice = abs(found[1] / found[0] - 1.0), abs(found[2] / found[0] - 1.0)
+    return max(1.0 / found[0], max(once, twice / 2.0) * max(1.0, math.log2(thinned)))
+
+
+def _simulated(
+    order: Window | Block,
+    samples: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    partition: Partition,
+    *,
+    ranks_per_node: int,
+    seed: int,
+    epoch: int,
+    most_positions: int,
+) -> ClusterReads:
+    model = _model(order, samples, most_positions)
+    bound = model.order.bind(model.chunk_samples, seed=seed, epoch=epoch)
+    uses = chunk_uses(bound, model.nodes, partition, len(model.chunk_samples))
+    rest = np.zeros(0, dtype=np.int64)
+    if model.is_exact and uses.num_positions < bound.num_samples and partition.remainder != "drop":
+        rest = uses_of_rest(bound, partition, uses.num_positions // partition.global_batch, len(model.chunk_samples))
+    of_nodes = uses if ranks_per_node == 1 else uses.of_nodes(ranks_per_node)
+    count = partial(_counted, model=model, samples=samples, sizes=sizes, rest=rest)
+    num_reads, num_bytes, amplification, error = count(uses, ranks=1)
+    held = most_held(uses, partition, model.share_of_nodes)
+    in_first = max(1, partition.global_batch * bound.num_canonical_nodes // model.nodes)
+
+    def first_chunks(uses: ChunkUses) -> float:
+        return np.count_nonzero(uses.first < in_first) / in_first * partition.global_batch / partition.world_size
+
+    def over_time(uses: ChunkUses) -> NDArray[np.int64]:
+        return np.bincount(uses.first * TIMES // uses.num_positions, minlength=TIMES)
+
+    return ClusterReads(
+        num_reads=num_reads,
+        num_bytes=num_bytes,
+        amplification=amplification,
+        held_chunks=int(held.max(initial=0)),
+        first_chunks=first_chunks(uses),
+        num_positions=uses.num_positions,
+        is_exact=model.is_exact,
+        thinned=model.thinned,
+        error=error,
+        held_error=0.0,
+        held_over_time=held,
+        reads_over_time=over_time(uses),
+        heat=uses.heat,
+        uses=uses if model.is_exact else None,
+        by_node=NodeReads(
+            *count(of_nodes, ranks=ranks_per_node)[:3],
+            first_chunks=first_chunks(of_nodes),
+            shared=_shared(uses, of_nodes, ranks_per_node),
+            reads_over_time=over_time(of_nodes),
+            uses=of_nodes,
+        ),
+    )
+
+
+def _counted(
+    uses: ChunkUses,
+    *,
+    ranks: int,
+    model: _Model,
+    samples: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rest: NDArray[np.int64],
+) -> tuple[float, float, float, float]:
+    """Return number and bytes of the reads over an epoch, the mean number of readers of a chunk, and its error.
+
+    ``ranks`` in a row read as one; ``rest`` are the uses of the last, incomplete batch.
+    """
+    holds = samples > 0  # empty chunks are never read, but have positions in the order
+    num_chunks, total = len(model.chunk_samples), int(np.count_nonzero(holds))
+    readers = np.bincount(uses.chunks, minlength=num_chunks)
+    if not model.is_exact:
+        mean, error = _mean_readers(readers, uses, total * model.share_of_nodes)
+        return mean * total, mean * float(sizes[holds].sum()), mean, error
+    late = np.unique(rest // num_chunks // ranks * num_chunks + rest % num_chunks)
+    late = late[~np.isin(late, uses.ranks * num_chunks + uses.chunks, assume_unique=True)]
+    readers = readers + np.bincount(late % num_chunks, minlength=num_chunks)
+    return float(readers.sum()), float(readers @ sizes), float(readers[holds].mean()), 0.0
+
+
+def _shared(uses: ChunkUses, of_nodes: ChunkUses, ranks_per_node: int) -> float:
+    """Return the share of the uses of nodes that several of their ranks have."""
+    if ranks_per_node == 1:
+        return 0.0
+    num_chunks = int(uses.chunks.max(initial=0)) + 1
+    _, ranks = np.unique(uses.ranks // ranks_per_node * num_chunks + uses.chunks, return_counts=True)
+    return np.count_nonzero(ranks > 1) / max(1, len(of_nodes.ranks))
+
+
+class _Model(NamedTuple):
+    """The simulated order over some chunks; its nodes stand for some of ``nodes``."""
+
+    order: Window | Block
+    chunk_samples: NDArray[np.int64]
+    nodes: int
+    is_exact: bool
+    thinned: float
+
+    @property
+    def share_of_nodes(self) -> float:
+        """Share of the dataset that belongs to the simulated nodes."""
+        return (self.order.resolved_nodes if isinstance(self.order, Window) else 1) / self.nodes
+
+
+def _model(order: Window | Block, samples: NDArray[np.int64], most_positions: int) -> _Model:
+    nodes = order.resolved_nodes if isinstance(order, Window) else 1
+    if int(samples.sum()) <= most_positions:
+        return _Model(order, samples, nodes, is_exact=True, thinned=1.0)
+    each = order.chunks // nodes
+    # In chunks, with the remainder of the window kept: at the end of an epoch the last, incomplete turn of the window
+    # decides how lanes are shared. With 64 chunks in the window of 8 ranks, each of 1024 chunks is read 1.43 times, and
+    # each of 1000 chunks 1.36 times.
+    of_node = min(_WINDOWS * each + len(samples) // nodes % each, len(samples) // nodes)
+    some = min(nodes, max(1, int(most_positions / max(1.0, of_node * float(samples.mean())))))
+    if isinstance(order, Window):
+        order = Window(some * each, some)
+    # Nodes of whole chunks are dealt more cleanly than nodes that share some, so simulated nodes share if real ones do.
+    wanted = min(len(samples), of_node * some + (1 if some > 1 and len(samples) % nodes else 0))
+    looked = np.maximum(1, samples[np.arange(wanted) * len(samples) // wanted])
+    thinned = float(looked.sum()) / (most_positions if some > 1 else _MOST_OF_A_NODE * most_positions)
+    if thinned <= 1.0:
+        thinned = 1.0
+    else:
+        looked = np.maximum(2, np.rint(looked / thinned)).astype(np.int64)
+    return _Model(order, looked, nodes, is_exact=False, thinned=thinned)
+
+
+def _mean_readers(readers: NDArray[np.int64], uses: ChunkUses, num_chunks: float) -> tuple[float, float]:
+    """Return the mean number of ranks that read each of ``num_chunks`` chunks, and its relative standard error.
+
+    Chunks alive in the middle third stand for all that are missing; both ends are counted as they are, since
+    chunks live shorter or longer there.
+    """
+    used = np.flatnonzero(readers)
+    first, last = np.full(len(readers), uses.num_positions), np.zeros(len(readers), dtype=np.int64)
+    np.minimum.at(first, uses.chunks, uses.first)
+    np.maximum.at(last, uses.chunks, uses.last)
+    half = (first[used] + last[used]) / 2
+    in_middle = (half > uses.num_positions / 3) & (half < uses.num_positions * 2 / 3)
+    middle, ends = readers[used[in_middle]], readers[used[~in_middle]]
+    if num_chunks <= len(used) or not len(middle):
+        return float(readers[used].mean()), 0.0
+    share = 1.0 - len(ends) / num_chunks
+    mean = float(ends.sum() / num_chunks + middle.mean() * share)
+    # Chunks alive at the same time have readers in common, so there are fewer independent draws than chunks.
+    early = half[in_middle] < np.median(half[in_middle])
+    apart = abs(float(middle[early].mean() - middle[~early].mean())) / 2.0 if early.any() else 0.0
+    return mean, max(float(middle.std()) / math.sqrt(len(middle)), apart) * share / mean
+
+
+def most_held(
+    uses: ChunkUses, partition: Partition, share_of_nodes: float, weights: NDArray[np.float64] | None = None
+) -> NDArray[np.int64]:
+    """Return the most chunks in use at a time on one rank, in each part of the time; ``weights`` says how much each is.
+
+    If only some nodes are simulated, a rank may have others too: the ranks with the most simulated samples are used,
+    and what they hold is scaled up.
+    """
+    there = uses.samples_of_rank
+    known = there[uses.ranks] >= _NEARLY * there.max()
+    owners, first, last = uses.ranks[known], uses.first[known], uses.last[known]
+    times = np.concatenate([last + 1, first])  # one is released before another is taken
+    each = np.ones(len(first)) if weights is None else weights[uses.chunks[known]]
+    change = np.concatenate([-each, each])
+    by_rank = np.lexsort((times, np.concatenate([owners, owners])))  # each rank begins and ends with nothing in use
+    most = np.zeros(TIMES + 1)
+    np.maximum.at(most, times[by_rank] * TIMES // uses.num_positions, np.cumsum(change[by_rank]))
+    whole = uses.num_positions / share_of_nodes / partition.world_size  # samples of a rank
+    found: NDArray[np.int64] = np.rint(most[:TIMES] * max(1.0, _NEARLY * whole / int(there.max()))).astype(np.int64)
+    return found
+
+
+def uses_of_rest(bound: BoundOrder, partition: Partition, num_steps: int, num_chunks: int) -> NDArray[np.int64]:
+    """Return the pairs of a rank and a chunk that it uses in the last, incomplete batch: rank * num_chunks + chunk."""
+    shares = [partition.share(bound, rank, num_steps, num_steps + 1).chunks for rank in range(partition.world_size)]
+    pairs: NDArray[np.int64] = np.unique(
+        np.concatenate([rank * num_chunks + chunks for rank, chunks in enumerate(shares)])
+    )
+    return pairs

@@ -1,0 +1,168 @@
+"""A plan as a page and as a picture: reads, mixing, memory and traffic over time, and other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.quality.first_epoch import GrowingQuality
+from shoal.tools.reports.curve_figures import (
+    Axis,
+    Figure,
+    Line,
+    Numbers,
+    curve_figure,
+    log_axis,
+    perfect_line,
+    plain_axis,
+    size_axis,
+)
+from shoal.tools.reports.growing_figure import growing_figure
+from shoal.tools.reports.heat_map import heat_figure, heat_map
+from shoal.tools.reports.marks import Drawing
+from shoal.tools.reports.page_document import document, facts, figures, paragraph, section, table
+from shoal.tools.reports.sheet import in_pairs, sheet
+
+_UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanFigures:
+    """The numbers that the figures of a plan show.
+
+    ``vr`` is predicted by batch size, ``batch`` the global batch. ``rank_bytes`` are held by the fullest rank, and
+    ``node_bytes_per_second`` received by a node, over equal parts of the time; ``node_limit`` is what it can receive.
+    ``heat`` counts samples of each part of the dataset at each time, shape (times, parts). The time is the whole
+    epoch if ``is_whole``, else a span that represents it. ``growing`` is the mixing of a first epoch that is read while
+    it is indexed.
+    """
+
+    batch: int
+    vr: Mapping[int, float]
+    rank_bytes: NDArray[np.float64]
+    node_bytes_per_second: NDArray[np.float64]
+    node_limit: float
+    heat: NDArray[np.int64] = field(repr=False)
+    is_whole: bool = True
+    growing: GrowingQuality | None = None
+
+
+def plan_page(
+    drawn: PlanFigures,
+    groups: Mapping[str, Mapping[str, str]],
+    what_if: Sequence[Sequence[str]],
+    *,
+    title: str,
+    about: str,
+    call: str,
+    lead: str,
+    notes: Sequence[str],
+    made_by: str,
+) -> str:
+    """Return the page of a plan as self-contained HTML.
+
+    ``groups`` are names and values by heading, ``what_if`` a table of other settings (its heads, the plan itself, other
+    plans), ``call`` the order as code, and ``notes`` sentences at the end.
+    """
+    body = [
+        section("In pictures", figures(_figures(drawn))),
+        section("What if", table("Each row changes one thing of the plan", what_if[0], what_if[1:], here=0)),
+        *(section(name, facts(pairs)) for name, pairs in groups.items()),
+        section("How far to trust it", *(paragraph(note) for note in notes)),
+    ]
+    return document(title=title, lead=lead, about=about, call=call, body=body, made_by=made_by)
+
+
+def plan_picture(drawn: PlanFigures, *, title: str, about: str, lead: str) -> Drawing:
+    """Return the figures as one drawing, for `shoal.tools.reports.rendering.rendered`."""
+    return sheet(title, about=about, rows=in_pairs(_figures(drawn)), lead=lead)
+
+
+def _figures(drawn: PlanFigures) -> list[Figure]:
+    found = [_variance(drawn), _memory(drawn), _traffic(drawn), _heat(drawn)]
+    return found if drawn.growing is None else [growing_figure(drawn.growing), *found]
+
+
+def _variance(drawn: PlanFigures) -> Figure:
+    sizes, ratios = list(drawn.vr), list(drawn.vr.values())
+    lines = [Line("predicted", sizes, ratios, "data", has_dots=True), perfect_line(sizes)]
+    rows = [[f"{size:,}", f"{ratio:.2f}"] for size, ratio in drawn.vr.items()]
+    here = sizes.index(drawn.batch)
+    return curve_figure(
+        "How much batches vary",
+        "Variance of batches against a perfect shuffle.",
+        lines,
+        x=size_axis("samples in a batch", sizes),
+        y=log_axis("VR", ratios, least=0.5, most=4.0),
+        mark=(drawn.batch, "global batch"),
+        says=f"Curve of the predicted VR: {ratios[here]:.2f} at the global batch of {drawn.batch:,}, from "
+        f"{ratios[0]:.2f} at {sizes[0]:,} to {ratios[-1]:.2f} at {sizes[-1]:,} samples.",
+        numbers=Numbers("Predicted VR by samples in a batch", ["Batch", "VR"], rows, here),
+    )
+
+
+def _memory(drawn: PlanFigures) -> Figure:
+    values = drawn.rank_bytes.tolist()
+    unit, scale = _unit(max(values))
+    return curve_figure(
+        "Memory of a rank",
+        f"Of the fullest rank's process, in {unit}.",
+        [_over_time("held", values)],
+        x=_time(drawn),
+        y=plain_axis(unit, values, unit=scale),
+        says=f"Memory over time: at most {max(values) / scale:.3g} {unit}, {values[0] / scale:.3g} at the start, "
+        f"{np.median(values) / scale:.3g} in the middle.",
+        numbers=_numbers_over_time("Memory of the fullest rank over time", unit, values, scale),
+    )
+
+
+def _traffic(drawn: PlanFigures) -> Figure:
+    values = drawn.node_bytes_per_second.tolist()
+    (unit, scale), (limit, limit_scale) = _unit(max(values)), _unit(drawn.node_limit)
+    lines, shown = [_over_time("read", values)], list(values)
+    if drawn.node_limit < 3 * max(values):
+        lines.append(Line("limit of a node", [0.0, 1.0], [drawn.node_limit] * 2, "bad"))
+        shown.append(drawn.node_limit)
+    can_take = f"{drawn.node_limit / limit_scale:.3g} {limit}"
+    return curve_figure(
+        "Traffic of a node",
+        f"Bytes a second, in {unit}; a node can take {can_take}.",
+        lines,
+        x=_time(drawn),
+        y=plain_axis(f"{unit}/s", shown, unit=scale),
+        says=f"Traffic over time: {max(values) / scale:.3g} {unit} a second at most, {np.mean(values) / scale:.3g} on "
+        f"average; the limit of a node is {can_take}.",
+        numbers=_numbers_over_time("Traffic of a node over time", f"{unit}/s", values, scale),
+    )
+
+
+def _heat(drawn: PlanFigures) -> Figure:
+    says = "Heat map of the dataset over time."
+    return heat_figure(heat_map(drawn.heat), note="Empty is a perfect shuffle.", time=_time(drawn).label, says=says)
+
+
+def _time(drawn: PlanFigures) -> Axis:
+    label = "time in the epoch" if drawn.is_whole else "time in the simulated span"
+    return Axis(label, 0.0, 1.0, [(0.0, "start"), (1.0, "end")])
+
+
+def _over_time(name: str, values: Sequence[float]) -> Line:
+    """Return a curve with each value in the middle of its part of the time."""
+    middles = [(part + 0.5) / len(values) for part in range(len(values))]
+    return Line(name, middles, values, "data", has_area=True)
+
+
+def _numbers_over_time(caption: str, unit: str, values: Sequence[float], scale: float) -> Numbers:
+    step = max(1, len(values) // 10)
+    rows = [
+        [f"{100 * part / len(values):.0f} %", f"{values[part] / scale:.3g}"] for part in range(0, len(values), step)
+    ]
+    return Numbers(caption, ["Time", unit], rows)
+
+
+def _unit(most: float) -> tuple[str, float]:
+    """Return the unit in which the largest value has one to four digits."""
+    return next(((name, float(scale)) for name, scale in _UNITS if most >= scale), ("B", 1.0))
