@@ -7,11 +7,11 @@ TORCH := 2.13.0
 # Tests run side by side, a process for each core; "make test JOBS=0" runs them one after the other.
 JOBS ?= auto
 MEASURED := tests/memory tests/reading/test_memory.py # the memory of processes, with nothing beside them
-TYPES := tests/test_docs.py::test_the_example_of_a_format_has_types_that_hold # mypy, which "make check" runs
+PAGES_AND_LAWS := tests/test_layers.py tests/test_face.py tests/test_docs.py tests/test_semantics.py tests/test_reference.py
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check quick fuzz bench bench-peers compat compat-versions compat-peers integration clean
+.PHONY: help demo test drills soak check quick fuzz bench bench-peers compat compat-versions compat-peers integration clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,11 +35,15 @@ help: ## list the targets
 demo: .venv/demo ## make data, stream it shuffled, stop, resume elsewhere, and show what happened
 	$(BIN)/shoal demo
 
-test: .venv/stamp ## every test and every example in a docstring
+test: .venv/stamp ## every law and every example in a docstring, in five minutes
 	$(BIN)/python -m compileall -q src # many tests start interpreters, which may not be allowed to keep what they compile
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules $(addprefix --ignore=,$(MEASURED) tests/integration) \
-	    --deselect $(TYPES) tests src/shoal
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --doctest-modules \
+	    $(addprefix --ignore=,$(MEASURED) $(PAGES_AND_LAWS) tests/integration) tests src/shoal
 	$(BIN)/python -m pytest $(MEASURED)
+
+drills: .venv/stamp ## processes killed at any moment, timeouts waited for, and laws with many examples
+	$(BIN)/python -m compileall -q src
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m drill $(addprefix --ignore=,tests/integration) tests
 
 soak: .venv/stamp ## tests that take minutes, and those that only many times would show
 	SHOAL_SHORT_PROCESSES=200 $(BIN)/python -m pytest tests/storage/test_processes.py -k end_well --timeout 3000
@@ -57,8 +61,7 @@ check: .venv/stamp ## lint, format, types, layers, and the code in the documenta
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --quiet tests/test_layers.py tests/test_face.py tests/test_docs.py \
-	    tests/test_semantics.py tests/test_reference.py
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --quiet $(PAGES_AND_LAWS)
 
 fuzz: .venv/stamp ## damaged shards for every parser; FUZZ="--each 100000" for more, FUZZ="tar mds" for some
 	$(BIN)/python -m tests.formats.fuzz $(FUZZ)

@@ -18,7 +18,13 @@ from tests.stream.made import open_finely, write_tars
 
 
 @pytest.mark.parametrize(
-    ("framework", "end"), [("none", "error"), ("none", "modules first"), ("torch", "exit"), ("torch", "modules first")]
+    ("framework", "end"),
+    [
+        ("none", "error"),
+        ("none", "modules first"),
+        pytest.param("torch", "exit", marks=pytest.mark.drill),
+        pytest.param("torch", "modules first", marks=pytest.mark.drill),
+    ],
 )
 def test_nothing_is_printed_at_the_end(framework: str, end: str, tmp_path: Path) -> None:
     if framework != "none" and importlib.util.find_spec(framework) is None:

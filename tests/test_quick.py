@@ -23,6 +23,7 @@ def test_tests_are_chosen_by_what_they_import() -> None:
     assert chosen_tests(set(), tests) == []
 
 
+@pytest.mark.drill
 def test_a_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
     lines = ["import time, pytest", "@pytest.mark.parametrize('n', range(50))", "def test(n): time.sleep(0.05)"]
     (tmp_path / "test_slow.py").write_text("\n".join(lines))

@@ -67,6 +67,7 @@ def test_an_object_may_be_named_too(data: Path, calls: Calls) -> None:
     assert calls.json("info", data, "--format", "own_lengths:SOME")["num_samples"] == 300
 
 
+@pytest.mark.drill
 def test_a_format_of_the_script_itself_is_used_in_its_process(data: Path, tmp_path: Path) -> None:
     """Processes that make shards do not run the script again, and so cannot know it."""
     script = tmp_path / "script.py"

@@ -115,6 +115,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize(("num_canonical_nodes", "ranks", "nodes", "budget", "error"), RUNS)
 def test_what_a_cache_leaves_over_is_in_the_log_of_the_server(
     calls: Calls,
@@ -189,6 +190,7 @@ NUMBERS = ["plan", "--num-samples", 400_000, "--sample-bytes", "10KB", "--nodes"
 NUMBERS += ["--global-batch", 512, "--window", "512MB", "--chunk", "1MB", "--num-canonical-nodes"]
 
 
+@pytest.mark.drill
 def test_people_are_told_what_a_cache_saves(calls: Calls, tmp_path: Path) -> None:
     assert "A chunk cache on each node (--cache 123MiB) would have each chunk read 1.25 times, not 3.04." in calls.text(
         *NUMBERS, 1

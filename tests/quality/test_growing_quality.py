@@ -42,8 +42,12 @@ def drawn(shards: NDArray[np.int64], chunks: NDArray[np.int64], parts: tuple[flo
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("parts", [(1.0, 0.0), (0.3, 0.2), (0.0, 0.6), (0.02, 0.0)], ids=str)
-@pytest.mark.parametrize("batch", [16, 40])
+@pytest.mark.parametrize(
+    "parts",
+    [(0.3, 0.2), *(pytest.param(part, marks=pytest.mark.drill) for part in [(1.0, 0.0), (0.0, 0.6), (0.02, 0.0)])],
+    ids=str,
+)
+@pytest.mark.parametrize("batch", [16, pytest.param(40, marks=pytest.mark.drill)])
 def test_segments_vary_as_predicted(
     case: tuple[int, int, tuple[int, ...], int, int], parts: tuple[float, float], batch: int
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_fault_in_one_of_ten_requests_changes_nothing(fault: Fault, scheme: st
         assert server.num_faults()[fault.kind] >= 3
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("kind", ["trickle", "trickle_head"])
 def test_answers_that_trickle_are_given_up(kind: FaultKind, far: Far) -> None:
     with RangeServer(far.shards, seed=1) as server:
@@ -113,6 +114,7 @@ def test_answers_that_trickle_are_given_up(kind: FaultKind, far: Far) -> None:
         assert server.num_faults()[kind] == 3
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("kind", ["trickle", "trickle_head"])
 def test_an_opening_that_meets_nothing_else_ends(kind: FaultKind, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the thread that opens, where nobody else looks at the clock."""
@@ -137,6 +139,7 @@ def check_together(far: Far, scheme: str, *more: Fault, chunk: str) -> None:
         assert num_failed > 0.6 * server.num_requests()
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("scheme", ["http", "s3"])
 def test_all_of_them_together_change_nothing(scheme: str, far: Far) -> None:
     check_together(far, scheme, chunk="256KiB")
@@ -173,6 +176,7 @@ def check_outage(far: Far, scheme: str, seconds: float) -> None:
         assert first + rest == far.clean
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("scheme", ["http", "s3"])
 def test_a_server_that_dies_and_returns_is_waited_for(scheme: str, far: Far) -> None:
     check_outage(far, scheme, 1.0)
@@ -184,6 +188,7 @@ def test_even_when_it_takes_half_a_minute(scheme: str, far: Far) -> None:
     check_outage(far, scheme, 30.0)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("scheme", ["http", "s3"])
 @pytest.mark.parametrize("silent", [False, True], ids=["down", "silent"])
 def test_one_that_never_returns_is_an_error_in_time(scheme: str, silent: bool, far: Far) -> None:
@@ -202,6 +207,7 @@ def test_one_that_never_returns_is_an_error_in_time(scheme: str, silent: bool, f
         assert raised.value.hint
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("scheme", ["http", "s3"])
 def test_an_object_that_changes_is_an_error_and_no_other_bytes(scheme: str, far: Far, tmp_path: Path) -> None:
     shards = shutil.copytree(far.shards, tmp_path / "served")  # their times, too

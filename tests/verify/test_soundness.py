@@ -365,6 +365,7 @@ def test_every_format_is_checked_with_and_without_checksums(tmp_path: Path, name
     assert (found.damages, found.num_by_checksum, found.num_by_parsing) == ([], 0, index.num_extents)
 
 
+@pytest.mark.drill
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(FORMATS),

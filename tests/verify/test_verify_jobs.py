@@ -182,6 +182,7 @@ for number in range(5):
 """
 
 
+@pytest.mark.drill
 @pytest.mark.slow
 def test_machines_killed_at_any_moment(tmp_path: Path) -> None:
     source: Any = sound(tmp_path / "data", "tar sums")

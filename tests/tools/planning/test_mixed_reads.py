@@ -50,7 +50,7 @@ def mixture(num_samples: int) -> tuple[MixedEpoch, MixedChunks]:
     return epoch, chunks
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 8])
+@pytest.mark.parametrize("world_size", [*(pytest.param(ranks, marks=pytest.mark.drill) for ranks in (1, 2)), 8])
 def test_a_beginning_stands_for_the_epoch(world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch, chunks = mixture(700_000)
     partition = Partition(64, world_size)

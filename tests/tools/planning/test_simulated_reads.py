@@ -79,8 +79,8 @@ THIN = [
     (64, 1, 2000, 400, 8, 64, 0.25),
     (64, 2, 2000, 400, 7, 9, 0.5),
     (64, 1, 2000, 400, 64, 1, 0.1),  # more ranks than lanes, of which each chunk is read by eleven
-    (128, 1, 1000, 800, 32, 4, 0.5),
-    (256, 1, 1000, 1000, 100, 3, 0.1),
+    pytest.param((128, 1, 1000, 800, 32, 4, 0.5), marks=pytest.mark.drill),
+    pytest.param((256, 1, 1000, 1000, 100, 3, 0.1), marks=pytest.mark.drill),
 ]
 
 
