@@ -7,7 +7,8 @@ TORCH := 2.13.0
 # Tests run side by side, a process for each core; "make test JOBS=0" runs them one after the other.
 JOBS ?= auto
 MEASURED := tests/memory tests/reading/test_memory.py # the memory of processes, with nothing beside them
-PAGES_AND_LAWS := tests/test_layers.py tests/test_face.py tests/test_docs.py tests/test_semantics.py tests/test_reference.py
+PAGES_AND_LAWS := tests/test_layers.py tests/test_face.py tests/test_docs.py tests/test_semantics.py \
+    tests/test_reference.py tests/plugins/test_guides.py
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 8 --dist loadfile
 
 .DEFAULT_GOAL := help

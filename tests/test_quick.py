@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.quick import HOME, chosen_tests, imported_by, module_of
 
 ORDER = HOME / "src" / "shoal" / "errors.py"

@@ -16,7 +16,13 @@ SCRIPT = Path(__file__).parent / "killed_stream.py"
 ROOT = SCRIPT.parent.parent.parent
 
 
-@pytest.mark.parametrize(("kind", "contents"), [("followed", ""), ("replayed", ""), ("own state", "contents")])
+@pytest.mark.parametrize(
+    ("kind", "contents"),
+    [
+        *(pytest.param(kind, "", marks=pytest.mark.drill) for kind in ("followed", "replayed")),
+        ("own state", "contents"),
+    ],
+)
 def test_a_killed_run_goes_on_exactly(kind: str, contents: str, tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     shards.mkdir()
