@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.hints import did_you_mean
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.mixture.epochs_in_turn import CountedSources, EpochChoice
@@ -23,7 +24,7 @@ from shoal.order.mixture.source_schedule import Change, SequenceChange, SourceSc
 from shoal.order.protocol import as_whole
 from shoal.order.sampling.shares import Sampling
 from shoal.order.seeds import key
-from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.reading.order_request import SHUFFLED_ALREADY, OrderRequest
 
 ENDS = ("first", "all", "forever")
