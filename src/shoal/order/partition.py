@@ -30,8 +30,9 @@ rank gets a sample: the last one is dealt as it is, whatever ``remainder`` makes
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +40,8 @@ from numpy.typing import NDArray
 from shoal.arguments import as_choice
 from shoal.errors import UsageError
 from shoal.order.arrays.vectorized import order_by
-from shoal.order.balanced_deals import balanced
 from shoal.order.position_subsets import WithoutGaps
 from shoal.order.protocol import AXIS_BITS, LANE_BITS, MOST_RANKS, BoundOrder, Dealing, Weighing, innermost, lanes_of
-from shoal.order.sequences.packed_order import Packing
 
 REMAINDERS = ("keep", "pad", "drop")
 
@@ -82,7 +81,7 @@ class Partition:
     refills
         True if ranks fill their batches from their shares, so that global batches are only dealt.
     packing
-        How each rank packs the documents of its share into the sequences that fill its batches; None for samples.
+        Arguments by which each rank packs the documents of its share into sequences, as JSON types; None for samples.
     balance
         Neighbouring ranks that exchange samples so that each has about the same weight; 0 for none.
     """
@@ -92,7 +91,7 @@ class Partition:
     remainder: str = "keep"
     batched: bool = True
     refills: bool = False
-    packing: Packing | None = None
+    packing: Mapping[str, Any] | None = None
     balance: int = 0
 
     def __post_init__(self) -> None:
@@ -318,3 +317,46 @@ def _joined(shares: list[Share]) -> Share:
         np.concatenate([first.repeated, last.repeated]),
         np.concatenate([first.batch_first, first.batch_first[-1] + last.batch_first[1:]]),
     )
+
+
+def balanced(weights: NDArray[np.int64], sizes: Sequence[int], neighbours: int) -> NDArray[np.int64]:
+    """Return the columns of each batch in an order whose parts, of ``sizes``, weigh about the same in each row.
+
+    Each part exchanges samples with those of the ``neighbours`` ranks of its group alone: the first so many ranks, the
+    next, and so on. O(samples * log samples), 0.1 us each where there are many batches.
+
+    Parameters
+    ----------
+    weights
+        Those of the samples of each batch in the order in which they would be dealt, shape (num_batches, batch_size).
+    sizes
+        Samples that each rank gets of a batch: the first ranks may have one more than the others.
+
+    Examples
+    --------
+    >>> dealt = balanced(np.array([[9, 8, 7, 6, 1, 1]]), [3, 3], neighbours=2)
+    >>> dealt.tolist()  # 9 + 6 + 1, and 8 + 7 + 1
+    [[0, 3, 4, 1, 2, 5]]
+    """
+    found, begin = [], 0
+    for first in range(0, len(sizes), neighbours):
+        group = sizes[first : first + neighbours]
+        end = begin + sum(group)
+        found.append(begin + _in_group(weights[:, begin:end], group))
+        begin = end
+    return np.concatenate(found, axis=1)
+
+
+def _in_group(weights: NDArray[np.int64], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Return the columns in the order of ranks, all of which exchange samples."""
+    num_batches, num_ranks = len(weights), len(sizes)
+    heaviest = np.argsort(-weights, axis=1, kind="stable")
+    sorted_weights = np.take_along_axis(weights, heaviest, axis=1)
+    totals = np.zeros((num_batches, num_ranks), dtype=np.int64)
+    owner = np.empty_like(heaviest)
+    for begin in range(0, weights.shape[1], num_ranks):
+        of_turn = sorted_weights[:, begin : begin + num_ranks]
+        ranks = np.argsort(totals[:, : of_turn.shape[1]], axis=1, kind="stable")  # in the last turn, the first ranks
+        owner[:, begin : begin + num_ranks] = ranks
+        totals[np.arange(num_batches)[:, None], ranks] += of_turn
+    return np.take_along_axis(heaviest, np.argsort(owner, axis=1, kind="stable"), axis=1)

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.figures import parse_bytes
 from shoal.index.cutting import usual_extent_bytes
-from shoal.order.growing.shard_segments import cut_segments, permuted_shards
+from shoal.order.growing_segments import cut_segments, permuted_shards
 from shoal.order.protocol import Order
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, resolve_window
 from shoal.quality.first_epoch import GrowingQuality, SegmentQuality

@@ -22,7 +22,7 @@ from shoal.index.index_file import num_column_bytes
 from shoal.index.table import BYTES_OF_A_SAMPLE, BYTES_OF_AN_EXTENT, own_bytes
 from shoal.indexing.build import MANY_SAMPLES
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.block_and_buffer import Block
+from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
 from shoal.reading.large_chunks import refuse_too_large, too_large
 from shoal.reading.order_request import OrderRequest
