@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.partition import Partition
-from shoal.order.sequences.length_batches import LengthBatches
-from shoal.order.sequences.packed_order import PackedOrder, Packing
+from shoal.order.sequences.groupings import LengthBatches, Packing
+from shoal.order.sequences.packed_order import PackedOrder
 from shoal.order.window.order import Window
 
 LENGTH, MOST = 4_096, 16_384

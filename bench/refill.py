@@ -18,8 +18,8 @@ import numpy as np
 import shoal
 import shoal.torch
 from shoal.errors import ShuffleWarning
-from shoal.order.deals import Deal, settled
 from shoal.order.state_dict import State
+from shoal.order.states.deals import Deal, settled
 from shoal.orders import Window
 
 ROUNDS = 5

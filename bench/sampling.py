@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
-from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
+from shoal.order.sampling.weights_and_classes import ByClass, ByWeight, Sampling, integer_weights
 from shoal.orders import BoundOrder, Window
 
 SETTINGS = (

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from shoal.order.sequences.packed_order import STRATEGIES, Packing
+from shoal.order.sequences.groupings import STRATEGIES, Packing
 
 
 def main() -> None:

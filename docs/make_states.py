@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shoal.order.states.forms import ByName, Either, Fields, Form, ListOf, Switch
-from shoal.order.states.state_forms import KINDS, LIVE, LIVE_SOURCES
+from shoal.order.states.state_fields import KINDS, LIVE, LIVE_SOURCES
 
 PAGE = Path(__file__).parent / "states.md"
 BEGIN, END = "<!-- tables -->\n", "<!-- end of tables -->\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from shoal.order.states.state_forms import KINDS
+from shoal.order.states.state_fields import KINDS
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -40,7 +40,7 @@ if _TYPE_CHECKING:
     from shoal.indexing.jobs.index_job import plan_index
     from shoal.live.live_dataset import LiveDataset
     from shoal.live.live_openers import follow, from_callable, from_iterable
-    from shoal.order.merged_states import merge_states
+    from shoal.order.states.merged_states import merge_states
     from shoal.stream.certificates.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
     from shoal.stream.mixing.mix_datasets import mix
@@ -78,7 +78,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.indexing.jobs.index_job": "plan_index",
         "shoal.live.live_dataset": "LiveDataset",
         "shoal.live.live_openers": "follow from_callable from_iterable",
-        "shoal.order.merged_states": "merge_states",
+        "shoal.order.states.merged_states": "merge_states",
         "shoal.stream.certificates.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",
         "shoal.stream.mixing.mix_datasets": "mix",

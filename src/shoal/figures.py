@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import UsageError
 
 MOST_DIGITS = 400
 """Digits of an exact number, before or behind the point: enough for every float."""
 _EXPONENT = re.compile(r"[eE]([-+]?\d+)")
 _MOST_SHOWN = 80
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS |= {f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("kmgt", start=1)}
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -29,6 +38,38 @@ def format_bytes(num_bytes: float) -> str:
         scaled /= 1024
         unit += 1
     return f"{scaled:,.1f} {_BINARY_UNITS[unit]}"
+
+
+def parse_bytes(value: Any, name: str) -> int:
+    """Parse a number of bytes from an int or a text such as "512MiB" or "2 GB".
+
+    >>> parse_bytes("1.5KiB", "window")
+    1536
+    """
+    number = 0
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        number = int(value)
+    elif isinstance(value, str) and (match := _BYTES.fullmatch(value)):
+        number = round(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    if number <= 0:
+        msg = f"{name} must be a number of bytes; got {value!r}"
+        raise UsageError(msg, hint='for example 16 * 2**20, "16MiB" (binary) or "16MB" (decimal)')
+    return number
+
+
+def bytes_text(num_bytes: int, *, is_enough: Callable[[int], bool]) -> str:
+    """Return the shortest text that `parse_bytes` reads as a sufficient number, or the number itself if there is none.
+
+    >>> bytes_text(21_401_600_000, is_enough=lambda number: number // 8_360_000 == 2560)
+    '19.932GiB'
+    """
+    for digits in range(7):
+        for unit in ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
+            scale = _UNITS[unit[:-1].lower()]
+            text = f"{num_bytes / scale:.{digits}f}{unit}"
+            if scale <= num_bytes < 1000 * scale and is_enough(parse_bytes(text, "bytes")):
+                return text
+    return str(num_bytes)
 
 
 def format_count(count: float) -> str:

@@ -9,9 +9,8 @@ True
 
 from __future__ import annotations
 
-from shoal.order.block_and_buffer import Block, Buffer
+from shoal.order.orders_without_window import Block, Buffer, Full, Sequential
 from shoal.order.protocol import BoundOrder, Order
-from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 from shoal.peers.grain import GrainShuffle, GrainWindowShuffle
 from shoal.peers.huggingface.huggingface_order import HuggingFace

@@ -16,7 +16,7 @@ from tests.stream.made import flat, open_finely, write_lines, write_tars
 import shoal
 from shoal.cli.plan import plan
 from shoal.errors import UsageError
-from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.figures import parse_bytes
 from shoal.orders import Block, Window
 from shoal.testing import RangeServer
 from shoal.tools.reports.plan_page import PlanFigures

@@ -19,7 +19,7 @@ from tests.stream.made import write_tars
 
 import shoal
 from shoal.errors import UsageError
-from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.figures import parse_bytes
 from shoal.orders import Window
 from shoal.testing import RangeServer
 

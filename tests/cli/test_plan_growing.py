@@ -10,7 +10,7 @@ from tests.stream.made import write_lines
 from tests.tools.reports.reading_pages import faults, read
 
 import shoal
-from shoal.order.growing.shard_segments import cut_segments, permuted_shards
+from shoal.order.growing_segments import cut_segments, permuted_shards
 from shoal.quality.growing_quality import growing_quality
 
 WINDOW = ("--window", "1MB", "--chunk", "64KB", "--global-batch", 16)

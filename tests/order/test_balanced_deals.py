@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.order.balanced_deals import balanced
-from shoal.order.partition import Partition
+from shoal.order.partition import Partition, balanced
 from shoal.order.position_subsets import Gaps, WithoutGaps
-from shoal.order.sequences.packed_order import PackedOrder, Packing
+from shoal.order.sequences.groupings import Packing
+from shoal.order.sequences.packed_order import PackedOrder
 from shoal.order.window.order import Window
 
 WORLD_SIZES = st.integers(1, 9)

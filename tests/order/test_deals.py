@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.order import partition as partitions
-from shoal.order.deals import Deal, settled, still_told, taken_by
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import WithoutGaps, left_beside
 from shoal.order.protocol import BoundOrder
+from shoal.order.states.deals import Deal, settled, still_told, taken_by
 from shoal.orders import Buffer, Full, Window
 
 NUM_SAMPLES = 610

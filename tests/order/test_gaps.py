@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
-from shoal.order.position_subsets import MOST_GAPS, NO_GAPS, Gaps, WithoutGaps
+from shoal.order.position_subsets import MOST_GAPS, NO_GAPS, Gaps, WithoutGaps, number_in, position_in, span_in
 from shoal.order.protocol import BoundOrder
 from shoal.orders import Buffer, Full, Window
 
@@ -35,12 +35,12 @@ def test_gaps_are_the_union_of_their_ranges(ranges: list, more: list) -> None:
         members = list(range(NUM_SAMPLES)) if left is None else left.members(np.arange(len(left))).tolist()
         assert members == kept
         for number, position in enumerate(kept):
-            assert gaps.position_of(number, epoch, NUM_SAMPLES) == position
-            assert gaps.number_of(position, epoch, NUM_SAMPLES) == number
-        assert gaps.position_of(len(kept), epoch, NUM_SAMPLES) == NUM_SAMPLES
-        assert gaps.number_of(NUM_SAMPLES, epoch, NUM_SAMPLES) == len(kept)
+            assert position_in(left, number, NUM_SAMPLES) == position
+            assert number_in(left, position) == number
+        assert position_in(left, len(kept), NUM_SAMPLES) == NUM_SAMPLES
+        assert number_in(left, NUM_SAMPLES) == len(kept)
         for first, stop in [(0, len(kept)), (len(kept) // 3, len(kept) // 2), (5, 5)]:
-            begin, end = gaps.span_of(first, stop, epoch, NUM_SAMPLES)
+            begin, end = span_in(left, first, stop)
             assert first == stop or [place for place in kept if begin <= place < end] == kept[first:stop]
     assert Gaps.of(reversed(gaps.ranges)) == gaps
 

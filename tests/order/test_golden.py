@@ -13,7 +13,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.permutation import permute, permute_each
 from shoal.order.partition import Partition
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
-from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
+from shoal.order.sampling.weights_and_classes import ByClass, ByWeight, Sampling, integer_weights
 from shoal.order.seeds import draws, key, keys, text_keys
 from shoal.orders import Block, Buffer, Full, Order, Sequential, Window
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.sequences.length_batches import LengthBatches
+from shoal.order.sequences.groupings import LengthBatches
 from shoal.order.sequences.packed_order import PackedOrder
 from shoal.order.window.order import Window
 

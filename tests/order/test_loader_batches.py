@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.arrays.round_robin import RoundRobin
 from shoal.peers.loader_batches import LoaderBatches
+from shoal.peers.round_robin import RoundRobin
 
 Batch = tuple[int, int, list[int]]
 """Rank, worker and numbers in the worker's stream."""

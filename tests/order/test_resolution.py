@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.figures import parse_bytes
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, resolve_window
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 

@@ -13,10 +13,10 @@ from tests.order.datasets import orders, scan
 
 from shoal.errors import UsageError
 from shoal.order.partition import Partition
-from shoal.order.sampling import drawing
+from shoal.order.sampling import systematic_draws
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
-from shoal.order.sampling.drawing import weighted_counts
-from shoal.order.sampling.shares import ByClass, ByWeight, integer_weights
+from shoal.order.sampling.systematic_draws import weighted_counts
+from shoal.order.sampling.weights_and_classes import ByClass, ByWeight, integer_weights
 from shoal.orders import Full, Order, Sequential, Window
 from shoal.quality.metrics import variance_ratio
 from shoal.quality.prediction import predicted_variance_ratio
@@ -42,7 +42,7 @@ def is_near(counts: NDArray[Any], expected: list[Fraction]) -> bool:
 @pytest.fixture(params=[3, 18])
 def block_bits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Small blocks, so that a few hundred samples have many."""
-    monkeypatch.setattr(drawing, "_BLOCK_BITS", request.param)
+    monkeypatch.setattr(systematic_draws, "_BLOCK_BITS", request.param)
     return int(request.param)
 
 
@@ -65,7 +65,7 @@ def test_a_sample_comes_as_often_as_its_weight_says_rounded_down_or_up(
 def test_products_of_more_than_64_bits_are_divided_exactly(passed: list[int], total: int, data: st.DataObject) -> None:
     weight_sum = data.draw(st.integers(max(1, *passed), 2**61 - 1))
     start = data.draw(st.integers(0, weight_sum - 1))
-    found = drawing._cuts_before(np.array(passed, dtype=np.uint64), total, start, weight_sum)
+    found = systematic_draws._cuts_before(np.array(passed, dtype=np.uint64), total, start, weight_sum)
     assert found.tolist() == [(each * total + start) // weight_sum for each in passed]
 
 

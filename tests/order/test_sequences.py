@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.sequences.best_fit import best_fit
-from shoal.order.sequences.concatenation import concatenated
-from shoal.order.sequences.first_fit import first_fit
-from shoal.order.sequences.packed_block import PackedBlock
-from shoal.order.sequences.packed_order import STRATEGIES, PackedOrder, Packing
+from shoal.order.sequences.groupings import STRATEGIES, Packing
+from shoal.order.sequences.packed_order import PackedOrder
+from shoal.order.sequences.packing_strategies import PackedBlock, best_fit, concatenated, first_fit
 from shoal.order.window.order import Window
 
 Pack = Callable[[np.ndarray, int], PackedBlock]

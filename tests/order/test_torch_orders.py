@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tests.order.datasets import chunk_of, datasets, scan
 
 from shoal.errors import StateError, UsageError
-from shoal.order.arrays.transpositions import exchanged
 from shoal.orders import TorchDistributed, TorchRandom
 from shoal.peers.mersenne_twister import MersenneWords, words_after, words_passed
 from shoal.peers.torch_samplers.torch_numbers import PAIRED_RANGE, bounded, large_permutation
+from shoal.peers.transpositions import exchanged
 
 KINDS: tuple[Any, ...] = ("sampler", "loader", "global", "epoch")
 

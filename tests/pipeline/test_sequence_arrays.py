@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.order.sequences.best_fit import best_fit
-from shoal.order.sequences.concatenation import concatenated
+from shoal.order.sequences.packing_strategies import best_fit, concatenated
 from shoal.pipeline.sequence_arrays import SequenceFields
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tests.order.growing.segmented import in_turn
 
 from shoal.errors import UsageError
-from shoal.order.growing.shard_segments import permuted_shards
+from shoal.order.growing_segments import permuted_shards
 from shoal.orders import Window
 from shoal.quality.growing_quality import SegmentSizes, first_correlations, growing_quality, segments_quality
 from shoal.quality.prediction import predicted_variance_ratio

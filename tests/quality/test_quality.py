@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.order.block_and_buffer import Block, Buffer
-from shoal.order.sequential_and_full import Full
+from shoal.order.orders_without_window import Block, Buffer, Full
 from shoal.order.window.order import Window
 from shoal.quality.metrics import (
     chunk_correlation,

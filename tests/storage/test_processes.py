@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.storage.servers import Place, place_of_kind
 
-from shoal.order.sequential_and_full import Full
+from shoal.order.orders_without_window import Full
 
 ROOT = Path(__file__).parents[2]
 LINES = "".join(json.dumps({"id": number, "text": "x" * number}) + "\n" for number in range(200))

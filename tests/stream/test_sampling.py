@@ -13,7 +13,7 @@ from tests.stream.made import batches_of, check_sample, flat, ids_of, open_finel
 
 import shoal
 from shoal.errors import StateError, UsageError
-from shoal.order.sampling.shares import ByWeight
+from shoal.order.sampling.weights_and_classes import ByWeight
 from shoal.order.state_dict import State
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.stream.dataset import Dataset

@@ -24,7 +24,7 @@ from shoal.cli.options.source_options import (
     storage_options_of,
 )
 from shoal.errors import SourceError, UsageError
-from shoal.figures import counted
+from shoal.figures import counted, parse_bytes
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Format
 from shoal.hints import pip_install
@@ -48,7 +48,6 @@ from shoal.indexing.open_source import (
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.split_selection import select_split
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.sample_columns.added_columns import COLUMN_SOURCES
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.retry import with_retries

@@ -9,13 +9,12 @@ from typing import Any
 from shoal.cli import output
 from shoal.cli.options.engine_options import Engine
 from shoal.errors import StorageError, UsageError
-from shoal.figures import format_bytes, format_count, format_seconds
+from shoal.figures import format_bytes, format_count, format_seconds, parse_bytes
 from shoal.formats.shard_format import Format
 from shoal.indexing.build import scan_tasks
 from shoal.indexing.index_files import is_sent_instead
 from shoal.indexing.indexing_estimate import IndexingCost, estimate_indexing
 from shoal.indexing.manifests_beside import Described
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source
 from shoal.storage.store_protocol import Store

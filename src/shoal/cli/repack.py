@@ -32,9 +32,8 @@ from shoal.cli.options.source_options import (
     storage_options_of,
 )
 from shoal.errors import ShardError, UsageError
-from shoal.figures import counted
+from shoal.figures import counted, parse_bytes
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.mixing_gain import FEWEST_CHUNKS, mixedness
 from shoal.pack.from_shards.repack_settings import MIX_MEMORY_BYTES, RepackRequest
 from shoal.pack.from_shards.repacking import repack_opened

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.errors import StateError, UsageError
 from shoal.live.live_source import EndOfSourceError, Sharing, Taken
 from shoal.order.states.checked_states import changed_hint
-from shoal.order.states.state_forms import LIVE
+from shoal.order.states.state_fields import LIVE
 
 _RESUME_HINT = (
     "give the source state_dict() and load_state_dict(); or from_iterable(replay=True), if it gives the same samples "

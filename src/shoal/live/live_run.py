@@ -18,7 +18,7 @@ from shoal.live.live_source import EndOfSourceError, LiveSource, Sharing
 from shoal.live.live_state import VERSION, check_same_stream, own_state, sealed, states_of_run
 from shoal.live.shuffle_buffer import BufferSize, Held, ShuffleBuffer
 from shoal.order.states.checked_states import changed_hint
-from shoal.order.states.state_forms import LIVE
+from shoal.order.states.state_fields import LIVE
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.running import run_stages

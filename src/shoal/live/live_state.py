@@ -11,7 +11,7 @@ from shoal.errors import StateError
 from shoal.live.live_source import Sharing
 from shoal.live.shuffle_buffer import BufferSize
 from shoal.order.states.checked_states import changed_hint, checked
-from shoal.order.states.state_forms import LIVE, LIVE_SOURCES
+from shoal.order.states.state_fields import LIVE, LIVE_SOURCES
 
 VERSION = 1
 

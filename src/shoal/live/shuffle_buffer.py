@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.order.seeds import check_seed, draws, key
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.batch_memory import bytes_of
 
 _DRAWS_AT_ONCE = 1 << 10

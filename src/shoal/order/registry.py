@@ -10,9 +10,8 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
-from shoal.order.block_and_buffer import Block, Buffer
+from shoal.order.orders_without_window import Block, Buffer, Full, Sequential
 from shoal.order.protocol import Order
-from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 from shoal.plugins.doors import Door
 

@@ -2,7 +2,7 @@
 
 It counts the samples yielded to the trainer, in positions of the global order; the state of any one rank resumes all
 ranks, at any world size, number of workers and batch size. After the last sample of an epoch it is the start of the
-next one. Only where ranks fill their batches (`shoal.order.deals`) each has a state of its own.
+next one. Only where ranks fill their batches (`shoal.order.states.deals`) each has a state of its own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import StateError, UsageError
-from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.states.checked_states import changed_hint, checked
+from shoal.order.states.deals import Deal
 from shoal.order.states.forms import MisfitError, Plain, shown
-from shoal.order.states.state_forms import STATE, Kind
+from shoal.order.states.state_fields import STATE, Kind
 
 Tokenizers = Mapping[str, Sequence[str]]
 """The identities of the tokenizers of each source; "" names the only source of a dataset that is no mixture."""

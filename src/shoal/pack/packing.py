@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.from_shards.repack_sources import keeps_stored_order

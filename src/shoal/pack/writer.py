@@ -8,13 +8,13 @@ from itertools import accumulate
 from typing import Any, Self
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import EncodedRecord
 from shoal.formats.writing.written_formats import encoder_named, options_of_shard
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.column_values import values_in
 from shoal.pack.destination import Output
 from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished

@@ -26,15 +26,13 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.order.protocol import (
     Moved,
-    as_ids,
-    as_span,
     as_whole,
     check_chunk_samples,
     check_flags,
     check_streams,
-    chunk_starts,
 )
 from shoal.order.seeds import check_epoch, check_seed
+from shoal.peers.peer_epoch import PeerEpoch, first_positions
 
 _SPAN = 1 << 16
 _ROUNDS = 4
@@ -139,11 +137,10 @@ class GrainWindowShuffle:
         return GrainEpoch(samples, self, windows, first=first)
 
 
-class GrainEpoch:
+class GrainEpoch(PeerEpoch):
     """The order of one epoch: positions from ``first`` on of an endless line of windows."""
 
-    num_canonical_nodes: ClassVar[int] = 1
-    span: ClassVar[int] = _SPAN
+    span = _SPAN
 
     def __init__(
         self,
@@ -153,43 +150,21 @@ class GrainEpoch:
         *,
         first: int,
     ) -> None:
-        self.version, self.parameters = order.version, order.parameters
-        self._chunk_first_id = chunk_starts(chunk_samples)
-        self.num_samples = int(self._chunk_first_id[-1])
-        self._windows, self._first, self._world_size = windows, first, order.world_size
+        super().__init__(order, chunk_samples, int(chunk_samples.sum()), num_ranks=order.world_size)
+        self._windows, self._first = windows, first
         self._end = first + self.num_samples if isinstance(order, GrainShuffle) or not order.parity else None
 
-    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the ids at positions ``[start, stop)``; about 0.1 us each."""
-        first, end = as_span(start, stop, self.num_samples)
-        line = np.arange(first + self._first, end + self._first)
+    def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        line = np.arange(start + self._first, stop + self._first)
         tiles = [line[at : at + _SPAN] for at in range(0, len(line), _SPAN)]
-        found = [self._windows.permuted(tile, self._end) for tile in tiles]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *found]) % max(1, self.num_samples)
+        moved = [self._windows.permuted(tile, self._end) for tile in tiles]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *moved]) % max(1, self.num_samples)
 
-    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids at positions ``[start, stop)`` and the chunk of each."""
-        ids = self.ids(start, stop)
-        return ids, np.searchsorted(self._chunk_first_id, ids, side="right") - 1
-
-    def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the first position of each id, -1 if it has none; O(1) each, or a scan where Grain repeats samples."""
-        wanted = as_ids(ids, self.num_samples)
+    def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the first position of each id: O(1), but O(num_samples) at first where Grain repeats samples."""
         if self._end is not None and not self._windows.has_collisions:
-            return self._windows.unpermuted(wanted + self._first, self._end) - self._first
-        delivered = self.ids(0, self.num_samples)
-        found = np.full(self.num_samples, -1, dtype=np.int64)
-        found[delivered[::-1]] = np.arange(self.num_samples)[::-1]
-        return found[wanted]
-
-    def axis(
-        self,
-        positions: NDArray[np.int64],
-        chunks: NDArray[np.int64],  # noqa: ARG002
-        batches: NDArray[np.int64],  # noqa: ARG002
-    ) -> NDArray[np.uint64]:
-        """Return the rank that takes each position in Grain."""
-        return (positions % self._world_size).astype(np.uint64)
+            return self._windows.unpermuted(ids + self._first, self._end) - self._first
+        return first_positions(self, self.num_samples)[ids].astype(np.int64)
 
 
 class _Windows:

@@ -107,8 +107,7 @@ class LitData:
             found = np.searchsorted(cuts, points, side="right") - 1
             return np.where(points < cuts[-1], found, -1)
 
-        batches = LoaderBatches(quotas, self.batch_size)
-        return RankStreams(batches, streams, samples, stream_of, version=self.version, parameters=self.parameters)
+        return RankStreams(self, LoaderBatches(quotas, self.batch_size), streams, samples, stream_of)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
         """Return where the run goes on that saved the state of a ``StreamingDataLoader``."""

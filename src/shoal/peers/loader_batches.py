@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.arrays.round_robin import RoundRobin
 from shoal.order.protocol import chunk_starts
+from shoal.peers.round_robin import RoundRobin
 
 
 class Pieces(NamedTuple):

@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shoal.figures import parse_bytes
 from shoal.index.cutting import usual_extent_bytes
-from shoal.order.growing.shard_segments import cut_segments, permuted_shards
+from shoal.order.growing_segments import cut_segments, permuted_shards
 from shoal.order.protocol import Order
-from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, resolve_window
 from shoal.quality.first_epoch import GrowingQuality, SegmentQuality
 from shoal.quality.metrics import check_batch, check_correlation, chunk_correlation
 from shoal.quality.prediction import ChunkLayout, companions, predicted_variance_ratio

@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UsageError
-from shoal.order.block_and_buffer import Block, Buffer
+from shoal.order.orders_without_window import Block, Buffer, Full, Sequential
 from shoal.order.protocol import Order
-from shoal.order.sequential_and_full import Full, Sequential
 from shoal.order.window.order import Window
 from shoal.order.window.timeline_slabs import slab_samples
 from shoal.quality.first_epoch import GrowingQuality

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import UnitRead

@@ -10,7 +10,7 @@ from shoal.errors import StateError, UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import Order, OwnLength
-from shoal.order.sampling.shares import Sampling
+from shoal.order.sampling.weights_and_classes import Sampling
 from shoal.order.state_dict import State
 from shoal.order.window.order import Window
 

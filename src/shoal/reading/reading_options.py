@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.hints import did_you_mean
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.urls import scheme_of, without_secrets
 

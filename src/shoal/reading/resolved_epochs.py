@@ -20,11 +20,11 @@ from shoal.index.table import Index
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.deals import Deal, RankPlace, settled, taken_by
 from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import Gaps, WithoutGaps, left_beside, number_in, position_in, span_in
 from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State, Tokenizers
+from shoal.order.states.deals import Deal, RankPlace, settled, taken_by
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 PartT = TypeVar("PartT")

@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
+from shoal.figures import parse_bytes
 from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored
 from shoal.order.protocol import Adopting, BindsBetween, BoundOrder, Order, OwnLength
 from shoal.order.sampling.copies import Copies, OverCopies, Turns
-from shoal.order.sampling.shares import Sampling
+from shoal.order.sampling.weights_and_classes import Sampling
 from shoal.order.state_dict import State
+from shoal.order.states.deals import Deal
 from shoal.order.window.order import Window
-from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes, resolve_window
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, resolve_window
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_epochs import ResolvedEpochs
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, TurnUnits, Units

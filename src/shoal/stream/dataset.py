@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shoal.arguments import as_text
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.order.protocol import Order
-from shoal.order.sampling.shares import Repeats
+from shoal.order.sampling.weights_and_classes import Repeats
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder

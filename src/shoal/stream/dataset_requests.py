@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.arguments import as_choice
 from shoal.errors import StateError, UsageError
+from shoal.figures import parse_bytes
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
@@ -19,7 +20,6 @@ from shoal.order.registry import ORDERS, named_order
 from shoal.order.seeds import check_seed
 from shoal.order.state_dict import PACKED, State
 from shoal.order.states.forms import MAX_POSITION
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.order_request import OrderRequest
 from shoal.stream.column_functions import kept_by_function
 from shoal.stream.index_columns import column_of, words_of_column

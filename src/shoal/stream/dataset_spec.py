@@ -13,10 +13,10 @@ from shoal.errors import UsageError
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
+from shoal.order.orders_without_window import Sequential
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import NO_GAPS, Gaps
-from shoal.order.sampling.shares import Repeats, Sampling
-from shoal.order.sequential_and_full import Sequential
+from shoal.order.sampling.weights_and_classes import Repeats, Sampling
 from shoal.order.state_dict import Tokenizers
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.map_and_filter import Filter, filters_in

@@ -16,11 +16,11 @@ from shoal.errors import ShuffleWarning, StateError, UsageError
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition, check_rank
 from shoal.order.position_subsets import Gaps
 from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import State
+from shoal.order.states.deals import RankPlace, Start
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
 from shoal.quality.prediction import ShuffleQuality

@@ -10,8 +10,8 @@ from operator import length_hint
 from typing import Any
 
 from shoal.errors import StateError
-from shoal.order.deals import RankPlace, Start
 from shoal.order.partition import Partition
+from shoal.order.states.deals import RankPlace, Start
 from shoal.order.states.forms import MAX_POSITION
 from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 

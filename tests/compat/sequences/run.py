@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.compat.peers.environments import python_of, run_in, title_of
 from tests.environments import CannotHaveError
 
-from shoal.order.sequences.packed_order import STRATEGIES
+from shoal.order.sequences.groupings import STRATEGIES
 from shoal.pipeline.sequence_arrays import SequenceFields
 
 BINS = (1, 4, 16, 64, 256)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.order.datasets import SHAPES, chunk_samples
 
-from shoal.order.growing.segments_in_turn import SegmentsInTurn
-from shoal.order.growing.shard_segments import segment_seed
+from shoal.order.growing_segments import SegmentsInTurn, segment_seed
 from shoal.orders import BoundOrder, Order
 
 NOTHING = np.zeros(0, dtype=np.int64)

@@ -7,7 +7,7 @@ import pytest
 from tests.order.growing.segmented import NOTHING, in_turn
 from tests.order.test_golden import UNEVEN, digest
 
-from shoal.order.growing.shard_segments import cut_segments, permuted_shards, segment_seed
+from shoal.order.growing_segments import cut_segments, permuted_shards, segment_seed
 from shoal.order.partition import Partition
 from shoal.orders import Window
 

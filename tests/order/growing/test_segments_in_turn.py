@@ -11,10 +11,10 @@ from tests.order.datasets import chunk_of, orders, scan, windows
 from tests.order.growing.segmented import NOTHING, in_turn, segmented
 
 from shoal.errors import UsageError
-from shoal.order.growing.segments_in_turn import SegmentsInTurn
+from shoal.order.growing_segments import SegmentsInTurn
+from shoal.order.orders_without_window import SequentialEpoch
 from shoal.order.partition import Partition
 from shoal.order.protocol import Dealing, Laned, Narrowing
-from shoal.order.sequential_and_full import SequentialEpoch
 from shoal.orders import BoundOrder, Order, Sequential, Window
 
 SEEDS = st.integers(0, 2**64 - 1)

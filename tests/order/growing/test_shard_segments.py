@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.order.audit import worst_look
 
 from shoal.errors import UsageError
-from shoal.order.growing.shard_segments import FIRST_BYTES, cut_segments, permuted_shards, segment_seed
+from shoal.order.growing_segments import FIRST_BYTES, cut_segments, permuted_shards, segment_seed
 
 MIB = 2**20
 

@@ -28,9 +28,8 @@ from shoal.cli.options.stream_options import add_order_arguments, given_order_op
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
-from shoal.order.block_and_buffer import Buffer
+from shoal.order.orders_without_window import Buffer, Sequential
 from shoal.order.seeds import MAX_SEED
-from shoal.order.sequential_and_full import Sequential
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import printed
 from shoal.stream.index_columns import key_column

@@ -12,11 +12,11 @@ from shoal.cli.display.preview import printable
 from shoal.cli.options.argument_types import at_least_one, names
 from shoal.cli.options.engine_options import Engine
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.from_shards.repacking import Repacked
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
 from shoal.pack.packed_dataset import PackSummary

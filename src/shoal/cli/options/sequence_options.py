@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from shoal.cli.options.argument_types import count
-from shoal.order.sequences.packed_order import STRATEGIES
+from shoal.order.sequences.groupings import STRATEGIES
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences

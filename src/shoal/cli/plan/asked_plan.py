@@ -13,7 +13,7 @@ from shoal.cli.plan.planned_data import PlannedData, planned_data, windowed
 from shoal.cli.plan.planned_mixture import planned_mixture
 from shoal.cli.plan.planned_sequences import planned_sequences
 from shoal.errors import UsageError
-from shoal.order.window.sizing_by_bytes import parse_bytes
+from shoal.figures import parse_bytes
 from shoal.storage.chunk_cache.chunk_cache import LEAST_BUDGET_BYTES
 from shoal.tools.planning.sizing import Cluster
 

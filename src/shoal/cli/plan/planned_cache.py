@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shoal.cli.plan.planned_data import PlannedData
-from shoal.figures import counted, format_bytes, format_count
-from shoal.order.window.sizing_by_bytes import bytes_text
+from shoal.figures import bytes_text, counted, format_bytes, format_count
 from shoal.storage.chunk_cache.chunk_cache import LEAST_BUDGET_BYTES
 from shoal.tools.planning.node_cache import EpochReads, cached_reads, fullest_node_bytes, node_window_bytes
 from shoal.tools.planning.simulated_reads import ClusterReads

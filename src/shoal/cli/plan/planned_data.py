@@ -15,15 +15,15 @@ from shoal.cli.options.stream_options import given_order_options, requested_orde
 from shoal.cli.plan.planned_growing import GROW, ListedShards, listed_shards
 from shoal.cli.plan.planned_reading import DatasetReading, PlannedOrder, PlannedReading
 from shoal.errors import UsageError
+from shoal.figures import bytes_text, parse_bytes
 from shoal.formats.shard_format import SpillingFormat
 from shoal.index.cutting import usual_extent_bytes
 from shoal.index.index_file import num_column_bytes
 from shoal.index.table import BYTES_OF_A_SAMPLE, BYTES_OF_AN_EXTENT, own_bytes
 from shoal.indexing.build import MANY_SAMPLES
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.block_and_buffer import Block
+from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
-from shoal.order.window.sizing_by_bytes import bytes_text, parse_bytes
 from shoal.reading.large_chunks import refuse_too_large, too_large
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import ResolvedOrder

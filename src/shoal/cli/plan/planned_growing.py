@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from shoal.cli import output
 from shoal.cli.options.source_options import refuse_mixture, source_of, storage_options_of
 from shoal.errors import UsageError
-from shoal.order.block_and_buffer import Block
+from shoal.figures import parse_bytes
+from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.quality.first_epoch import GrowingQuality
 from shoal.quality.growing_quality import growing_quality
 from shoal.reading.growing.resolved_growing import ResolvedGrowing

@@ -15,12 +15,13 @@ from shoal.cli.options.stream_options import given_order_options, in_order_of, o
 from shoal.cli.plan.planned_data import PlannedData, beside, windowed
 from shoal.cli.plan.planned_reading import likely_looks, span_of
 from shoal.errors import UsageError
+from shoal.figures import bytes_text, parse_bytes
 from shoal.index.index_file import num_column_bytes
 from shoal.index.table import own_bytes
 from shoal.order.partition import Partition
 from shoal.order.protocol import Changing, innermost
 from shoal.order.window.order import Window
-from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, bytes_text, parse_bytes
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.memory_division import budget_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.index.cutting import ChunkTable
-from shoal.order.block_and_buffer import Block
+from shoal.order.orders_without_window import Block
 from shoal.order.partition import Partition
 from shoal.order.window.order import Window
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio

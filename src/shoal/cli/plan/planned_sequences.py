@@ -11,7 +11,8 @@ from shoal.cli import output
 from shoal.errors import UsageError
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import WithoutGaps
-from shoal.order.sequences.packed_order import STRATEGIES, PackedOrder, Packing
+from shoal.order.sequences.groupings import STRATEGIES, Packing
+from shoal.order.sequences.packed_order import PackedOrder
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.sequences.sequence_requests import SequenceRequest
 

@@ -31,7 +31,7 @@ from shoal.index.table import Index, check_ids
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.partition import Partition, check_rank
-from shoal.order.position_subsets import NO_GAPS
+from shoal.order.position_subsets import NO_GAPS, span_in
 from shoal.order.protocol import BoundOrder, Repeating
 from shoal.order.state_dict import PACKED, State
 from shoal.reading.growing.resolved_growing import growing_as_saved
@@ -112,7 +112,8 @@ class TracedRun:
         """Return the positions in the order from the first sample of a step to just past its last."""
         first = self.start + step * self.partition.global_batch
         stop = min(first + self.partition.global_batch, self.resolved.num_samples_of(self.epoch))
-        return self.resolved.gaps.span_of(first, stop, self.epoch, self.resolved.num_positions(self.epoch))
+        left = self.resolved.gaps.left(self.epoch, self.resolved.num_positions(self.epoch))
+        return span_in(left, first, stop)
 
     def check_step(self, step: int) -> None:
         """Raise an error that suggests what may have been meant, unless this is a step of the epoch."""

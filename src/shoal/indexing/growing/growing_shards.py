@@ -18,7 +18,7 @@ from shoal.indexing.growing.segment_indexes import KnownSegments, SegmentIndexes
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.indexing.opened_dataset import Opened, refuse_empty
-from shoal.order.growing.shard_segments import cut_segments, permuted_shards
+from shoal.order.growing_segments import cut_segments, permuted_shards
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 

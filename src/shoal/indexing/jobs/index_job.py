@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import ShoalError, StorageError, UsageError
-from shoal.figures import counted
+from shoal.figures import counted, parse_bytes
 from shoal.formats.shard_format import Format
 from shoal.index.index_file import encode
 from shoal.index.table import Index
@@ -21,7 +21,6 @@ from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import Described
 from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, shards_of
 from shoal.indexing.split_selection import SplitLike, select_split
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.storage.atomic_writes import begin_object
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.retry import with_retries

@@ -12,7 +12,7 @@ from shoal.errors import StateError, UsageError
 from shoal.integrations.huggingface.arrow_tables import datasets_library
 from shoal.order.state_dict import State
 from shoal.order.states.checked_states import checked
-from shoal.order.states.state_forms import PART
+from shoal.order.states.state_fields import PART
 from shoal.pipeline.stages.chosen_fields import ToTuple
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration

@@ -16,7 +16,7 @@ import torch.utils.data
 from shoal.errors import StateError, UsageError
 from shoal.integrations.torch.batch_transfer import shared_bytes
 from shoal.order.states.checked_states import checked
-from shoal.order.states.state_forms import WORKER
+from shoal.order.states.state_fields import WORKER
 from shoal.pipeline.tensors import tensors
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.batch_maker import BatchMaker

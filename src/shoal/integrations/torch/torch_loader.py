@@ -13,13 +13,13 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.integrations.torch.accelerated_pass import Accelerated, AcceleratedPass, PreparedMark
 from shoal.integrations.torch.batch_transfer import can_pin, pinned_array, pinned_for
 from shoal.integrations.torch.framework_view import Shown, StepSampler, as_given, counted_in_samples
 from shoal.integrations.torch.said_length import SaidLength
 from shoal.integrations.torch.worker_processes import WorkerBatches, Workers
 from shoal.order.protocol import as_within
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pipeline.collate import collate
 from shoal.pipeline.decode_pool import ThreadChoice, choose_threads
 from shoal.pipeline.stages.stage import Stage

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shoal.order.arrays.vectorized import expand
 from shoal.order.protocol import BoundOrder, Renumbered, chunk_starts
-from shoal.order.sampling.drawing import holding
+from shoal.order.sampling.systematic_draws import holding
 
 _BLOCK = 64  # samples whose copies are counted from the first of them: an eighth of a byte a sample for the rest
 _TILE_BITS = 16

@@ -14,113 +14,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.arguments import as_choice
 from shoal.errors import UsageError
 from shoal.order.arrays.permutation import permute
-from shoal.order.protocol import BoundOrder, Changing, as_ids, as_span, as_within
+from shoal.order.protocol import BoundOrder, Changing, as_ids, as_span
 from shoal.order.seeds import key
-from shoal.order.sequences.best_fit import best_fit
-from shoal.order.sequences.concatenation import concatenated
-from shoal.order.sequences.first_fit import first_fit
-from shoal.order.sequences.packed_block import PackedBlock
-
-STRATEGIES = {"concat": concatenated, "first_fit": first_fit, "best_fit": best_fit}
-"""Functions that pack the documents of a block, by name."""
-
-TOO_LONG = ("cut", "drop", "refuse")
-"""What becomes of a document of more tokens than a sequence has."""
+from shoal.order.sequences.groupings import Grouping
+from shoal.order.sequences.packing_strategies import PackedBlock
 
 _KEPT_BLOCKS = 4
-_MOST_LENGTH, _MOST_BLOCK = 1 << 24, 1 << 62
 _TIME_BITS = 40
 MAX_SEQUENCES = 1 << 62
 """More than an epoch has."""
-
-
-class Grouping(Protocol):
-    """A way of making sequences, or batches, of the documents of a block from their lengths."""
-
-    @property
-    def verb(self) -> str:
-        """Method of `Dataset` that asks for it."""
-        ...
-
-    @property
-    def block(self) -> int:
-        """Positions of documents that are grouped together, those of each canonical node for themselves."""
-        ...
-
-    @property
-    def alike(self) -> int:
-        """Sequences in a row that are neighbours in the order in which `packed` gives them; 0 for random ones."""
-        ...
-
-    @property
-    def longest(self) -> int | None:
-        """Most tokens of a document that is not too long; None if there is no limit."""
-        ...
-
-    @property
-    def too_long(self) -> str:
-        """Treatment of longer documents: one of `TOO_LONG`."""
-        ...
-
-    def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
-        """Group documents of these lengths."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types, for a state."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
-
-    ``too_long`` says what becomes of longer documents; who "refuses" them does so before. ``separated`` says that
-    documents have separators that no lengths in the index tell of.
-    """
-
-    verb: ClassVar[str] = "pack_sequences"
-    alike: ClassVar[int] = 0
-
-    length: int
-    strategy: str = "concat"
-    block: int = 1 << 16
-    too_long: str = "cut"
-    separated: bool = False
-
-    def __post_init__(self) -> None:
-        for name, most in (("length", _MOST_LENGTH), ("block", _MOST_BLOCK)):
-            value = as_within(f"pack_sequences({name})", getattr(self, name), 1, most)
-            object.__setattr__(self, name, value)
-        as_choice("pack_sequences(strategy=)", self.strategy, tuple(STRATEGIES))
-        as_choice("pack_sequences(too_long=)", self.too_long, TOO_LONG)
-
-    @property
-    def longest(self) -> int:
-        """Most tokens of a document in a sequence."""
-        return self.length
-
-    def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
-        """Pack documents of these lengths, by the strategy."""
-        if self.too_long == "drop":
-            lengths = np.where(lengths > self.length, 0, lengths)
-        return STRATEGIES[self.strategy](lengths, self.length)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types, for a state."""
-        found = {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
-        return found | ({"separated": True} if self.separated else {})
 
 
 class Pieces(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.errors import StateError
 from shoal.order.states.forms import Form, MisfitError, shown
-from shoal.order.states.state_forms import KINDS, Kind
+from shoal.order.states.state_fields import KINDS, Kind
 
 _MOST_LOOKED_AT = 10_000  # parts of a checkpoint
 _FEW = 8

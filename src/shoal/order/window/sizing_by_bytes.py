@@ -7,8 +7,6 @@ machine: the same call gives the same order on a laptop and on 512 GPUs.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.order.window.order import Window, default_canonical_nodes
 
 DEFAULT_WINDOW_BYTES = 512 * 2**20
 _CHUNKS_IN_WINDOW = 512
 _LARGEST_DEFAULT_CHUNK_BYTES = 8 * 2**20
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
-_UNITS |= {f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("kmgt", start=1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +28,6 @@ class ResolvedWindow:
 
     order: Window
     extents_per_chunk: int
-
-
-def parse_bytes(value: Any, name: str) -> int:
-    """Parse a number of bytes from an int or a text such as "512MiB" or "2 GB".
-
-    >>> parse_bytes("1.5KiB", "window")
-    1536
-    """
-    number = 0
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        number = int(value)
-    elif isinstance(value, str) and (found := _TEXT.fullmatch(value)):
-        number = round(float(found[1]) * _UNITS[(found[2] or "").lower()])
-    if number <= 0:
-        msg = f"{name} must be a number of bytes; got {value!r}"
-        raise UsageError(msg, hint='for example 16 * 2**20, "16MiB" (binary) or "16MB" (decimal)')
-    return number
-
-
-def bytes_text(num_bytes: int, *, is_enough: Callable[[int], bool]) -> str:
-    """Return the shortest text that `parse_bytes` reads as a sufficient number, or the number itself if there is none.
-
-    >>> bytes_text(21_401_600_000, is_enough=lambda number: number // 8_360_000 == 2560)
-    '19.932GiB'
-    """
-    for digits in range(7):
-        for unit in ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
-            scale = _UNITS[unit[:-1].lower()]
-            text = f"{num_bytes / scale:.{digits}f}{unit}"
-            if scale <= num_bytes < 1000 * scale and is_enough(parse_bytes(text, "bytes")):
-                return text
-    return str(num_bytes)
 
 
 def resolve_window(

@@ -17,8 +17,8 @@ from shoal.formats.writing.written_formats import WRITTEN_FORMATS
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
+from shoal.order.orders_without_window import Sequential
 from shoal.order.partition import Partition
-from shoal.order.sequential_and_full import Sequential
 from shoal.pack.from_shards.repack_sources import descriptions_of
 from shoal.pack.from_shards.selection import Selection, repeats_of_columns, without_duplicates
 from shoal.pack.from_shards.span_reader import Numbered, SpanReader

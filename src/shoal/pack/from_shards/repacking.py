@@ -22,6 +22,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from shoal.errors import ShardError
+from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Format
@@ -29,7 +30,6 @@ from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import (
     Schema,

@@ -17,7 +17,7 @@ from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.sample_keys import sample_keys
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.sampling.shares import Sampling
+from shoal.order.sampling.weights_and_classes import Sampling
 from shoal.pack.from_shards.span_reader import SAMPLE, SpanReader, SpanSamples
 from shoal.pack.from_shards.unit_specs import FixedCounts
 from shoal.pack.inputs.dedup_pass import DigestsJob, cuts_of, digests_of, worth_workers

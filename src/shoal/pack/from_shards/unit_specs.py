@@ -12,8 +12,8 @@ from shoal.index.assembly import subset
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.sampling.shares import Repeats
-from shoal.order.sequential_and_full import Sequential
+from shoal.order.orders_without_window import Sequential
+from shoal.order.sampling.weights_and_classes import Repeats
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.iterating.iterator_specs import WorkerSpec

@@ -13,8 +13,8 @@ import numpy as np
 from shoal.formats.shard_format import Format, Sample
 from shoal.indexing.open_source import open_source
 from shoal.order.arrays.index_ranges import Runs
+from shoal.order.orders_without_window import Sequential
 from shoal.order.partition import Partition
-from shoal.order.sequential_and_full import Sequential
 from shoal.pipeline.stages.decode import Decode
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions

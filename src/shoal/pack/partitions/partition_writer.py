@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named, options_of_shard
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.cleaning import clean, remove_made
 from shoal.pack.destination import Output
 from shoal.pack.packed_dataset import PackSummary, finish_groups, summaries_of, summary_of_finished

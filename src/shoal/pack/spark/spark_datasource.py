@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.formats.shard_format import Sample
 from shoal.hints import did_you_mean
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.indexing.open_source import open_source
 from shoal.indexing.opened_dataset import Opened
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.partitions.partition_reader import PartitionReader
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
 from shoal.pack.spark.spark_rows import arrow_schema_of, batches_of, samples_of, schema_of_dataset, types_of

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.destination import Output
 from shoal.pack.pack_job import PackJob, Units
 from shoal.pack.packed_dataset import PackSummary

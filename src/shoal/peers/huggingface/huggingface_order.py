@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.order.arrays.reservoir import found_by_scan
 from shoal.order.protocol import (
     Adopted,
     Moved,
-    as_ids,
-    as_span,
     as_whole,
     check_chunk_samples,
     check_flags,
@@ -22,7 +21,7 @@ from shoal.order.protocol import (
     chunk_starts,
 )
 from shoal.order.seeds import check_epoch, check_seed
-from shoal.peers.huggingface.buffers import BlockBuffer, ReservoirBuffer
+from shoal.peers.huggingface.buffers import BlockBuffer, ReservoirBuffer, ShuffleBuffer
 from shoal.peers.huggingface.generations import (
     Run,
     WorkerShards,
@@ -40,9 +39,9 @@ from shoal.peers.huggingface.huggingface_states import (
     only,
     saved_run,
 )
-from shoal.peers.huggingface.streams import ShuffledStream, Strided
 from shoal.peers.huggingface.turns import ShardTurns
 from shoal.peers.loader_batches import LoaderBatches
+from shoal.peers.peer_epoch import PeerEpoch
 from shoal.peers.rank_streams import RankStreams
 
 Kind = Literal["block", "reservoir"]
@@ -51,7 +50,6 @@ RELEASES: dict[Kind, str] = {"block": "5.2", "reservoir": "4.8"}
 
 _STRATEGIES = ("auto", "shards", "examples")
 _MOST = 2**32 - 1
-_SPAN = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,15 +225,11 @@ class HuggingFace:
 
         flat = [stream for rank in streams for stream in rank]
         batches = LoaderBatches(numbers, self.batch_size)
-        return RankStreams(batches, flat, shard_samples, stream_of, version=self.version, parameters=self.parameters)
+        return RankStreams(self, batches, flat, shard_samples, stream_of)
 
 
-class OneStream:
+class OneStream(PeerEpoch):
     """The order of a run without workers in which all ranks share one stream, sample by sample."""
-
-    version = HuggingFace.version
-    num_canonical_nodes = 1
-    span = _SPAN
 
     def __init__(
         self,
@@ -244,37 +238,69 @@ class OneStream:
         parts: list[NDArray[np.int64]],
         shard_samples: NDArray[np.int64],
     ) -> None:
+        super().__init__(order, shard_samples, stream.num_samples, num_ranks=order.world_size)
         self._stream, self._parts, self._shard_samples = stream, parts, shard_samples
-        self._ranks, self._batch = order.world_size, order.world_size * order.batch_size
-        self.parameters, self.num_samples = order.parameters, stream.num_samples
-        self._first_id = chunk_starts(shard_samples)
+        self._global_batch = order.world_size * order.batch_size
 
-    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the sample ids at positions ``[start, stop)``; about 30 ns each where the last call ended."""
-        return self._stream.ids(*as_span(start, stop, self.num_samples))
+    def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids; about 30 ns each where the last call ended."""
+        return self._stream.ids(start, stop)
 
-    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the sample ids at positions ``[start, stop)`` and the shard of each."""
-        ids = self.ids(start, stop)
-        return ids, np.searchsorted(self._first_id, ids, side="right") - 1
-
-    def positions(self, ids: Any) -> NDArray[np.int64]:
+    def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each sample id; it goes through the epoch from the earliest of them."""
-        return self._stream.numbers(as_ids(ids, self.num_samples))
+        return self._stream.numbers(ids)
 
     def first_of_step(self, step: int) -> int:
         """Return the first position of a step, in which every rank has a batch."""
-        return min(step * self._batch, self.num_samples)
+        return min(step * self._global_batch, self.num_samples)
 
     def delivered_of(self, state: Mapping[str, Any]) -> int:
         """Return the samples that a run had delivered by the state of its stream; see `huggingface_states`."""
         return only(*self._stream.left_when(arrived(state, self._parts, self._shard_samples)))
 
-    def axis(
-        self,
-        positions: NDArray[np.int64],
-        chunks: NDArray[np.int64],  # noqa: ARG002
-        batches: NDArray[np.int64],  # noqa: ARG002
-    ) -> NDArray[np.uint64]:
-        """Return the rank that had each sample: they take turns."""
-        return (positions % self._ranks).astype(np.uint64)
+
+class ShuffledStream:
+    """The samples of a worker behind its shuffle buffer. What was asked for last is kept, for ranks that share it."""
+
+    def __init__(self, turns: ShardTurns, buffer: ShuffleBuffer) -> None:
+        self._turns, self._buffer, self.num_samples = turns, buffer, turns.num_samples
+        self.shards = turns.shards
+        self._recent, self._recent_first = np.zeros(0, dtype=np.int64), 0
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids of the samples ``[start, stop)`` of the stream."""
+        kept, known = self._recent[:0], self._recent_first + len(self._recent)
+        if self._recent_first <= start <= known:
+            kept = self._recent[start - self._recent_first :]
+        if start + len(kept) < stop:
+            new = self._buffer.left(start + len(kept), stop)
+            kept = np.concatenate([kept, new]) if len(kept) else new
+            self._recent, self._recent_first = kept, start
+        return kept[: stop - start]
+
+    def left_when(self, arrived: int) -> tuple[int, int]:
+        """Return the fewest and the most samples that may have left when so many have arrived and one just left."""
+        return self._buffer.left_when(arrived)
+
+    def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number in the stream of each sample id; it goes through the stream from the earliest."""
+        begin = self._buffer.earliest(int(self._turns.numbers(ids).min(initial=self.num_samples)))
+        return found_by_scan(self._buffer.left, ids, begin, self.num_samples)
+
+
+class Strided:
+    """One of every ``step`` samples of a stream, from sample ``offset`` on."""
+
+    def __init__(self, stream: ShuffledStream, step: int, offset: int) -> None:
+        self._stream, self._step, self._offset = stream, step, offset
+        self.num_samples = max(0, -(-(stream.num_samples - offset) // step))
+
+    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids of the samples ``[start, stop)``."""
+        # The span of all offsets: the streams of the other ranks find it there.
+        end = min(stop * self._step, self._stream.num_samples)
+        return self._stream.ids(start * self._step, end)[self._offset :: self._step][: stop - start]
+
+    def numbers(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of each sample id, all of which are in it."""
+        return (self._stream.numbers(ids) - self._offset) // self._step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.arrays.round_robin import RoundRobin
 from shoal.order.protocol import chunk_starts
+from shoal.peers.round_robin import RoundRobin
 
 
 class ShardTurns:

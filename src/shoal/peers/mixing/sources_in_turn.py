@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.arrays.round_robin import RoundRobin
 from shoal.order.protocol import chunk_starts
+from shoal.peers.round_robin import RoundRobin
 
 
 class SourcesInTurn:

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.peers.streaming.shard_pieces import part_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +125,8 @@ def rank_of(positions: NDArray[Any], num_nodes: int, ranks_per_node: int) -> NDA
     rest, node = np.divmod(positions, num_nodes)
     found: NDArray[Any] = node * ranks_per_node + rest % ranks_per_node
     return found
+
+
+def part_starts(num_samples: int, num_parts: int) -> NDArray[np.int64]:
+    """Return the first sample of each part, then the number of samples; shape (num_parts + 1,)."""
+    return np.array([num_samples * part // num_parts for part in range(num_parts + 1)], dtype=np.int64)

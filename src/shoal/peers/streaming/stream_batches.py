@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.peers.streaming.canonical_rows import Rows
-from shoal.peers.streaming.shard_pieces import part_starts
+from shoal.peers.streaming.canonical_rows import Rows, part_starts
 from shoal.peers.streaming.streaming_shuffles import Ids
 
 BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")

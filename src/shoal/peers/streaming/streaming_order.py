@@ -21,15 +21,13 @@ from shoal.order.arrays.vectorized import distinct
 from shoal.order.protocol import (
     Adopted,
     Moved,
-    as_ids,
-    as_span,
     as_whole,
     check_chunk_samples,
     check_flags,
     check_streams,
-    chunk_starts,
 )
 from shoal.order.seeds import check_epoch, check_seed
+from shoal.peers.peer_epoch import PeerEpoch, first_positions
 from shoal.peers.streaming.canonical_rows import Rows, rank_of
 from shoal.peers.streaming.stream_batches import BATCHINGS, BatchShape
 from shoal.peers.streaming.stream_epochs import StreamEpochs
@@ -39,7 +37,6 @@ from shoal.peers.streaming.streaming_shuffles import ALGORITHMS, Ids, shuffled_i
 PARTITIONS = ("orig", "relaxed")
 SAMPLINGS = ("balanced", "fixed")
 _CHECKPOINT = ("epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed")
-_SPAN = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,21 +308,16 @@ class Streaming:
         return len(seen)
 
 
-class StreamingEpoch:
+class StreamingEpoch(PeerEpoch):
     """The order of one epoch of Streaming."""
 
-    version = Streaming.version
-    span = _SPAN
-
     def __init__(self, order: Streaming, shard_samples: NDArray[np.int64], seed: int, epoch: int) -> None:
+        super().__init__(order, shard_samples, order.num_positions(shard_samples))
         self._order, self._shard_samples, self._seed, self._epoch = order, shard_samples, seed, epoch
-        self._shard_first_id = chunk_starts(shard_samples)
-        self.num_samples = order.num_positions(shard_samples)
         whole = Rows(np.zeros(1, dtype=np.int64), self.num_samples, np.zeros(0, dtype=np.int64))
         sizes = order.stream_epochs(shard_samples).amounts.choose if order.has_streams else shard_samples
         self._rows = order.rows(int(sizes.sum())) if order.batching_method == "random" else whole
         self.num_canonical_nodes = order.canonical_nodes
-        self.parameters = order.parameters
 
     @property
     def num_alike(self) -> int:
@@ -334,7 +326,7 @@ class StreamingEpoch:
         return 0 if is_batched else len(self._rows.starts) * self._rows.width
 
     @cached_property
-    def _ids(self) -> Ids:
+    def _ids_of_numbers(self) -> Ids:
         """The id of each sample number: the ids of canonical node 0, of node 1, and so on."""
         order, given = self._order, (self._seed, self._epoch)
         if not order.has_streams:
@@ -350,42 +342,23 @@ class StreamingEpoch:
 
     @cached_property
     def _first_positions(self) -> Ids:
-        """The first position of each id, -1 for those that have none."""
-        first = np.full(int(self._shard_first_id[-1]), -1, dtype=np.int32 if self.num_samples < 2**31 else np.int64)
-        for stop in range(self.num_samples, 0, -_SPAN):  # backwards, so that the first one is written last
-            positions = np.arange(stop - 1, max(0, stop - _SPAN) - 1, -1)
-            first[self.ids(max(0, stop - _SPAN), stop)[::-1]] = positions
-        return first
+        return first_positions(self, self._num_stored)
 
-    def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the ids at positions ``[start, stop)``; up to 10 ns each after the first call."""
-        first, end = as_span(start, stop, self.num_samples)
-        alone = len(self._rows.starts) == 1 and end <= self._rows.width  # then numbers are positions
-        found: NDArray[np.int64] = self._ids[slice(first, end) if alone else self._rows.numbers(first, end)]
-        return found.astype(np.int64)
+    def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids; up to 10 ns each after the first call."""
+        has_one_row = len(self._rows.starts) == 1 and stop <= self._rows.width  # then numbers are positions
+        ids = self._ids_of_numbers[slice(start, stop) if has_one_row else self._rows.numbers(start, stop)]
+        return ids.astype(np.int64)
 
-    def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids at positions ``[start, stop)`` and the shard of each."""
-        ids = self.ids(start, stop)
-        return ids, np.searchsorted(self._shard_first_id, ids, side="right") - 1
+    def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._first_positions[ids].astype(np.int64)
 
-    def positions(self, ids: Any) -> NDArray[np.int64]:
-        """Return the first position of each id."""
-        wanted = as_ids(ids, int(self._shard_first_id[-1]))
-        return self._first_positions[wanted].astype(np.int64)
-
-    def axis(
-        self,
-        positions: NDArray[np.int64],
-        chunks: NDArray[np.int64],  # noqa: ARG002
-        batches: NDArray[np.int64],  # noqa: ARG002
-    ) -> NDArray[np.uint64]:
-        """Return the rank that has each position."""
+    def _rank_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         order = self._order
         if order.batching_method in ("stratified", "device_per_stream"):  # ranks have batches one after the other
             shape = order.batch_shape
-            return (positions % shape.global_batch // shape.batch_size).astype(np.uint64)
-        return rank_of(positions, order.dealing_nodes, order.ranks_per_node).astype(np.uint64)
+            return positions % shape.global_batch // shape.batch_size
+        return rank_of(positions, order.dealing_nodes, order.ranks_per_node)
 
 
 def _positive(name: str, value: Any) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.arrays.transpositions import exchanged
 from shoal.peers.mersenne_twister import MersenneWords
+from shoal.peers.transpositions import exchanged
 
 PAIRED_RANGE = 1 << 28
 """From here on torch takes two words for a bounded integer."""

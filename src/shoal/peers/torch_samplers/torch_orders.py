@@ -10,7 +10,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -21,8 +21,8 @@ from shoal.errors import StateError, UsageError
 from shoal.order.protocol import AXIS_BITS, Adopted, Moved, as_whole, check_chunk_samples, check_flags
 from shoal.order.seeds import check_epoch, check_seed
 from shoal.peers.mersenne_twister import MersenneWords, words_after, words_passed
-from shoal.peers.torch_samplers.torch_epochs import DrawnEpoch, IndexEpoch, PermutedEpoch, StoredEpoch
-from shoal.peers.torch_samplers.torch_numbers import permutation, words_of_integer, words_of_permutation
+from shoal.peers.peer_epoch import RepeatingEpoch
+from shoal.peers.torch_samplers.torch_numbers import bounded, permutation, words_of_integer, words_of_permutation
 from shoal.peers.torch_samplers.torch_states import saved_sampler
 
 Generator = Literal["sampler", "loader", "global", "epoch"]
@@ -99,14 +99,14 @@ class TorchRandom:
         total = int(chunk_samples.sum())
         return total if self.num_samples is None or not total else self.num_samples
 
-    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> IndexEpoch:
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RepeatingEpoch:
         """Return the order of one epoch; the words of earlier epochs of a generator are passed over, at 2 ns each."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
         total, count = int(samples.sum()), self.num_positions(samples)
         words = self._words(seed, epoch, _drawn_by(self, total, count))
         if self.replacement:
-            return DrawnEpoch(words, samples, count, self.parameters)
+            return _DrawnEpoch(words, self, samples, count)
         each = words_of_permutation(total)
         # Without workers a StatefulDataLoader draws its own words behind the first permutation.
         between = _SEED_WORDS if self.generator == "loader" and self.stateful and not self.workers else 0
@@ -114,7 +114,7 @@ class TorchRandom:
         def made(number: int) -> NDArray[Any]:
             return permutation(words, number * each + (between if number else 0), total)
 
-        return PermutedEpoch(made, samples, count, self.parameters)
+        return _PermutedEpoch(made, self, samples, count)
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
         """Return where a run goes on by the state of its ``StatefulDataLoader``, or by that of the generator.
@@ -216,15 +216,15 @@ class TorchDistributed:
         total = int(chunk_samples.sum())
         return (total if self.drop_last else total + self.num_replicas - 1) // self.num_replicas * self.num_replicas
 
-    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> IndexEpoch:
+    def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> RepeatingEpoch:
         """Return the order of one epoch; O(1), and the permutation is made when it is first asked for."""
         samples = check_chunk_samples(chunk_samples)
         seed, epoch = check_seed(seed), check_epoch(epoch)
-        total, told = int(samples.sum()), (samples, self.num_positions(samples), self.parameters)
+        total, terms = int(samples.sum()), (self, samples, self.num_positions(samples))
         if not self.shuffle:
-            return StoredEpoch(*told, num_ranks=self.num_replicas)
+            return _StoredEpoch(*terms, num_ranks=self.num_replicas)
         words = MersenneWords.seeded(seed + epoch)
-        return PermutedEpoch(lambda _: permutation(words, 0, total), *told, num_ranks=self.num_replicas, repeating=True)
+        return _RepeatedEpoch(lambda _: permutation(words, 0, total), *terms, num_ranks=self.num_replicas)
 
 
 def _at_least(least: int, name: str, value: object) -> int:
@@ -251,3 +251,74 @@ def _epochs_in(words: int, each: int, once: int) -> tuple[int, int]:
     """Return how many epochs take up to so many words, and how many words are left over; not 0 if there are too few."""
     epoch = max(0, words - once) // each if each else 0
     return epoch, words - epoch * each - (once if epoch else 0)
+
+
+class _IndexEpoch(RepeatingEpoch):
+    """An epoch of indices, in which samples come again once all have come."""
+
+    @property
+    def repeats(self) -> bool:
+        """True if the epoch has more positions than there are samples."""
+        return self.num_samples > self._num_stored
+
+
+class _PermutedEpoch(_IndexEpoch):
+    """One permutation after the other, of which one is kept; ``permutation_of(k)`` makes number ``k``."""
+
+    def __init__(self, permutation_of: Callable[[int], NDArray[Any]], *terms: Any, num_ranks: int = 1) -> None:
+        super().__init__(*terms, num_ranks=num_ranks)
+        self._permutation_of = permutation_of
+        self._kept: tuple[int, NDArray[Any]] | None = None
+        self._inverse: NDArray[Any] | None = None
+
+    def _permutation(self, number: int) -> NDArray[Any]:
+        kept = self._kept
+        if kept is None or kept[0] != number:
+            self._kept = kept = number, self._permutation_of(number)
+        return kept[1]
+
+    def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        ids = np.empty(stop - start, dtype=np.int64)
+        at = start
+        while at < stop:
+            number, first = divmod(at, self._num_stored)
+            part = self._permutation(number)[first : first + stop - at]
+            ids[at - start : at - start + len(part)] = part
+            at += len(part)
+        return ids
+
+    def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._inverse is None:
+            first = self._permutation(0)
+            self._inverse = np.empty_like(first)
+            self._inverse[first] = np.arange(len(first))
+        positions = self._inverse[ids].astype(np.int64)
+        return np.where(positions < self.num_samples, positions, -1)
+
+
+class _RepeatedEpoch(_PermutedEpoch):
+    """One permutation again and again."""
+
+    def _permutation(self, number: int) -> NDArray[Any]:  # noqa: ARG002
+        return super()._permutation(0)
+
+
+class _StoredEpoch(_IndexEpoch):
+    """Storage order, again and again."""
+
+    def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        return np.arange(start, stop) % max(1, self._num_stored)
+
+    def _positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.where(ids < self.num_samples, ids, -1)
+
+
+class _DrawnEpoch(RepeatingEpoch):
+    """Independent draws with replacement."""
+
+    def __init__(self, words: MersenneWords, *terms: Any) -> None:
+        super().__init__(*terms)
+        self._words = words
+
+    def _ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        return bounded(self._words, start, stop, self._num_stored)

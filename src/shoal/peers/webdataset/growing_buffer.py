@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.arrays.transpositions import exchanged
 from shoal.peers.mersenne_twister import MersenneWords
+from shoal.peers.transpositions import exchanged
 from shoal.peers.webdataset.python_integers import PythonIntegers
 
 _TILE_BITS = 14

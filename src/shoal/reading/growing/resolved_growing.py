@@ -8,16 +8,17 @@ from functools import cached_property, partial
 from typing import Any, cast
 
 from shoal.errors import StateError, UsageError
+from shoal.figures import parse_bytes
 from shoal.index.table import Index
 from shoal.indexing.growing.growing_shards import GrowingShards, Growth
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.deals import Deal
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State
-from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes
+from shoal.order.states.deals import Deal
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.reading.growing.growing_pieces import FirstSegments, GrowingPieces
 from shoal.reading.growing.resolved_segments import Growing, ResolvedSegments
 from shoal.reading.large_chunks import can_spill

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.index.assembly import subset
 from shoal.index.cutting import ChunkTable
-from shoal.order.growing.segments_in_turn import SegmentsInTurn
-from shoal.order.growing.shard_segments import segment_seed
+from shoal.order.growing_segments import SegmentsInTurn, segment_seed
 from shoal.order.position_subsets import ChosenPositions
 from shoal.order.protocol import BoundOrder, Moved, Order
 from shoal.reading.resolved_order import ResolvedOrder

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import StateError, UsageError
+from shoal.order.mixture.endless_source import AS_IT_IS
 from shoal.order.mixture.mixed_order import MixedEpoch
-from shoal.order.mixture.renumbered_source import AS_IT_IS
 from shoal.order.mixture.source_schedule import Change, SequenceChange
 from shoal.order.sequences.packed_order import OpenBlock
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture

@@ -13,17 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.figures import parse_bytes
 from shoal.hints import did_you_mean
 from shoal.order.arrays.index_ranges import Runs
+from shoal.order.mixture.endless_source import Renumbering
 from shoal.order.mixture.epochs_in_turn import CountedSources, EpochChoice
 from shoal.order.mixture.integer_weights import integer_weights
-from shoal.order.mixture.renumbered_source import Renumbering
 from shoal.order.mixture.source_choice import Choice, Even
 from shoal.order.mixture.source_schedule import Change, SequenceChange, SourceSchedule
 from shoal.order.protocol import as_whole
-from shoal.order.sampling.shares import Sampling
+from shoal.order.sampling.weights_and_classes import Sampling
 from shoal.order.seeds import key
-from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, parse_bytes
+from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.reading.order_request import SHUFFLED_ALREADY, OrderRequest
 
 ENDS = ("first", "all", "forever")

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from shoal.errors import UsageError
-from shoal.order.mixture.endless_source import EndlessSource, RepeatedDataset
+from shoal.order.mixture.endless_source import EndlessSource, RenumberedSource, RepeatedDataset
 from shoal.order.mixture.mixed_order import MixedEpoch, MixedSources
-from shoal.order.mixture.renumbered_source import RenumberedSource
 from shoal.order.mixture.source_choice import MOST_POSITIONS
 from shoal.order.protocol import BoundOrder
 from shoal.reading.mixture.epochs_request import EpochsRequest

@@ -14,13 +14,13 @@ from shoal.errors import StateError
 from shoal.index.joined_index import JoinedIndex
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.deals import Deal
 from shoal.order.mixture.source_choice import MOST_POSITIONS
 from shoal.order.mixture.source_schedule import SequenceChange
+from shoal.order.orders_without_window import Sequential
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps
 from shoal.order.protocol import BoundOrder
-from shoal.order.sequential_and_full import Sequential
 from shoal.order.state_dict import State
+from shoal.order.states.deals import Deal
 from shoal.reading.mixture.epochs_request import EpochsRequest
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest, SourceRequest
 from shoal.reading.mixture.mixture_orders import epoch_orders

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.order.mixture.source_schedule import SequenceChange
-from shoal.order.sequences.packed_order import MAX_SEQUENCES, Grouping, PackedOrder
+from shoal.order.sequences.groupings import Grouping
+from shoal.order.sequences.packed_order import MAX_SEQUENCES, PackedOrder
 from shoal.reading.mixture.changes_of_sequences import documents_behind, weights_behind
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder

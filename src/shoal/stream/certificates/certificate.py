@@ -14,7 +14,7 @@ from shoal.figures import counted
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.state_dict import State, gaps_in
 from shoal.order.states.checked_states import checked
-from shoal.order.states.state_forms import CERTIFICATE
+from shoal.order.states.state_fields import CERTIFICATE
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.certificates.delivery_sums import DeliveredPart, Proof, RecordHashes
 from shoal.stream.certificates.sequence_hashes import hashes_of

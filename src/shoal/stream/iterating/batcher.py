@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from shoal.order.deals import RankPlace
 from shoal.order.partition import Partition
+from shoal.order.states.deals import RankPlace
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.dataset_requests import Batching
 from shoal.stream.iterating.batch_context import BatchContext

@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shoal.indexing.opened_dataset import OpenedDataset
-from shoal.order.deals import Start
 from shoal.order.state_dict import Tokenizers, told_tokenizers
+from shoal.order.states.deals import Start
 from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.decode_pool import Threaded
 from shoal.pipeline.stages.tokenizing import tokenizers_of

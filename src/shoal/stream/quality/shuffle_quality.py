@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.tokens.token_files import Tokens
-from shoal.order.block_and_buffer import Buffer
+from shoal.order.orders_without_window import Buffer, Sequential
 from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns
-from shoal.order.sequential_and_full import Sequential
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
 from shoal.quality.metrics import (

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.order.deals import RankPlace
 from shoal.order.partition import Partition, Share
+from shoal.order.states.deals import RankPlace
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.storage.retry import StoppedError

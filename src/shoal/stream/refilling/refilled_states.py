@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shoal.errors import StateError
-from shoal.order.deals import Deal, Start, settled, still_told
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import Gaps
 from shoal.order.state_dict import State
 from shoal.order.states.checked_states import changed_hint
-from shoal.order.states.state_forms import STATE
+from shoal.order.states.deals import Deal, Start, settled, still_told
+from shoal.order.states.state_fields import STATE
 from shoal.reading.resolved_order import Resolved
 
 _log = logging.getLogger("shoal")
@@ -79,7 +79,7 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
 def _tell_of_groups(deal: Deal) -> None:
     """Log how many documents may come again, if ranks had groups of documents in work."""
     if deal.packing is not None and deal.num_open_groups:
-        most = deal.num_open_groups * deal.packing.block
+        most = deal.num_open_groups * deal.packing["block"]
         _log.warning(
             "ranks packed documents of epoch %d as they came; open groups: %d; up to %s documents come again",
             deal.epoch,

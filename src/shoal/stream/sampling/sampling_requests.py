@@ -13,8 +13,8 @@ from shoal.arguments import as_flag
 from shoal.errors import UsageError
 from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
-from shoal.order.sampling.drawing import holding
-from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
+from shoal.order.sampling.systematic_draws import holding
+from shoal.order.sampling.weights_and_classes import ByClass, ByWeight, Sampling, integer_weights
 from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.index_columns import key_column

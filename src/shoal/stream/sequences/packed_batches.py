@@ -23,10 +23,10 @@ from shoal.order.arrays.permutation import permute
 from shoal.order.partition import Partition
 from shoal.order.protocol import Changing
 from shoal.order.seeds import key
-from shoal.order.sequences.packed_block import PackedBlock
-from shoal.order.sequences.packed_order import Packing
+from shoal.order.sequences.groupings import Packing
+from shoal.order.sequences.packing_strategies import PackedBlock
 from shoal.order.states.checked_states import changed_hint
-from shoal.order.states.state_forms import STATE
+from shoal.order.states.state_fields import STATE
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.dataset_requests import Batching
@@ -54,7 +54,7 @@ class PackedAsTheyCome(FilledBatches):
 
     def partition(self, batching: Batching | None, world_size: int) -> Partition:
         """Return the partition whose ranks pack documents."""
-        packing = None if batching is None else self.packing
+        packing = None if batching is None else self.packing.to_dict()
         return replace(super().partition(batching, world_size), packing=packing)
 
     def filler(self, context: BatchContext) -> BatchFiller:

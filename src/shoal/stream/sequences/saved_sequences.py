@@ -6,8 +6,7 @@ from typing import Any
 
 from shoal.errors import StateError, UsageError
 from shoal.order.position_subsets import NO_GAPS
-from shoal.order.sequences.length_batches import LengthBatches
-from shoal.order.sequences.packed_order import Packing
+from shoal.order.sequences.groupings import LengthBatches, Packing
 from shoal.order.state_dict import LENGTHS, PACKED, State
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import SequenceFields

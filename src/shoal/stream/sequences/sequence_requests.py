@@ -15,8 +15,7 @@ from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import as_whole
-from shoal.order.sequences.length_batches import LengthBatches
-from shoal.order.sequences.packed_order import Grouping, Packing
+from shoal.order.sequences.groupings import Grouping, LengthBatches, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
 from shoal.pipeline.stages.stage import Stage

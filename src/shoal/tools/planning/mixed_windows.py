@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.order.block_and_buffer import Block
+from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.sequential_and_full import Full
+from shoal.order.orders_without_window import Full
 from shoal.storage.chunk_cache.chunk_files import FOOTER_BYTES
 from shoal.storage.chunk_cache.eviction import Chunk, eviction_order, guard_bytes_of, is_admitted, num_victims, watch
 from shoal.storage.chunk_cache.ledger import BASE_BYTES, Book, charge_bytes

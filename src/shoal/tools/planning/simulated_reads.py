@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shoal.order.block_and_buffer import Block
+from shoal.order.orders_without_window import Block
 from shoal.order.partition import Partition
 from shoal.order.protocol import BoundOrder
 from shoal.order.window.order import Window

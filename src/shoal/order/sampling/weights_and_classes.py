@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.order.arrays.permutation import permute
-from shoal.order.sampling.drawing import class_counts, is_next, weighted_counts
+from shoal.order.sampling.systematic_draws import class_counts, is_next, weighted_counts
 from shoal.order.seeds import key
 
 VERSION = 1

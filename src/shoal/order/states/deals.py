@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from shoal.order.partition import Partition
 from shoal.order.position_subsets import WithoutGaps, left_beside, number_in, position_in
 from shoal.order.protocol import BoundOrder
-from shoal.order.sequences.packed_order import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Deal:
     taken: tuple[int | None, ...]
     gaps: tuple[tuple[int, int], ...] = ()
     rank: int | None = None
-    packing: Packing | None = None
+    packing: Mapping[str, Any] | None = None
     sequences: tuple[int, ...] = ()
 
     def sequences_of(self, rank: int) -> int:
@@ -83,7 +82,7 @@ class Deal:
         told: dict[str, Any] = {name: getattr(self, name) for name in names}
         told |= {"without": [list(each) for each in self.gaps]} if self.gaps else {}
         if self.packing is not None:
-            told |= {"packing": self.packing.to_dict(), "sequences": list(self.sequences)}
+            told |= {"packing": dict(self.packing), "sequences": list(self.sequences)}
         if self.rank is not None:
             return {**told, "rank": self.rank, "taken": self.taken[0]}
         least = min((count for count in self.taken if count is not None), default=0)
@@ -95,7 +94,7 @@ class Deal:
         """Restore a deal from the result of `to_dict`, which has its form; raise `ValueError` if it cannot be."""
         world_size, least = made["world_size"], made["taken"]
         rank, ahead = made.get("rank"), made.get("ahead", (0,))
-        packing = Packing(**made["packing"]) if "packing" in made else None
+        packing = made.get("packing")
         taken = tuple(None if count is None else least + count for count in ahead)
         sequences = tuple(made.get("sequences", ()))
         num_told = world_size if rank is None else 1

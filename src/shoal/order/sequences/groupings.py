@@ -1,23 +1,109 @@
-"""Batches of documents of similar length, from their lengths alone, so that little is padded.
+"""Groupings of documents: packed into sequences of a fixed length, or batched with documents of similar length.
 
-The documents of a block are sorted by length, from the longest down, and cut into batches: each has as many as its
-longest allows. Borders of buckets round lengths up, so that batches have few shapes; what does not fill a batch of one
-bucket goes to the next shorter one. So all batches but the last of a block are full.
+For batches, the documents of a block are sorted by length, from the longest down, and cut: each batch has as many as
+its longest document allows. Borders of buckets round lengths up, so that batches have few shapes; documents that do not
+fill a batch of one bucket go to the next shorter one. So all batches but the last of a block are full.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.arguments import as_choice
 from shoal.errors import UsageError
-from shoal.order.protocol import as_whole
-from shoal.order.sequences.packed_block import PackedBlock
-from shoal.order.sequences.packed_order import TOO_LONG
+from shoal.order.protocol import as_whole, as_within
+from shoal.order.sequences.packing_strategies import PackedBlock, best_fit, concatenated, first_fit
+
+STRATEGIES = {"concat": concatenated, "first_fit": first_fit, "best_fit": best_fit}
+"""Functions that pack the documents of a block, by name."""
+
+TOO_LONG = ("cut", "drop", "refuse")
+"""What becomes of a document of more tokens than a sequence has."""
+
+
+_MOST_LENGTH, _MOST_BLOCK = 1 << 24, 1 << 62
+
+
+class Grouping(Protocol):
+    """A way of making sequences, or batches, of the documents of a block from their lengths."""
+
+    @property
+    def verb(self) -> str:
+        """Method of `Dataset` that asks for it."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Positions of documents that are grouped together, those of each canonical node for themselves."""
+        ...
+
+    @property
+    def alike(self) -> int:
+        """Sequences in a row that are neighbours in the order in which `packed` gives them; 0 for random ones."""
+        ...
+
+    @property
+    def longest(self) -> int | None:
+        """Most tokens of a document that is not too long; None if there is no limit."""
+        ...
+
+    @property
+    def too_long(self) -> str:
+        """Treatment of longer documents: one of `TOO_LONG`."""
+        ...
+
+    def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
+        """Group documents of these lengths."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, for a state."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
+
+    ``too_long`` says what becomes of longer documents; who "refuses" them does so before. ``separated`` says that
+    documents have separators that no lengths in the index tell of.
+    """
+
+    verb: ClassVar[str] = "pack_sequences"
+    alike: ClassVar[int] = 0
+
+    length: int
+    strategy: str = "concat"
+    block: int = 1 << 16
+    too_long: str = "cut"
+    separated: bool = False
+
+    def __post_init__(self) -> None:
+        for name, most in (("length", _MOST_LENGTH), ("block", _MOST_BLOCK)):
+            value = as_within(f"pack_sequences({name})", getattr(self, name), 1, most)
+            object.__setattr__(self, name, value)
+        as_choice("pack_sequences(strategy=)", self.strategy, tuple(STRATEGIES))
+        as_choice("pack_sequences(too_long=)", self.too_long, TOO_LONG)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a document in a sequence."""
+        return self.length
+
+    def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
+        """Pack documents of these lengths, by the strategy."""
+        if self.too_long == "drop":
+            lengths = np.where(lengths > self.length, 0, lengths)
+        return STRATEGIES[self.strategy](lengths, self.length)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types, for a state."""
+        found = {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
+        return found | ({"separated": True} if self.separated else {})
 
 
 @dataclass(frozen=True, slots=True)

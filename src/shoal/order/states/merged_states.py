@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import StateError, UsageError
-from shoal.order.deals import Deal
 from shoal.order.state_dict import State
+from shoal.order.states.deals import Deal
 from shoal.order.states.forms import shown
 
 
@@ -131,7 +131,7 @@ def _of_all(states: list[State], epoch: int) -> Deal:
         terms += mine
         taken.append(mine[0].taken[0] if mine else None if epoch < state.epoch else 0)
         sequences += mine[0].sequences if mine else (0,)
-    if len({deal.terms for deal in terms}) > 1:
+    if any(deal.terms != terms[0].terms for deal in terms):
         msg = f"these states are from different runs: global batches of epoch {epoch} are dealt in several ways"
         raise StateError(msg, hint="ranks of one run have the same batch size, and loaded the same state")
     told = replace(terms[0] if terms else whole, taken=tuple(taken), rank=None)

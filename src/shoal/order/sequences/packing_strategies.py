@@ -1,10 +1,10 @@
-"""Whole documents in the sequences that they fit best, longest first, counted by length.
+"""Strategies that pack the documents of a block into sequences: concatenation, first fit and best fit.
 
 Best-fit decreasing takes the documents from the longest to the shortest and puts each into the sequence with the least
-room that still holds it. Documents of equal length are alike to it, and so are sequences that hold documents of the
+room that still holds it. It does not distinguish documents of equal length, nor sequences that hold documents of the
 same lengths. So it is run on counts: how many documents have a length, how many sequences have a *pattern* of lengths.
-One step moves as many sequences of a pattern as there are documents for them. That takes time by the number of
-different lengths and patterns, not of documents.
+One step moves as many sequences of a pattern as there are documents for them. Its time depends on the number of
+different lengths and patterns, not on the number of documents.
 
 References
 ----------
@@ -15,11 +15,142 @@ Large Language Models without Impacting Performance", 2021 (longest-pack-first h
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.order.sequences.packed_block import PackedBlock, with_full_sequences
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBlock:
+    """Sequences of up to ``length`` tokens, made of pieces of documents.
+
+    Attributes
+    ----------
+    length
+        Tokens that a sequence has room for; 0 if sequences have room for different numbers.
+    first_piece
+        Number of the first piece of each sequence, and of all pieces; shape (num_sequences + 1,).
+    document
+        Document of each piece, numbered in the block; shape (num_pieces,).
+    start, stop
+        Its tokens in the document, half-open.
+    """
+
+    length: int
+    first_piece: NDArray[np.int64]
+    document: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences."""
+        return len(self.first_piece) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all pieces."""
+        return int((self.stop - self.start).sum())
+
+    @property
+    def fill(self) -> float:
+        """Share of the tokens of all sequences that are no padding; 1.0 without sequences."""
+        return self.num_tokens / (self.length * self.num_sequences) if self.num_sequences else 1.0
+
+
+def with_full_sequences(
+    lengths: NDArray[np.int64], length: int, document: NDArray[np.int64], sequence: NDArray[np.int64]
+) -> PackedBlock:
+    """Return the sequences that longer documents fill alone, then those of what is left of all documents.
+
+    ``document`` and ``sequence``, both of shape (num_rests,), say where the rest of each document goes: its last
+    ``lengths % length`` tokens. Sequences are numbered from 0, and rests in one have the order of ``document``.
+    """
+    num_full = lengths // length
+    full = np.repeat(np.arange(len(lengths)), num_full)
+    full_starts = (np.arange(len(full)) - np.repeat(np.cumsum(num_full) - num_full, num_full)) * length
+    by_sequence = np.argsort(sequence, kind="stable")
+    ends = np.cumsum(np.bincount(sequence, minlength=1)) if len(sequence) else np.zeros(0, np.int64)
+    rests = document[by_sequence]
+    starts = num_full[rests] * length
+    return PackedBlock(
+        length,
+        np.concatenate([np.arange(len(full) + 1), len(full) + ends]),
+        np.concatenate([full, rests]),
+        np.concatenate([full_starts, starts]),
+        np.concatenate([full_starts + length, lengths[rests]]),
+    )
+
+
+def concatenated(lengths: NDArray[np.int64], length: int) -> PackedBlock:
+    """Pack documents in their order, each where the one before ends; only the last sequence may be padded.
+
+    A document that does not fit into the rest of a sequence goes on in the next one. 30 ns a document.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of each document, shape (num_documents,); those without tokens have no piece.
+    length
+        Tokens of a sequence.
+
+    Examples
+    --------
+    >>> found = concatenated(np.array([3, 0, 7]), 4)
+    >>> found.document.tolist(), found.start.tolist(), found.stop.tolist(), found.first_piece.tolist()
+    ([0, 2, 2, 2], [0, 0, 1, 5], [3, 1, 5, 7], [0, 2, 3, 4])
+    """
+    ends = np.cumsum(lengths, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    cuts = np.union1d(ends, np.arange(0, total, length))
+    cuts = cuts[(cuts > 0) & (cuts < total)]
+    begins = np.concatenate([np.zeros(min(total, 1), np.int64), cuts])
+    stops = np.concatenate([cuts, np.full(min(total, 1), total, np.int64)])
+    document = np.searchsorted(ends, begins, side="right")
+    offset = (ends - lengths)[document]
+    first = np.searchsorted(begins, np.arange(0, total, length))
+    first = np.append(first, len(begins))
+    return PackedBlock(length, first, document, begins - offset, stops - offset)
+
+
+def first_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
+    """Pack whole documents in their order; only those of more than ``length`` tokens are cut, as by `best_fit`.
+
+    A tree over the sequences holds the most room below each node, so that a document takes the logarithm of their
+    number: 2 us each.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of each document, shape (num_documents,); those without tokens have no piece.
+    length
+        Tokens of a sequence.
+
+    Examples
+    --------
+    >>> found = first_fit(np.array([3, 6, 5, 2]), 8)
+    >>> [found.document[start:stop].tolist() for start, stop in zip(found.first_piece, found.first_piece[1:])]
+    [[0, 2], [1, 3]]
+    """
+    rest = lengths % length
+    documents = np.flatnonzero(rest)
+    leaves = 1 << max(0, len(documents) - 1).bit_length()
+    rooms = [length] * (2 * leaves)
+    sequence = []
+    for size in rest[documents].tolist():
+        node = 1
+        while node < leaves:
+            node *= 2
+            node += rooms[node] < size
+        sequence.append(node - leaves)
+        rooms[node] -= size
+        while node := node // 2:
+            room = max(rooms[2 * node], rooms[2 * node + 1])
+            if rooms[node] == room:
+                break
+            rooms[node] = room
+    return with_full_sequences(lengths, length, documents, np.array(sequence, dtype=np.int64))
 
 
 def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
