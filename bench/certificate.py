@@ -15,8 +15,8 @@ import numpy as np
 import shoal
 from shoal.index.table import Index
 from shoal.order.partition import Share
-from shoal.stream.certificates.delivery_sums import NOTHING, DeliverySums, Proof, RecordHashes
 from shoal.stream.iterating import batch_maker
+from shoal.stream.states.delivery_sums import NOTHING, DeliverySums, Proof, RecordHashes
 from shoal.verify.shard_checks import RECORD_CRCS
 
 NUM_DOCS = 200_000

@@ -18,13 +18,13 @@ from shoal.order.sampling.shares import Repeats
 from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.dataset_requests import count_of, order_request
-from shoal.stream.index_columns import class_names, key_column
-from shoal.stream.map_view import MapView
+from shoal.stream.choosing.balanced_sampling import sampled
+from shoal.stream.choosing.hash_splits import split_specs
+from shoal.stream.choosing.index_columns import class_names, key_column
+from shoal.stream.choosing.map_view import MapView
 from shoal.stream.ranks import Ranks
-from shoal.stream.sampling.sampling_requests import sampled
-from shoal.stream.splitting.hash_splits import split_specs
-from shoal.stream.stage_verbs import StageVerbs
+from shoal.stream.verbs.dataset_requests import count_of, order_request
+from shoal.stream.verbs.stage_verbs import StageVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 

@@ -29,10 +29,10 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved
 from shoal.reading.resolving import resolve
-from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.iterating.rows import Rows
 from shoal.stream.ranks import Ranks
-from shoal.stream.rows import Rows
+from shoal.stream.verbs.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
 
 _OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; one of joins begins at twice as much
 

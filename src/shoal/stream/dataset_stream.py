@@ -30,19 +30,19 @@ from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.resolved_epochs import BatchSegments, Piece
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.stats.counters import Counters
-from shoal.stream.certificates.certificate import Certificate, covered, differences
-from shoal.stream.certificates.sequence_hashes import hashes_of
-from shoal.stream.dataset_requests import count_of
+from shoal.stream.choosing.map_view import MapView
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.growing.growing_mixing import sorting_of_first
-from shoal.stream.growing.growing_states import order_as_saved
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
-from shoal.stream.iterator_position import Cursor
-from shoal.stream.map_view import MapView
+from shoal.stream.quality.growing_mixing import sorting_of_first
 from shoal.stream.quality.predictions import predicted, warning_of
 from shoal.stream.refilling.refilled_states import resumed
+from shoal.stream.states.certificate import Certificate, covered, differences
+from shoal.stream.states.growing_states import order_as_saved
+from shoal.stream.states.iterator_position import Cursor
+from shoal.stream.states.sequence_hashes import hashes_of
+from shoal.stream.verbs.dataset_requests import count_of
 
 _log = logging.getLogger("shoal")
 

@@ -18,9 +18,9 @@ from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_requests import count_of
 from shoal.stream.mixing.mean_lengths import positions_of_tokens
 from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
+from shoal.stream.verbs.dataset_requests import count_of
 
 _FAR = 1 << 17  # positions whose sources are looked up apart
 

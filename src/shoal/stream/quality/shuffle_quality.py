@@ -25,7 +25,7 @@ from shoal.quality.metrics import (
 from shoal.quality.prediction import ChunkLayout, ShuffleQuality, has_formula, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
-from shoal.stream.index_columns import key_column
+from shoal.stream.choosing.index_columns import key_column
 
 _MOST_MEASURED = 1 << 24
 _MOST_COUNTED = 1 << 20

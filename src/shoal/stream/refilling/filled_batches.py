@@ -22,15 +22,15 @@ from shoal.order.partition import Partition, Share
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificates.delivery_sums import Proof, RecordHashes
-from shoal.stream.certificates.sequence_hashes import hashes_of
-from shoal.stream.dataset_requests import APART, Batching
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher, Received
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares
 from shoal.stream.iterating.single_samples import KEPT
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.iterator_position import Cursor, Position, place_in
+from shoal.stream.states.delivery_sums import Proof, RecordHashes
+from shoal.stream.states.iterator_position import Cursor, Position, place_in
+from shoal.stream.states.sequence_hashes import hashes_of
+from shoal.stream.verbs.dataset_requests import APART, Batching
 
 
 class Part(NamedTuple):

@@ -13,7 +13,7 @@ from shoal.reading.order_request import Selection
 from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.batches import CutBatches
+from shoal.stream.iterating.cut_batches import CutBatches
 from shoal.stream.iterating.single_samples import KEPT, SingleSamples
 from shoal.stream.refilling.filled_batches import FilledBatches
 

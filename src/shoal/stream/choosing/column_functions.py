@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.index.table import Index
-from shoal.stream.index_columns import column_of, texts_of_column, words_of_column
+from shoal.stream.choosing.index_columns import column_of, texts_of_column, words_of_column
 
 
 def kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -> NDArray[np.bool_]:

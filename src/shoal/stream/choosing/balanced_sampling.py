@@ -15,9 +15,9 @@ from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.sampling.drawing import holding
 from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
-from shoal.stream.dataset_requests import count_of
+from shoal.stream.choosing.index_columns import key_column
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.index_columns import key_column
+from shoal.stream.verbs.dataset_requests import count_of
 
 _MOST_COUNTED = 1 << 24  # distinct integers that are counted in a table, and not sorted
 

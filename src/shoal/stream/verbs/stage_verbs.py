@@ -17,7 +17,7 @@ from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.pipeline.stored_types import features_of
-from shoal.stream.sequences.length_verbs import LengthVerbs
+from shoal.stream.verbs.length_verbs import LengthVerbs
 
 
 class StageVerbs(LengthVerbs):

@@ -10,11 +10,11 @@ from shoal.errors import UsageError
 from shoal.pipeline.stages.map_and_filter import Filter
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.resolved_epochs import BatchSegments
-from shoal.stream.dataset_requests import Batching
-from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.sequences.sequence_requests import SequenceRequest
+from shoal.stream.verbs.dataset_requests import Batching
+from shoal.stream.verbs.dataset_run import DatasetRun
 
 
 class LengthVerbs(DatasetRun):

@@ -21,8 +21,8 @@ from shoal.order.state_dict import PACKED, State
 from shoal.order.states.forms import MAX_POSITION
 from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.reading.order_request import OrderRequest
-from shoal.stream.column_functions import kept_by_function
-from shoal.stream.index_columns import column_of, words_of_column
+from shoal.stream.choosing.column_functions import kept_by_function
+from shoal.stream.choosing.index_columns import column_of, words_of_column
 
 _SUBSETS = {
     "stored": "split(), select() or the like",

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from shoal.hints import no_attribute
-from shoal.stream.dataset_requests import count_of
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.refilling.steps_of_pass import StepsOfPass
+from shoal.stream.verbs.dataset_requests import count_of
 from shoal.stream.workers.foreign_loaders import refuse_in_worker
 
 

@@ -23,8 +23,8 @@ from shoal.figures import counted
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
 from shoal.order.seeds import check_seed, key, keys
+from shoal.stream.choosing.sample_groups import Groups, groups_of, hashed_values
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.splitting.sample_groups import Groups, groups_of, hashed_values
 
 _NO_SPLIT = 255
 _CLOSE_ENOUGH = Fraction(1, 10**9)  # fractions that miss 1 by less in sum are meant to make 1
