@@ -146,12 +146,12 @@ class DatasetSpec:
             msg = "select() takes samples, or columns of the index by name"
             raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
         if columns:
-            self.dataset("select() by columns")
+            self.opened.one("select() by columns")
         if columns and self.request is not None:
             msg = "columns of the index select stored samples; after shuffle() there are only positions"
             raise UsageError(msg, hint="put select() before shuffle()")
         if columns:
-            samples = choose_by_columns(self.dataset("select() by columns").index, columns)
+            samples = choose_by_columns(self.opened.one("select() by columns").index, columns)
             if self.stored is not None:
                 samples = samples[self.stored.members(np.arange(len(self.stored)))]
         elif self.request is None and self.stored is not None:
@@ -253,10 +253,6 @@ class DatasetSpec:
     def repeats(self) -> Repeats | None:
         """Repeats and gaps of the sampling; None without one."""
         return None if self.sampling is None else self.sampling.repeats
-
-    def dataset(self, verb: str) -> Opened:
-        """Return the dataset; raise `UsageError` for a mixture, which is several."""
-        return self.opened.one(verb)
 
     @property
     def seeded_stages(self) -> tuple[Stage, ...]:

@@ -100,13 +100,13 @@ def split_specs(
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
     for each run of neighbours in one split, of which the splits keep 24.
     """
-    spec.dataset("split()")
+    spec.opened.one("split()")
     if spec.request is not None:
         msg = "split() divides stored samples; after shuffle() there are only positions, with others in each epoch"
         raise UsageError(msg, hint="put split() before shuffle(), and shuffle each split")
     spec.refuse_selection("split()")
     lengths = _checked(fractions)
-    groups = groups_of(spec.dataset("split()"), by, group)
+    groups = groups_of(spec.opened.one("split()"), by, group)
     base, line = key(check_seed(seed), 0, "split"), Line.of(lengths)
     out = Excluded.of(_excluded_groups(exclude, groups, by, group))
     numbers = np.empty(groups.num_samples, dtype=np.uint8)
@@ -153,7 +153,7 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
         if by is not None and not isinstance(by, str):
             msg = "by= has the groups of this dataset only, and exclude= is another one"
             raise UsageError(msg, hint="exclude= takes groups, too: texts or numbers, as in by=")
-        return groups_of(exclude.dataset("split(exclude=)"), by, group).distinct(exclude.stored)
+        return groups_of(exclude.opened.one("split(exclude=)"), by, group).distinct(exclude.stored)
     several = isinstance(exclude, Collection) and not isinstance(exclude, str | bytes)
     values = list(exclude) if several else [exclude]
     if by is not None:

@@ -189,7 +189,8 @@ class LengthVerbs(DatasetRun):
             Documents are not packed, or only as they come (then ``extras=["document_ids"]`` shows it), or there is no
             such step.
         """
-        return self.stream.batch_segments(step, epoch, rank, world_size)
+        sequences = self.stream.batch_of_order("batch_segments", step, epoch, rank, world_size)
+        return self.stream.resolved.segments_in(epoch, sequences)
 
 
 def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
