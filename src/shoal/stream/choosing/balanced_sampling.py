@@ -16,7 +16,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.sampling.drawing import holding
 from shoal.order.sampling.shares import ByClass, ByWeight, Sampling, integer_weights
 from shoal.stream.choosing.index_columns import key_column
-from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.dataset_spec import GROUPED, DatasetSpec
 from shoal.stream.verbs.dataset_requests import count_of
 
 _MOST_COUNTED = 1 << 24  # distinct integers that are counted in a table, and not sorted
@@ -24,7 +24,7 @@ _MOST_COUNTED = 1 << 24  # distinct integers that are counted in a table, and no
 
 def sampled(spec: DatasetSpec, **arguments: Any) -> DatasetSpec:
     """Return a dataset with a rule of how often each sample comes in an epoch; allowed once."""
-    spec.refuse_after_grouping("sample()")
+    spec.refuse("sample()", GROUPED)
     spec.opened.one("sample()")
     if spec.sampling is not None:
         msg = "this dataset is sampled already; a second sample() would hide the first"

@@ -24,7 +24,7 @@ from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
 from shoal.order.seeds import check_seed, key, keys
 from shoal.stream.choosing.sample_groups import Groups, groups_of, hashed_values
-from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.dataset_spec import CHOSEN, DatasetSpec
 
 _NO_SPLIT = 255
 _CLOSE_ENOUGH = Fraction(1, 10**9)  # fractions that miss 1 by less in sum are meant to make 1
@@ -104,7 +104,7 @@ def split_specs(
     if spec.request is not None:
         msg = "split() divides stored samples; after shuffle() there are only positions, with others in each epoch"
         raise UsageError(msg, hint="put split() before shuffle(), and shuffle each split")
-    spec.refuse_selection("split()")
+    spec.refuse("split()", CHOSEN)
     lengths = _checked(fractions)
     groups = groups_of(spec.opened.one("split()"), by, group)
     base, line = key(check_seed(seed), 0, "split"), Line.of(lengths)
