@@ -15,9 +15,9 @@ import numpy as np
 import shoal
 from shoal.index.table import Index
 from shoal.order.partition import Share
-from shoal.stream.certificates.delivery_sums import NOTHING, DeliverySums, Proof, RecordHashes
+from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.stream.iterating import batch_maker
-from shoal.verify.shard_checks import RECORD_CRCS
+from shoal.stream.states.delivery_sums import NOTHING, DeliverySums, Proof, RecordHashes
 
 NUM_DOCS = 200_000
 ROUNDS = 5

@@ -169,9 +169,9 @@ class OrderToRequest:
             self._is_over = True
         elif event == "call" and room.startswith("stream/iterating/") and code.co_name == "__init__":
             self._add_stack(frame)
-        elif (
-            event == "return" and has_ids(value) and not room.startswith(("order/arrays/", "stream/certificate/"))
-        ) or (event == "return" and has_share(value)):
+        elif (event == "return" and has_ids(value) and not room.startswith(("order/arrays/", "stream/states/"))) or (
+            event == "return" and has_share(value)
+        ):
             self._add(frame)
         if thread != self._consumer:
             self._reader = thread

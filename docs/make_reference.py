@@ -26,10 +26,10 @@ from shoal.indexing.jobs.index_job import IndexJob
 from shoal.live.live_counters import LiveCounters
 from shoal.live.live_dataset import LiveDataset
 from shoal.stats.counters import Counters
-from shoal.stream.dataset_run import DatasetRun
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.sequences.length_verbs import LengthVerbs
-from shoal.stream.stage_verbs import StageVerbs
+from shoal.stream.verbs.dataset_run import DatasetRun
+from shoal.stream.verbs.length_verbs import LengthVerbs
+from shoal.stream.verbs.stage_verbs import StageVerbs
 from shoal.verify.verify_job import VerifyJob
 
 PAGE = Path(__file__).parent / "reference.md"

@@ -41,10 +41,10 @@ if _TYPE_CHECKING:
     from shoal.live.live_dataset import LiveDataset
     from shoal.live.live_openers import follow, from_callable, from_iterable
     from shoal.order.states.merged_states import merge_states
-    from shoal.stream.certificates.certificate import merge_certificates
     from shoal.stream.dataset import Dataset
     from shoal.stream.mixing.mix_datasets import mix
     from shoal.stream.open_dataset import open_dataset as open  # noqa: A004  # shoal.open() says what it does
+    from shoal.stream.states.certificate import merge_certificates
     from shoal.verify.verify_job import plan_verify
 
 __all__ = [
@@ -79,7 +79,7 @@ __getattr__, __dir__ = _lazy_names(
         "shoal.live.live_dataset": "LiveDataset",
         "shoal.live.live_openers": "follow from_callable from_iterable",
         "shoal.order.states.merged_states": "merge_states",
-        "shoal.stream.certificates.certificate": "merge_certificates",
+        "shoal.stream.states.certificate": "merge_certificates",
         "shoal.stream.dataset": "Dataset",
         "shoal.stream.mixing.mix_datasets": "mix",
         "shoal.stream.open_dataset": "open=open_dataset",

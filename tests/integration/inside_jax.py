@@ -26,7 +26,7 @@ import shoal
 import shoal.jax
 from shoal.errors import StateError, UsageError
 from shoal.order.state_dict import State
-from shoal.stream import progress_line
+from shoal.stream.iterating import progress_line
 
 ROWS = PartitionSpec("data")
 

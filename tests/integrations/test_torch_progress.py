@@ -14,9 +14,8 @@ import torch.utils.data as torch_data
 from tests.integrations import stages
 
 from shoal.stats import live_line
-from shoal.stream import progress_line
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import batch_maker
+from shoal.stream.iterating import batch_maker, progress_line
 from shoal.torch import DataLoader, IterableDataset
 
 pytestmark = [

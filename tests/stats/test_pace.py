@@ -14,10 +14,10 @@ from tests.stream.made import at, ids_of, write_tars
 
 from shoal.stats import live_line
 from shoal.stats.counters import Counters, Throughput
-from shoal.stream import progress_line
 from shoal.stream.dataset import Dataset
+from shoal.stream.iterating import progress_line
+from shoal.stream.iterating.progress_line import progress_text
 from shoal.stream.open_dataset import open_dataset
-from shoal.stream.progress_line import progress_text
 
 RATES = ["elapsed_seconds", "samples_per_second", "requests_per_second", "read_bytes_per_second"]
 

@@ -23,8 +23,8 @@ from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import save_index
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.storage.files.local_store import LocalStore
-from shoal.stream.certificates.certificate import Certificate
-from shoal.stream.certificates.delivery_sums import RecordHashes
+from shoal.stream.states.certificate import Certificate
+from shoal.stream.states.delivery_sums import RecordHashes
 
 NUM_SAMPLES = 130
 

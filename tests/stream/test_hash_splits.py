@@ -26,9 +26,9 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.order.seeds import key
 from shoal.pack import Writer
 from shoal.storage.memory_store import MemoryStore
+from shoal.stream.choosing.sample_groups import hashed_values
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.splitting.sample_groups import hashed_values
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -17,7 +17,7 @@ from shoal.order.sampling.weights_and_classes import ByWeight
 from shoal.order.state_dict import State
 from shoal.orders import Block, Buffer, Full, Sequential, Window
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_requests import request_of_state
+from shoal.stream.verbs.dataset_requests import request_of_state
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -14,7 +14,7 @@ import pytest
 
 from shoal.order.window.order import Window
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterator_position import Cursor
+from shoal.stream.states.iterator_position import Cursor
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -13,7 +13,7 @@ import shoal
 from shoal.errors import StateError
 from shoal.order.state_dict import State
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.dataset_requests import request_of_state
+from shoal.stream.verbs.dataset_requests import request_of_state
 
 
 @pytest.fixture

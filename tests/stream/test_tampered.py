@@ -16,7 +16,7 @@ from shoal.errors import ShoalError, StateError
 from shoal.order.state_dict import State, sealed
 from shoal.orders import Block, Buffer, Window
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_requests import request_of_state
+from shoal.stream.verbs.dataset_requests import request_of_state
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

@@ -27,7 +27,7 @@ from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.stat_many import stat_all
 from shoal.storage.urls import parent, scheme_of
-from shoal.stream.index_columns import column_names, column_of, words_of_column
+from shoal.stream.choosing.index_columns import column_names, column_of, words_of_column
 from shoal.stream.quality.shuffle_quality import variance_ratio_bound, warning_about
 
 _QUANTILES = {"median_bytes": 0.5, "p5_bytes": 0.05, "p95_bytes": 0.95}

@@ -27,9 +27,9 @@ from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.storage.sources.source import printed
 from shoal.storage.store_protocol import Store
-from shoal.stream.certificates.certificate import Certificate, covered, differences, merge_certificates
-from shoal.stream.dataset_requests import request_of_state
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
+from shoal.stream.states.certificate import Certificate, covered, differences, merge_certificates
+from shoal.stream.verbs.dataset_requests import request_of_state
 from shoal.verify.index_repair import repair_index
 from shoal.verify.open_to_verify import Verification, open_to_verify, verify
 from shoal.verify.shard_checks import check_shards

@@ -19,8 +19,8 @@ from shoal.pipeline.stages.map_and_filter import Filter, Map
 from shoal.pipeline.stages.seeded_map import GENERATORS, SeededMap
 from shoal.pipeline.stages.stage import Stage, verb_of
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_requests import count_of
 from shoal.stream.ranks import Ranks
+from shoal.stream.verbs.dataset_requests import count_of
 
 _INSTEAD = {
     "take": "take samples with itertools.islice(ds, n)",

@@ -12,19 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.arguments import as_text
+from shoal.errors import UsageError
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.order.protocol import Order
 from shoal.order.sampling.weights_and_classes import Repeats
 from shoal.quality.prediction import ShuffleQuality
+from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.dataset_requests import count_of, order_request
-from shoal.stream.index_columns import class_names, key_column
-from shoal.stream.map_view import MapView
+from shoal.stream.choosing.balanced_sampling import sampled
+from shoal.stream.choosing.hash_splits import split_specs
+from shoal.stream.choosing.index_columns import class_names, key_column
+from shoal.stream.choosing.left_out import gaps_without
+from shoal.stream.choosing.map_view import MapView
+from shoal.stream.quality.predictions import predicted
 from shoal.stream.ranks import Ranks
-from shoal.stream.sampling.sampling_requests import sampled
-from shoal.stream.splitting.hash_splits import split_specs
-from shoal.stream.stage_verbs import StageVerbs
+from shoal.stream.verbs.dataset_requests import count_of, order_request
+from shoal.stream.verbs.stage_verbs import StageVerbs
 from shoal.stream.workers.foreign_loaders import refuse_as_list
 
 
@@ -37,7 +41,7 @@ class Dataset(StageVerbs):
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        return f"<shoal.Dataset: {self.stream.summary()}>"
+        return f"<shoal.Dataset: {self.stream}>"
 
     # ---- order and selection
 
@@ -185,7 +189,7 @@ class Dataset(StageVerbs):
         epoch
             The epoch of these steps or positions.
         """
-        gaps = self.stream.gaps(steps, positions, count_of(epoch, "without(epoch=)"))
+        gaps = gaps_without(self.stream, steps, positions, count_of(epoch, "without(epoch=)"))
         return type(self)(replace(self.stream.spec, gaps=gaps))
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
@@ -286,25 +290,30 @@ class Dataset(StageVerbs):
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the field `cls` (or `label` of Hugging Face), by number; see `class_names`."""
-        return class_names(self.stream.spec.dataset("classes"))
+        return class_names(self.stream.spec.opened.one("classes"))
 
     def class_names(self, field: str) -> tuple[str, ...]:
         """Return the names behind a field's numbers: texts in the index, directories, or a Hugging Face ClassLabel."""
-        return class_names(self.stream.spec.dataset("class_names()"), as_text("class_names()", field))
+        return class_names(self.stream.spec.opened.one("class_names()"), as_text("class_names()", field))
 
     def index_column(self, name: str) -> NDArray[Any]:
         """Return a column of the index, "shard" or "bytes", as an array by sample id; read-only."""
-        return key_column(self.stream.spec.dataset("index_column()").index, name)
+        return key_column(self.stream.spec.opened.one("index_column()").index, name)
 
     def ids(self, epoch: int = 0, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Return the sample ids at global positions ``[start, stop)`` of an epoch, reading no data; 0.1 us each."""
-        return self.stream.ids(epoch, start, stop)
+        resolved, epoch = self.stream.resolved, count_of(epoch, "ids(epoch=)")
+        order = resolved.untouched(epoch)
+        if stop is None and order.num_samples > FOREVER // 2:
+            raise UsageError("ids() was asked for all ids of a mixture without end", hint="ids(epoch, start, stop)")
+        return resolved.samples_of(epoch, order.ids(start, order.num_samples if stop is None else stop))
 
     def batch_ids(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
     ) -> NDArray[np.int64]:
         """Return the sample ids a rank gets at a step of an epoch that began at position 0, repeats included."""
-        return self.stream.batch_ids(step, epoch, rank, world_size)
+        ids = self.stream.batch_of_order("batch_ids", step, epoch, rank, world_size)
+        return self.stream.resolved.samples_of(epoch, ids)
 
     def quality(self, *, batch: int | None = None, key: Any = None, rho: float | None = None) -> ShuffleQuality:
         """Predict how well batches will be mixed, from the index and the order alone; no data is read.
@@ -324,7 +333,14 @@ class Dataset(StageVerbs):
         rho
             That correlation, if you know it: 0 for data that were shuffled when written, 1 for the worst case.
         """
-        return self.stream.quality(batch, key, rho)
+        stream = self.stream
+        if batch is None and stream.spec.batching is not None:
+            batch = stream.partition.global_batch
+        elif batch is None:
+            # An estimate may be high.
+            most = stream.resolved.num_samples // 2 if stream.resolved.knows_end(0) else stream.num_samples(0) // 3
+            batch = max(1, min(256, most))
+        return predicted(stream.resolved, count_of(batch, "quality(batch=)"), key=key, rho=rho)
 
     def __len__(self) -> int:
         """Return the length of a whole epoch on this rank: in batches, or in samples without `batch`.
@@ -349,7 +365,10 @@ class Dataset(StageVerbs):
 
         Its item ``i`` is ``ds[i]``: in the format set by `format`, and verified if `reading` says so.
         """
-        return self.stream.as_map()
+        if self.stream.spec.filters:
+            msg = "as_map() gives a sample for every id, and this dataset has a filter()"
+            raise UsageError(msg, hint="select() chooses samples by id or by columns of the index")
+        return self.stream.by_id
 
     def to_hf(self, *, features: Any = None) -> Any:
         """Return the samples as a `datasets.IterableDataset`, in this order; see `shoal.huggingface.to_hf`."""

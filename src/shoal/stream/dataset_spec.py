@@ -1,11 +1,11 @@
-"""The immutable description of a dataset, to which each method of a user adds one thing, or is refused."""
+"""The immutable description of a dataset; each method of a dataset adds one thing to it, or is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.orders_without_window import Sequential
-from shoal.order.partition import Partition
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sampling.weights_and_classes import Repeats, Sampling
 from shoal.order.state_dict import Tokenizers
@@ -29,12 +28,65 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved
 from shoal.reading.resolving import resolve
-from shoal.stream.dataset_requests import Batching, choose_by_columns, count_of, numbers_left
+from shoal.stream.choosing.column_functions import choose_by_columns, numbers_left
 from shoal.stream.iterating.batcher import Batcher
+from shoal.stream.iterating.rows import Rows
 from shoal.stream.ranks import Ranks
-from shoal.stream.rows import Rows
+from shoal.stream.verbs.dataset_requests import Batching, count_of
 
-_OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; one of joins begins at twice as much
+_OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; a join of joins begins at twice as much
+
+
+class Refusal(NamedTuple):
+    """A rule of the order of calls: what a later call is told if an earlier call stands in its way.
+
+    ``earlier`` returns the earlier call, or something false. ``message`` and ``hint`` may name ``{verb}``, the later
+    call, and ``{earlier}``.
+    """
+
+    earlier: Callable[[DatasetSpec, str], object]
+    message: str
+    hint: str
+
+
+_MADE_BATCHES = Refusal(
+    lambda spec, _: spec.batching and spec.batching.verb,
+    "{verb} works on samples, and was called after {earlier}",
+    "put {verb} before {earlier}; only map() works on batches",
+)
+_MADE_THEM_ALREADY = _MADE_BATCHES._replace(
+    earlier=lambda spec, verb: (
+        spec.batching and {verb, spec.batching.verb} == {"batch()", "batch_by_length()"} and spec.batching.verb
+    ),
+    hint="batch_by_length() makes the batches itself: leave batch() out",
+)
+_PACKED = Refusal(
+    lambda spec, _: spec.rows.verb,
+    "{verb} works on documents, and was called after {earlier}, which makes sequences of them",
+    "put {verb} before {earlier}; only map() works on batches, after batch()",
+)
+_LEFT_OUT = Refusal(
+    lambda spec, _: spec.gaps,
+    "{verb} would move other samples to the positions that without() leaves out",
+    "put {verb} before without()",
+)
+_FILTERED = Refusal(
+    lambda spec, _: any(isinstance(stage, Filter) for stage in spec.stages),
+    "{verb} counts samples before any filter, and was called after filter()",
+    "put {verb} before filter()",
+)
+_SAMPLED = Refusal(
+    lambda spec, _: spec.request is None and spec.sampling is not None,
+    "{verb} chooses stored samples, and was called after sample()",
+    "put {verb} before sample()",
+)
+_BATCHED = (_MADE_THEM_ALREADY, _MADE_BATCHES)
+
+GROUPED = (*_BATCHED, _PACKED)
+"""Rules of calls that take single samples."""
+
+CHOSEN = (*GROUPED, _LEFT_OUT, _FILTERED, _SAMPLED)
+"""Rules of calls that choose samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +98,7 @@ class DatasetSpec:
     source
         Shards and their index, or shards that have none yet.
     request
-        The order that was asked for; None before `shuffle`: that of storage.
+        The requested order; None before `shuffle`: storage order.
     stored
         Ids of the samples that were selected before `shuffle`; None for all.
     sampling
@@ -96,28 +148,28 @@ class DatasetSpec:
     @property
     def can_begin_early(self) -> bool:
         """True if the order may begin before all is indexed: a window over all samples, without columns or lengths."""
-        asked = self.request
-        in_window = isinstance(asked, OrderRequest) and asked.order is None
+        request = self.request
+        in_window = isinstance(request, OrderRequest) and request.order is None
         chosen = self.stored is not None or self.sampling is not None
         return in_window and not chosen and not self.rows.needs_index
 
     @property
-    def asked(self) -> Request:
-        """The order that was asked for: that of storage before `shuffle`."""
+    def order_request(self) -> Request:
+        """The requested order; storage order before `shuffle`."""
         if self.grows and self.can_begin_early:
             return GrowingRequest(cast("OrderRequest", self.request))
         return OrderRequest(Sequential()) if self.request is None else self.request
 
     def summary(self, resolved: Resolved | None = None) -> str:
         """Return a one-line description, without indexing anything; ``resolved`` knows what is indexed by now."""
-        batching, asked, what = self.batching, self.asked, self.rows.noun
-        parts = [] if asked.names_source else [resolved.words if resolved is not None else ""]
-        if not asked.names_source and not parts[0]:
-            parts = [self.source.words(lambda: f"{self.num_samples:,} {what}")]
+        batching, request, noun = self.batching, self.order_request, self.rows.noun
+        parts = [] if request.names_source else [resolved.words if resolved is not None else ""]
+        if not request.names_source and not parts[0]:
+            parts = [self.source.words(lambda: f"{self.num_samples:,} {noun}")]
         if self.sampling is not None:
             parts.append(f"sampled ({self.repeats})")
         if self.request is not None:
-            parts += asked.words(lambda: f"{self.num_samples:,} {what}")
+            parts += request.words(lambda: f"{self.num_samples:,} {noun}")
         parts += [verb_of(stage) for stage in self.stages if not stage.own_stages]
         parts += self.rows.words
         parts += [] if batching is None else [batching.words]
@@ -125,11 +177,18 @@ class DatasetSpec:
 
     # ---- additions by methods of `Dataset`
 
+    def refuse(self, verb: str, rules: tuple[Refusal, ...]) -> None:
+        """Raise `UsageError` if an earlier call stands in the way of this one."""
+        for rule in rules:
+            if earlier := rule.earlier(self, verb):
+                message, hint = (text.format(verb=verb, earlier=earlier) for text in (rule.message, rule.hint))
+                raise UsageError(message, hint=hint)
+
     def in_order(self, request: OrderRequest) -> DatasetSpec:
         """Set the order of the samples; allowed once."""
-        self.refuse_after_grouping("shuffle()")
+        self.refuse("shuffle()", GROUPED)
         shuffled = replace(self, request=request if self.request is None else self.request.shuffled(request))
-        self._refuse_after_gaps("shuffle()")
+        self.refuse("shuffle()", (_LEFT_OUT,))
         if self.request is not None:
             return shuffled
         if self.sampling is not None and request.has_own_length:
@@ -141,17 +200,16 @@ class DatasetSpec:
         return shuffled
 
     def selected(self, samples: Any, columns: Mapping[str, Any]) -> DatasetSpec:
-        """Keep only these samples (numbers or a mask), or those that match columns of the index."""
+        """Keep only these samples (numbers or a mask), or the samples that match columns of the index."""
         if (samples is None) == (not columns):
             msg = "select() takes samples, or columns of the index by name"
             raise UsageError(msg, hint="select([3, 5, 8]) or select(sample_bytes=lambda size: size < 1_000_000)")
         if columns:
-            self.dataset("select() by columns")
-        if columns and self.request is not None:
-            msg = "columns of the index select stored samples; after shuffle() there are only positions"
-            raise UsageError(msg, hint="put select() before shuffle()")
-        if columns:
-            samples = choose_by_columns(self.dataset("select() by columns").index, columns)
+            index = self.opened.one("select() by columns").index
+            if self.request is not None:
+                msg = "columns of the index select stored samples; after shuffle() there are only positions"
+                raise UsageError(msg, hint="put select() before shuffle()")
+            samples = choose_by_columns(index, columns)
             if self.stored is not None:
                 samples = samples[self.stored.members(np.arange(len(self.stored)))]
         elif self.request is None and self.stored is not None:
@@ -168,8 +226,8 @@ class DatasetSpec:
         return self.only(Runs.span(first, self.num_samples), "skip()")
 
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
-        """Keep only these samples, numbered among those left: of storage before `shuffle`, of epochs after it."""
-        self.refuse_selection(verb)
+        """Keep only these of the samples left: numbers in storage before `shuffle`, positions in epochs after it."""
+        self.refuse(verb, CHOSEN)
         if self.request is not None and self.request.varies:
             msg = f"{verb} chooses positions of every epoch, and epochs of this mixture differ in length"
             raise UsageError(msg, hint=f"{verb[:-1]}...) on its sources")
@@ -182,14 +240,14 @@ class DatasetSpec:
     def then(self, stage: Stage, verb: str, *, takes_batches: bool = False) -> DatasetSpec:
         """Add the stage of a method, which may take batches as well as samples."""
         if not takes_batches or self.batching is None:
-            self.refuse_after_grouping(verb)
+            self.refuse(verb, GROUPED)
         if self.batching is not None:
             return replace(self, batch_stages=(*self.batch_stages, stage))
         return replace(self, stages=(*self.stages, stage))
 
     def in_batches(self, batching: Batching) -> DatasetSpec:
         """Cut the samples into batches; allowed once."""
-        self._refuse_after_batch("batch()")
+        self.refuse("batch()", _BATCHED)
         batched = replace(self, batching=batching)
         if batching.balance and not batched.batcher.weighs:
             msg = 'batch(balance="attention") weighs sequences by lengths in the index, and there are none'
@@ -206,63 +264,29 @@ class DatasetSpec:
             raise UsageError(msg, hint="give all options in one call")
         return replace(self, reading=options)
 
-    def refuse_selection(self, verb: str) -> None:
-        """Raise `UsageError` if samples can no longer be selected: after `batch`, `without`, `filter` or `sample`."""
-        self.refuse_after_grouping(verb)
-        self._refuse_after_gaps(verb)
-        if any(isinstance(stage, Filter) for stage in self.stages):
-            msg = f"{verb} counts samples before any filter, and was called after filter()"
-            raise UsageError(msg, hint=f"put {verb} before filter()")
-        if self.request is None and self.sampling is not None:
-            msg = f"{verb} chooses stored samples, and was called after sample()"
-            raise UsageError(msg, hint=f"put {verb} before sample()")
-
-    def _refuse_after_gaps(self, verb: str) -> None:
-        if self.gaps:
-            msg = f"{verb} would move other samples to the positions that without() leaves out"
-            raise UsageError(msg, hint=f"put {verb} before without()")
-
-    def _refuse_after_batch(self, verb: str) -> None:
-        if self.batching is not None:
-            before = self.batching.verb
-            msg = f"{verb} works on samples, and was called after {before}"
-            if {verb, before} == {"batch()", "batch_by_length()"}:
-                raise UsageError(msg, hint="batch_by_length() makes the batches itself: leave batch() out")
-            raise UsageError(msg, hint=f"put {verb} before {before}; only map() works on batches")
-
-    def refuse_after_grouping(self, verb: str) -> None:
-        """Raise `UsageError` after `batch`, and after `pack_sequences`: there are batches or sequences, no samples."""
-        self._refuse_after_batch(verb)
-        if before := self.rows.verb:
-            msg = f"{verb} works on documents, and was called after {before}, which makes sequences of them"
-            raise UsageError(msg, hint=f"put {verb} before {before}; only map() works on batches, after batch()")
-
     # ---- derived properties
 
     @property
     def num_samples(self) -> int:
         """Number of samples in an epoch over all ranks, before any filter."""
-        left = self.delivered if self.delivered is not None else self.stored
-        if self.delivered is None and self.sampling is not None:
+        if self.delivered is not None:
+            return len(self.delivered)
+        if self.sampling is not None:
             return self.sampling.num_samples
-        if self.delivered is None and self.asked.has_own_length:
-            return resolve(self.asked, self.source, self._selection(NO_GAPS)).num_samples
-        return self.opened.index.num_samples if left is None else len(left)
+        if self.order_request.has_own_length:
+            return resolve(self.order_request, self.source, self._selection(NO_GAPS)).num_samples
+        return self.opened.index.num_samples if self.stored is None else len(self.stored)
 
     @property
     def repeats(self) -> Repeats | None:
         """Repeats and gaps of the sampling; None without one."""
         return None if self.sampling is None else self.sampling.repeats
 
-    def dataset(self, verb: str) -> Opened:
-        """Return the dataset; raise `UsageError` for a mixture, which is several."""
-        return self.opened.one(verb)
-
     @property
     def seeded_stages(self) -> tuple[Stage, ...]:
-        """The stages of samples, with the seed of the order for those that have none of their own."""
+        """The stages of samples; a stage without a seed has the seed of the order."""
         # Stages of a join get numbers of their own: the first part has the same sample ids as the join.
-        return seeded(self.stages, self.asked.seed, first_number=_OF_JOINS * self.source.depth)
+        return seeded(self.stages, self.order_request.seed, first_number=_OF_JOINS * self.source.depth)
 
     @property
     def filters(self) -> bool:
@@ -271,16 +295,12 @@ class DatasetSpec:
 
     @property
     def batcher(self) -> Batcher:
-        """The way in which batches are made."""
+        """The maker of batches."""
         return self.rows.batcher(self.source, self.stages, batched=self.batching is not None)
 
     def resolve(self) -> Resolved:
         """Return the order resolved to integers."""
-        return self.rows.resolved(partial(resolve, self.asked, self.source), self._selection, self.gaps)
+        return self.rows.resolved(partial(resolve, self.order_request, self.source), self._selection, self.gaps)
 
     def _selection(self, gaps: Gaps) -> Selection:
         return Selection(self.stored, self.sampling, self.delivered, gaps)
-
-    def partition(self, world_size: int) -> Partition:
-        """Return the partition of epochs at this world size."""
-        return self.batcher.partition(self.batching, world_size)

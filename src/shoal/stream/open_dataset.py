@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,16 +12,21 @@ from typing import Any, cast
 
 from shoal.errors import UsageError
 from shoal.formats.shard_format import Format
+from shoal.indexing.growing.unindexed import Unindexed
+from shoal.indexing.indexing_estimate import LONG_SECONDS
 from shoal.indexing.open_source import find_source
-from shoal.indexing.opened_dataset import refuse_empty
+from shoal.indexing.opened_dataset import Opened, refuse_empty
 from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.growing.early_begin import BEGINNINGS, begins_early, whole_of
-from shoal.stream.mixture_files.mixture_from_file import MixtureOpener, is_mixture_file
+from shoal.stream.mixing.mixture_from_file import MixtureOpener, is_mixture_file
 from shoal.stream.ranks import job_rank
+
+_log = logging.getLogger("shoal")
+
+_BEGINNINGS = ("grow", "wait")  # words that ``index=`` takes beside an index
 
 
 def open_dataset(
@@ -100,17 +107,47 @@ def _open_shards(
     cache: Any,
     **arguments: Any,
 ) -> Dataset:
-    wanted = index if index in BEGINNINGS else None
+    wanted = index if index in _BEGINNINGS else None
     found = find_source(
         source, publish_index=publish_index, job_rank=job_rank(), index=None if wanted else index, **arguments
     )
-    grows = begins_early(found, wanted)
+    grows = _begins_early(found, wanted)
     if grows and found.can_grow and not index_columns:
         kept = chunk_cache_of(cache, dataset=found.identity)
         return Dataset(DatasetSpec.of(found if kept is None else replace(found, cache=kept), grows=True))
-    opened = whole_of(found, is_chosen=wanted is not None)
+    opened = _whole_of(found, is_chosen=wanted is not None)
     refuse_empty(opened.index, printed(source))
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
     kept = chunk_cache_of(cache, dataset=opened.index.fingerprint)
     return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept), grows=grows))
+
+
+def _begins_early(found: Opened | Unindexed, wanted: str | None) -> bool:
+    """Return True if `Dataset.shuffle` should not wait for an index: as ``index=`` says, or if indexing takes long.
+
+    Unless it is asked for, a rank of several always waits: ranks would disagree if one of them found the index that
+    another has just made.
+    """
+    if wanted is not None or not isinstance(found, Unindexed) or not found.can_grow:
+        return wanted == "grow"
+    estimate = found.estimate
+    if not estimate.takes_long:
+        return False
+    is_alone = found.making.job_rank is None
+    text = "%s: %s; %s"
+    what = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
+    if not is_alone:
+        what = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
+    _log.info(text, found.making.what.source.asked, estimate, what)
+    return is_alone
+
+
+def _whole_of(found: Opened | Unindexed, *, is_chosen: bool) -> Opened:
+    """Return all shards with their index; say what would have been sooner if that took long, as nobody expected."""
+    began_seconds = time.perf_counter()
+    opened, waited_seconds = found.whole, time.perf_counter() - began_seconds
+    if isinstance(found, Unindexed) and found.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
+        text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
+        _log.info(text, found.making.what.source.asked, waited_seconds)
+    return opened

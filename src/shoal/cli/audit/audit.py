@@ -32,7 +32,7 @@ from shoal.order.orders_without_window import Buffer, Sequential
 from shoal.order.seeds import MAX_SEED
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import printed
-from shoal.stream.index_columns import key_column
+from shoal.stream.choosing.index_columns import key_column
 from shoal.stream.quality.shuffle_quality import quality_of
 from shoal.tools.auditing.auditing import Audit, audit
 from shoal.tools.reports.audit_page import audit_page, audit_picture, with_advice

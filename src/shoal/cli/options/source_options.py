@@ -20,7 +20,7 @@ from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import Opened
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.storage.store_of_url import DEADLINE, deadline_of
-from shoal.stream.mixture_files.mixture_from_file import is_mixture_file
+from shoal.stream.mixing.mixture_from_file import is_mixture_file
 
 
 def add_source_arguments(parser: argparse.ArgumentParser, *, is_optional: bool = False) -> None:

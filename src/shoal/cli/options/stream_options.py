@@ -18,10 +18,10 @@ from shoal.order.state_dict import State
 from shoal.reading.order_request import OrderRequest
 from shoal.storage.sources.source import printed
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_requests import order_request
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
 from shoal.stream.open_dataset import open_dataset
+from shoal.stream.verbs.dataset_requests import order_request
 
 _OPTIONS = ("order", "seed", "window", "chunk", "num_canonical_nodes", "chunks", "samples")
 _MOST_STATE_BYTES = 1 << 20

@@ -33,7 +33,7 @@ from shoal.reading.schedule.read_requests import request_sizes
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits
 from shoal.storage.sources.source import printed
 from shoal.stream.mixing.mixed_dataset import MixedDataset
-from shoal.stream.mixing.mixture_quality import parts_of_batch
+from shoal.stream.quality.mixture_quality import parts_of_batch
 from shoal.tools.planning.mixed_reads import MixedChunks, simulate_mixture
 from shoal.tools.planning.mixed_windows import MixedWindows
 from shoal.tools.planning.request_model import likely_requests_for_each_read, requests_for_each_read

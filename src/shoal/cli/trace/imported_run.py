@@ -12,8 +12,8 @@ from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.iterating.rows import Rows
 from shoal.stream.mixing.mixed_dataset import MixedDataset
-from shoal.stream.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)

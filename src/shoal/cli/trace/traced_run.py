@@ -42,9 +42,9 @@ from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_requests import request_of_state
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.sequences.saved_sequences import of_documents, packed_as_saved
+from shoal.stream.verbs.dataset_requests import request_of_state
 
 Row = dict[str, Any]
 

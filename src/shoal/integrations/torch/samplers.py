@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal.errors import UsageError
+from shoal.stream.choosing.map_view import batches_of_ids
 from shoal.stream.dataset import Dataset
-from shoal.stream.map_view import batches_of_ids
 from shoal.stream.workers.foreign_loaders import refuse_second_dealing
 
 

@@ -28,12 +28,12 @@ from shoal.processes.process_ends import end_with_parent
 from shoal.processes.start_methods import wait_for_end, wait_for_feeders
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificates.delivery_sums import DeliverySums
-from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
-from shoal.stream.iterator_position import Position
 from shoal.stream.refilling.filled_batches import Part
+from shoal.stream.states.delivery_sums import DeliverySums
+from shoal.stream.states.iterator_position import Position
+from shoal.stream.states.sequence_hashes import hashes_of
 from shoal.stream.workers.snapshot import Snapshot
 from shoal.stream.workers.worker_batches import Failed, StepMaker, Task, WorkerBatch, add_counts, sharing_chunks
 

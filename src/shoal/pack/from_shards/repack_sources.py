@@ -69,7 +69,7 @@ def repack_source(
             msg = f"{name}= chooses shards of a path, and the source is a dataset that is open"
             raise UsageError(msg, hint=f"shoal.open(..., {name.removeprefix('source_')}=...)")
     spec = source.stream.spec
-    opened = spec.dataset("repack()")
+    opened = spec.opened.one("repack()")
     refuse_to_repack(spec)
     check_apart(list(opened.paths), url)
     return RepackSource(replace(opened, stored=None), storage_options, spec.stored, spec.seeded_stages)
@@ -79,7 +79,7 @@ def keeps_stored_order(dataset: Dataset) -> bool:
     """Return True if a dataset can be repacked shard by shard: one source, in stored order, without batches."""
     spec = dataset.stream.spec
     try:
-        spec.dataset("repack()")
+        spec.opened.one("repack()")
         refuse_to_repack(spec)
     except UsageError:
         return False

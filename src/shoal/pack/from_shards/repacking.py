@@ -69,8 +69,8 @@ from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.storage.sources.source import SourceLike
+from shoal.stream.choosing.index_columns import with_class_column
 from shoal.stream.dataset import Dataset
-from shoal.stream.index_columns import with_class_column
 
 _log = logging.getLogger("shoal")
 

@@ -25,7 +25,7 @@ from shoal.pack.inputs.duplicates import Dedup, Duplicates, distinct_digests, sa
 from shoal.pack.inputs.repeats import Repeats, asked_repeats
 from shoal.pack.jobs import Progress
 from shoal.pack.requests import ShardRequest
-from shoal.stream.index_columns import column_of, words_of_column
+from shoal.stream.choosing.index_columns import column_of, words_of_column
 
 
 @dataclass(frozen=True, slots=True, eq=False)

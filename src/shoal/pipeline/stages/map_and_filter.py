@@ -28,10 +28,9 @@ class Map(Stage):
 
 @dataclass(frozen=True, slots=True)
 class Filter(Stage):
-    """A stage that keeps only samples for which a function is true; ``refill`` asks for full batches of these."""
+    """A stage that keeps only samples for which a function is true."""
 
     function: Callable[[Any], Any]
-    refill: bool = False
 
     def __post_init__(self) -> None:
         check_callable("filter()", self.function)

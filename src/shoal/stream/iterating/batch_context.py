@@ -11,21 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
+from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.order.states.forms import MAX_POSITION
+from shoal.pipeline.columns.column_gathering import Gathering
+from shoal.pipeline.columns.column_sources import ColumnSource
 from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Quarantine
 from shoal.pipeline.stages.map_and_filter import filters_in
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage
+from shoal.reading.fetcher import Fetcher
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_order import Resolved
 from shoal.stats.counters import Counters
-from shoal.stream.certificates.delivery_sums import DeliverySums
 from shoal.stream.iterating.pipeline_spec import PipelineSpec, have_no_effects
 from shoal.stream.iterating.read_schedule import ReadSpan
-from shoal.stream.iterator_position import Position
+from shoal.stream.iterating.source_reading import Reading
+from shoal.stream.states.delivery_sums import DeliverySums
+from shoal.stream.states.iterator_position import Position
 
 _DROPPED_BETWEEN_CHECKS = 1024
 
@@ -143,3 +148,22 @@ def _delivered(
     counters.num_samples += len(repeated)
     counters.num_repeats += num_repeats
     return batch
+
+
+def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
+    """Return the maker of batches, or of samples, from columns; None if each sample must be read by itself.
+
+    It must if values are views, if memory is limited, and if a format has no columns.
+    """
+    pipeline, parts = context.pipeline, context.opened.parts
+    if not context.options.copy or not all(isinstance(part.format, ColumnarFormat) for part in parts):
+        return None
+    own_stages = pipeline.stages[0].own_stages if pipeline.stages else ()
+    sources = []
+    for number, (part, first_unit, first_id) in enumerate(reading.places):
+        fetch, budget = part.reader, part.budget
+        if not isinstance(fetch, Fetcher) or budget.keeping is not None:
+            return None
+        own = own_stages[number] if own_stages else ()
+        sources.append(ColumnSource(fetch, budget.units.num_units, first_unit, first_id, own))
+    return Gathering(sources, formatting=pipeline.formatting, allocate=pipeline.allocate)

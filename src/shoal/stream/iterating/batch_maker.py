@@ -13,7 +13,7 @@ from shoal.reading.resolved_epochs import Pieces, Piecewise
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.piece_batches import PieceBatches
-from shoal.stream.iterator_position import Position
+from shoal.stream.states.iterator_position import Position
 
 
 @dataclass(slots=True)

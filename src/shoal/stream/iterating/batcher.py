@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from shoal.order.partition import Partition
 from shoal.order.states.deals import RankPlace
-from shoal.stream.certificates.delivery_sums import Proof
-from shoal.stream.dataset_requests import Batching
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.read_schedule import Shares
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.iterator_position import Cursor, Position
+from shoal.stream.states.delivery_sums import Proof
+from shoal.stream.states.iterator_position import Cursor, Position
+from shoal.stream.verbs.dataset_requests import Batching
 
 
 class Batcher(ABC):

@@ -10,11 +10,11 @@ from shoal.errors import ForkError, UsageError
 from shoal.processes import start_methods
 from shoal.processes.interrupts import InterruptsHeld
 from shoal.stats.counters import Throughput
-from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
-from shoal.stream.iterator_position import NONE_AT_HAND, Position
-from shoal.stream.progress_line import progress_line
+from shoal.stream.iterating.progress_line import progress_line
+from shoal.stream.states.delivery_sums import Proof
+from shoal.stream.states.iterator_position import NONE_AT_HAND, Position
 
 _NOTHING: list[Any] = []
 

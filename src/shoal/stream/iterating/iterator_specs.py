@@ -21,7 +21,7 @@ from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.single_samples import SingleSamples
-from shoal.stream.iterator_position import Cursor, Position
+from shoal.stream.states.iterator_position import Cursor, Position
 
 
 @dataclass(frozen=True, slots=True)

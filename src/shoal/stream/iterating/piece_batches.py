@@ -23,14 +23,14 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_epochs import Piece
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters, Pins
-from shoal.stream.certificates.delivery_sums import DeliverySums, RecordHashes
-from shoal.stream.certificates.sequence_hashes import hashes_of
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.read_schedule import shares_of
 from shoal.stream.iterating.source_reading import JoinedReading, PartReading, Reading
-from shoal.stream.iterator_position import Position
+from shoal.stream.states.delivery_sums import DeliverySums, RecordHashes
+from shoal.stream.states.iterator_position import Position
+from shoal.stream.states.sequence_hashes import hashes_of
 
 
 class PieceBatches:

@@ -20,7 +20,7 @@ from shoal.reading.memory_division import Budget
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.schedule.lifetimes import handed_on, span_positions
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
-from shoal.stream.iterator_position import Position
+from shoal.stream.states.iterator_position import Position
 
 Shares: TypeAlias = Iterator[tuple[Share, range]]
 """The samples of a rank, span by span, and the steps of each span."""

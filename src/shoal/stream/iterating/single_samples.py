@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, NamedTuple
 
+from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED
-from shoal.stream.iterating.batch_context import BatchContext
+from shoal.reading.fetcher import most_in_run
+from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.from_columns import are_small, gathering_of
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered_runs
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.iterator_position import NONE_AT_HAND
+from shoal.stream.states.iterator_position import NONE_AT_HAND
 
 KEPT = "samples filter() keeps"
 
@@ -31,10 +32,16 @@ class SingleSamples(Batcher):
         context.sum_deliveries()
         if not context.pipeline.makes_together(context.quarantine):
             return samples_made(reading.spans(shares, context.quarantine), context)
-        gathering = gathering_of(reading, context) if are_small(context.opened) else None
+        gathering = gathering_of(reading, context) if _are_small(context.opened) else None
         if gathering is not None:
             return samples_read(gathered_runs(reading.in_units(shares), gathering), context)
         return samples_read(reading.spans(shares, context.quarantine), context)
+
+
+def _are_small(opened: OpenedDataset) -> bool:
+    """Return True if making samples together pays."""
+    num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in opened.parts)
+    return most_in_run(opened.index.num_samples, num_bytes) > 1
 
 
 def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.indexing.opened_dataset import Opened, OpenedMixture
 from shoal.reading.mixture.mix_request import MixRequest, SourceRequest
-from shoal.stream.index_columns import lengths_of_column
+from shoal.stream.choosing.index_columns import lengths_of_column
 
 
 def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:

@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from shoal.reading.mixture.mix_request import (
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.mixing.mixed_dataset import MixedDataset
-from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
+from shoal.stream.mixing.source_parts import checked_sources, rows_of, source_request, warn_of_twins, with_sources
 
 _log = logging.getLogger("shoal")
 
@@ -111,6 +112,7 @@ def mix(
     check_missing(missing)
     opened, stage = with_sources(specs, missing)
     warn_of_twins(opened)
+    mixed = DatasetSpec(opened, stages=(stage,), rows=rows_of(specs.values()))
     asked = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
     given = [name for name, value in asked.items() if value is not None]
     if isinstance(choice, EpochChoice):
@@ -120,7 +122,7 @@ def mix(
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
     if isinstance(choice, EpochChoice):
         request: MixRequest = epochs_request(requests, choice, seed)
-        return MixedDataset(DatasetSpec(opened, request, stages=(stage,)))
+        return MixedDataset(replace(mixed, request=request))
     if len(given) > 1 and given != ["weights", "epoch_size"]:
         msg = f"mix() takes one of weights=, repeat= and choose=; got {', '.join(f'{name}=' for name in given)}"
         raise UsageError(msg, hint="repeat= and choose= say how long an epoch is")
@@ -142,7 +144,7 @@ def mix(
         max_repeats=_most(max_repeats, requests),
     )
     _tell_shares(request, request.epoch_samples)  # an impossible mixture is refused here, not when iterating
-    return MixedDataset(DatasetSpec(opened, request, stages=(stage,)))
+    return MixedDataset(replace(mixed, request=request))
 
 
 def _tell_shares(request: MixRequest, epoch_samples: int) -> None:

@@ -18,9 +18,9 @@ from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.stream.dataset import Dataset
-from shoal.stream.dataset_requests import count_of
 from shoal.stream.mixing.mean_lengths import positions_of_tokens
-from shoal.stream.mixing.source_parts import checked_sources, source_request, warn_of_twins, with_sources
+from shoal.stream.mixing.source_parts import checked_sources, rows_of, source_request, warn_of_twins, with_sources
+from shoal.stream.verbs.dataset_requests import count_of
 
 _FAR = 1 << 17  # positions whose sources are looked up apart
 
@@ -135,10 +135,12 @@ class MixedDataset(Dataset):
             raise UsageError(msg, hint="weights= changes its share; another name adds a source")
         requests = tuple(source_request(name, one, request.length) for name, one in added.items())
         changed = change(weights, ramp, requests)
-        stages: Any = spec.stages
-        opened, stage = with_sources(added, stages[0].missing, spec.opened, stages[0])
+        by_source: Any = spec.stages[0]
+        opened, stage = with_sources(added, by_source.missing, spec.opened, by_source)
         warn_of_twins(opened)
-        return MixedDataset(replace(spec, source=opened, request=changed, stages=(stage, *spec.stages[1:])))
+        stages = (stage, *spec.stages[1:])
+        rows = rows_of([spec, *added.values()])
+        return MixedDataset(replace(spec, source=opened, request=changed, stages=stages, rows=rows))
 
     def _positions(self, at: int, ramp: int, *, in_steps: bool) -> tuple[int, int]:
         """Return the position and ramp that were given to `reweight`, perhaps in steps."""
@@ -148,7 +150,7 @@ class MixedDataset(Dataset):
         if self.stream.spec.batching is None:
             msg = "reweight(in_steps=True) counts batches, and this dataset has none yet"
             raise UsageError(msg, hint="call it after batch(), or give at= in positions")
-        self.stream.refuse_steps("reweight(in_steps=True)")
+        self.stream.batcher.refuse_steps("reweight(in_steps=True)")
         global_batch = self.stream.partition.global_batch
         return at * global_batch, ramp * global_batch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from shoal.reading.order_request import OrderRequest
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.iterating.rows import Rows
 from shoal.stream.mixing.mean_lengths import mean_length
 from shoal.stream.ranks import Ranks
 
@@ -63,6 +64,11 @@ def with_sources(
     first_ids = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
     by_source = BySource(tuple(names), tuple(first_ids), tuple(stages), missing)
     return OpenedMixture(tuple(names), tuple(parts)), by_source
+
+
+def rows_of(specs: Iterable[DatasetSpec]) -> Rows:
+    """Return the rows of a mixture: those of the first source that does not take samples as they are."""
+    return next((spec.rows for spec in specs if type(spec.rows) is not Rows), Rows())
 
 
 def _stages(spec: DatasetSpec, number: int) -> tuple[Stage, ...]:

@@ -11,8 +11,8 @@ from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
-from shoal.stream.growing.growing_mixing import quality_of_growing
-from shoal.stream.mixing.mixture_quality import mixture_quality, warning_about_mixture
+from shoal.stream.quality.growing_mixing import quality_of_growing
+from shoal.stream.quality.mixture_quality import mixture_quality, warning_about_mixture
 from shoal.stream.quality.shuffle_quality import quality_of, warning_about
 
 

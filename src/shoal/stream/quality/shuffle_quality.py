@@ -14,6 +14,7 @@ from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
+from shoal.quality.growing_quality import GrowingQuality
 from shoal.quality.metrics import (
     check_correlation,
     chunk_correlation,
@@ -24,7 +25,7 @@ from shoal.quality.metrics import (
 from shoal.quality.prediction import ChunkLayout, ShuffleQuality, has_formula, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
-from shoal.stream.index_columns import key_column
+from shoal.stream.choosing.index_columns import key_column
 
 _MOST_MEASURED = 1 << 24
 _MOST_COUNTED = 1 << 20
@@ -37,9 +38,7 @@ _LITTLE_BYTES = 1 << 20  # read again: not worth a warning
 def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
     """Return the shuffle quality of an order's batches; see `shoal.Dataset.quality`."""
     num_samples = resolved.num_ordered
-    if not 1 <= batch <= num_samples // 2:
-        msg = f"batches of {batch} cannot be compared: {num_samples} samples must make at least two"
-        raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
+    check_batch(batch, num_samples)
     index, borders = resolved.index, resolved.order_borders
     turns = resolved.turns(0)
     chunk_samples = resolved.stored_between(borders) if turns is None else np.diff(turns.starts)
@@ -53,22 +52,43 @@ def quality_of(resolved: ResolvedOrder, batch: int, *, key: Any = None, rho: flo
     else:
         layout = ChunkLayout.of(chunk_samples)
         ratios = [predicted_variance_ratio(order, layout, size, rho=correlation) for size in sizes]
-    chunks = _different(resolved, batch, borders, turns)
-    shards = _different(resolved, batch, index.extent_first_sample[index.shard_first_extent], turns)
-    vr = dict(zip(sizes, ratios, strict=True))
-    return ShuffleQuality(
+    return quality_with(
+        dict(zip(sizes, ratios, strict=True)),
         order=str(resolved),
         batch=batch,
         key=name_of(key, order=order),
         rho=correlation,
         is_measured=is_measured,
-        vr=vr,
-        effective_batch=batch / max(vr[batch], 1e-9),
-        distinct_chunks=chunks[0],
-        perfect_chunks=chunks[1],
-        distinct_shards=shards[0],
-        perfect_shards=shards[1],
+        chunks=_distinct(resolved, batch, borders, turns),
+        shards=_distinct(resolved, batch, index.extent_first_sample[index.shard_first_extent], turns),
     )
+
+
+def check_batch(batch: int, num_samples: int, *, about: str = "") -> None:
+    """Raise `UsageError` unless so many samples make at least two batches; ``about`` marks an estimate."""
+    if not 1 <= batch <= num_samples // 2:
+        msg = f"batches of {batch} cannot be compared: {about}{num_samples} samples must make at least two"
+        raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
+
+
+def quality_with(
+    vr: dict[int, float],
+    *,
+    order: str,
+    batch: int,
+    key: str,
+    rho: float,
+    chunks: tuple[float, float],
+    shards: tuple[float, float],
+    is_measured: bool = False,
+    first_epoch: GrowingQuality | None = None,
+) -> ShuffleQuality:
+    """Return the quality of batches with a variance ratio by batch size.
+
+    ``chunks`` and ``shards`` are the distinct ones in a batch, and in a batch of a perfect shuffle.
+    """
+    effective_batch = batch / max(vr[batch], 1e-9)
+    return ShuffleQuality(order, batch, key, rho, is_measured, vr, effective_batch, *chunks, *shards, first_epoch)
 
 
 def _keys(resolved: ResolvedOrder, key: Any, turns: Turns | None) -> NDArray[Any] | None:
@@ -112,7 +132,7 @@ def _measured(
     return [variance_ratio(emitted, size) for size in sizes]
 
 
-def _different(
+def _distinct(
     resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64], turns: Turns | None
 ) -> tuple[float, float]:
     """Return the mean number of parts between these borders that a batch draws from, and that in a perfect shuffle."""

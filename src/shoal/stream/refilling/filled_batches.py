@@ -20,17 +20,19 @@ from shoal.errors import UsageError
 from shoal.order.partition import Partition, Share
 from shoal.order.states.deals import RankPlace
 from shoal.pipeline.quarantine import SKIPPED
-from shoal.pipeline.stages.stage import DROPPED
+from shoal.pipeline.stages.stage import DROPPED, Stage
+from shoal.reading.resolved_epochs import Source
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificates.delivery_sums import Proof, RecordHashes
-from shoal.stream.certificates.sequence_hashes import hashes_of
-from shoal.stream.dataset_requests import APART, Batching
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.batcher import Batcher, Received
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares
+from shoal.stream.iterating.rows import Rows
 from shoal.stream.iterating.single_samples import KEPT
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.iterator_position import Cursor, Position, place_in
+from shoal.stream.states.delivery_sums import Proof, RecordHashes
+from shoal.stream.states.iterator_position import Cursor, Position, place_in
+from shoal.stream.states.sequence_hashes import hashes_of
+from shoal.stream.verbs.dataset_requests import APART, Batching
 
 
 class Part(NamedTuple):
@@ -116,6 +118,16 @@ class FilledBatches(Batcher):
         """Return the place of ranks and the steps of a pass; each rank may be in an epoch of its own."""
         place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"
         return {"epoch": place, "position": place, "steps": steps}
+
+
+class FilledRows(Rows):
+    """Rows that are the samples a filter keeps; each rank fills its batches with them."""
+
+    __slots__ = ()
+
+    def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
+        """Return the maker of batches."""
+        return FilledBatches()
 
 
 @dataclass(frozen=True)

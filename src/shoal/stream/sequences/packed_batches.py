@@ -28,11 +28,11 @@ from shoal.order.sequences.packing_strategies import PackedBlock
 from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_fields import STATE
 from shoal.pipeline.sequence_arrays import SequenceFields
-from shoal.stream.certificates.delivery_sums import Proof
-from shoal.stream.dataset_requests import Batching
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.refilling.filled_batches import BatchFiller, FilledBatches, Part
 from shoal.stream.sequences.sequence_batches import count_pieces
+from shoal.stream.states.delivery_sums import Proof
+from shoal.stream.verbs.dataset_requests import Batching
 
 
 @dataclass(frozen=True)

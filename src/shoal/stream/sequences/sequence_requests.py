@@ -24,9 +24,9 @@ from shoal.reading.order_request import Selection
 from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
-from shoal.stream.index_columns import column_names, lengths_of_column
+from shoal.stream.choosing.index_columns import column_names, lengths_of_column
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.rows import Rows
+from shoal.stream.iterating.rows import Rows
 from shoal.stream.sequences.packed_batches import PackedAsTheyCome
 from shoal.stream.sequences.sequence_batches import SequenceBatches
 from shoal.stream.sequences.sequence_fields import fields_of

@@ -24,9 +24,9 @@ from shoal.reading.cached_ranges import cache_counts, chunk_cache_of, expect_win
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError
-from shoal.stream.certificates.delivery_sums import Proof
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
+from shoal.stream.states.delivery_sums import Proof
 from shoal.stream.workers.pickling import pack, unpack
 
 _log = logging.getLogger("shoal")

@@ -11,7 +11,7 @@ from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.stream.iterating.iterator_specs import WorkerSpec
-from shoal.stream.iterator_position import Position
+from shoal.stream.states.iterator_position import Position
 
 _LOG_EVERY_SECONDS = 60.0
 

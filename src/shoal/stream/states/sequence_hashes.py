@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shoal.order.seeds import draws, key, keys
 from shoal.reading.resolved_order import Resolved
 from shoal.reading.resolved_sequences import ResolvedSequences
-from shoal.stream.certificates.delivery_sums import RecordHashes
+from shoal.stream.states.delivery_sums import RecordHashes
 
 
 class SequenceHashes(RecordHashes):

@@ -10,7 +10,7 @@ from shoal.formats.metadata.marked_yaml import Marked
 from shoal.hints import did_you_mean
 from shoal.order.mixture.source_choice import PerBatch, PerRank
 from shoal.reading.mixture.mix_request import ENDS
-from shoal.stream.mixture_files.mixture_entries import SHARES, ChangeEntry, MixtureEntry, SourceEntry, beside
+from shoal.stream.mixing.mixture_entries import SHARES, ChangeEntry, MixtureEntry, SourceEntry, beside
 
 _MIXTURE_KEYS = (
     *("sources", "seed", "choice", "unit", "length", "ends"),

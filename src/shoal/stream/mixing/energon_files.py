@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.formats.metadata.marked_yaml import Marked
 from shoal.hints import did_you_mean
-from shoal.stream.mixture_files.mixture_entries import MixtureEntry, SourceEntry, beside, named_after
+from shoal.stream.mixing.mixture_entries import MixtureEntry, SourceEntry, beside, named_after
 
 # The key of a share, and what it is here; "datasets" is the blend of the first version.
 _BLENDS = {

@@ -20,12 +20,12 @@ from shoal.storage.retry import with_retries
 from shoal.storage.store_of_url import open_store
 from shoal.storage.urls import object_path, scheme_of
 from shoal.stream.dataset import Dataset
+from shoal.stream.mixing.energon_files import energon_mixture
 from shoal.stream.mixing.mix_datasets import mix
 from shoal.stream.mixing.mixed_dataset import MixedDataset
-from shoal.stream.mixture_files.energon_files import energon_mixture
-from shoal.stream.mixture_files.mixture_entries import MixtureEntry, SourceEntry
-from shoal.stream.mixture_files.native_files import native_mixture
-from shoal.stream.mixture_files.streams_files import streams_mixture
+from shoal.stream.mixing.mixture_entries import MixtureEntry, SourceEntry
+from shoal.stream.mixing.native_files import native_mixture
+from shoal.stream.mixing.streams_files import streams_mixture
 
 _SUFFIXES = (".yaml", ".yml")
 _LIMIT_BYTES = 4 << 20

@@ -16,12 +16,11 @@ from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
 from shoal.storage.retry import StoppedError
-from shoal.stream.iterating.batch_context import BatchContext
+from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.from_columns import gathering_of
 from shoal.stream.iterating.read_schedule import Gathered, ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.iterator_position import Position
+from shoal.stream.states.iterator_position import Position
 
 
 class CutBatches(Batcher):

@@ -10,11 +10,11 @@ from shoal.errors import UsageError
 from shoal.pipeline.stages.map_and_filter import Filter
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.resolved_epochs import BatchSegments
-from shoal.stream.dataset_requests import Batching
-from shoal.stream.dataset_run import DatasetRun
-from shoal.stream.dataset_spec import DatasetSpec
+from shoal.stream.dataset_spec import CHOSEN, GROUPED, DatasetSpec
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.sequences.sequence_requests import SequenceRequest
+from shoal.stream.verbs.dataset_requests import Batching
+from shoal.stream.verbs.dataset_run import DatasetRun
 
 
 class LengthVerbs(DatasetRun):
@@ -189,7 +189,8 @@ class LengthVerbs(DatasetRun):
             Documents are not packed, or only as they come (then ``extras=["document_ids"]`` shows it), or there is no
             such step.
         """
-        return self.stream.batch_segments(step, epoch, rank, world_size)
+        sequences = self.stream.batch_of_order("batch_segments", step, epoch, rank, world_size)
+        return self.stream.resolved.segments_in(epoch, sequences)
 
 
 def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
@@ -199,13 +200,13 @@ def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:
         msg = f"{verb} was called after {spec.rows.verb}: the documents are packed already"
         raise UsageError(msg, hint="call one of them, once")
     if sequences.lengths is None:
-        spec.refuse_after_grouping(verb)
+        spec.refuse(verb, GROUPED)
     elif any(isinstance(stage, Filter) for stage in spec.stages):
         msg = f"{verb} counts documents by the index, and was called after filter(), which counts as it reads"
         as_read = "" if sequences.packing.alike else ", or pack_sequences(lengths=None) packs what a filter keeps"
         raise UsageError(msg, hint=f"select() by columns of the index instead of filter(){as_read}")
     else:
-        spec.refuse_selection(verb)
+        spec.refuse(verb, CHOSEN)
         if spec.num_samples > FOREVER // 2:
             msg = f"{verb} counts the sequences of an epoch, and this mixture has no end"
             raise UsageError(msg, hint="mix(epoch_size=...), or pack_sequences(lengths=None)")

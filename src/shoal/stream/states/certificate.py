@@ -16,8 +16,8 @@ from shoal.order.state_dict import State, gaps_in
 from shoal.order.states.checked_states import checked
 from shoal.order.states.state_fields import CERTIFICATE
 from shoal.reading.resolved_order import Resolved
-from shoal.stream.certificates.delivery_sums import DeliveredPart, Proof, RecordHashes
-from shoal.stream.certificates.sequence_hashes import hashes_of
+from shoal.stream.states.delivery_sums import DeliveredPart, Proof, RecordHashes
+from shoal.stream.states.sequence_hashes import hashes_of
 
 VERSION = 1
 _BLOCK_POSITIONS = 1 << 18

@@ -17,7 +17,8 @@ from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.pipeline.stored_types import features_of
-from shoal.stream.sequences.length_verbs import LengthVerbs
+from shoal.stream.refilling.filled_batches import FilledRows
+from shoal.stream.verbs.length_verbs import LengthVerbs
 
 
 class StageVerbs(LengthVerbs):
@@ -45,7 +46,8 @@ class StageVerbs(LengthVerbs):
         about the last one. Then ranks may yield different numbers of batches, and each has a state of its own:
         `shoal.merge_states` makes one of all of them, for any world size and batch size.
         """
-        return self._then(Filter(function, as_flag("filter(refill=)", refill)), "filter()")
+        filtered = self.stream.spec.then(Filter(function), "filter()")
+        return type(self)(replace(filtered, rows=FilledRows()) if as_flag("filter(refill=)", refill) else filtered)
 
     def decode(
         self,

@@ -23,7 +23,7 @@ from shoal.indexing.sample_keys import sample_keys
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
 from shoal.order.seeds import key, keys, text_keys
-from shoal.stream.index_columns import column_of, words_of_column
+from shoal.stream.choosing.index_columns import column_of, words_of_column
 
 KEY, SHARD = "__key__", "shard"
 """What samples can be grouped by besides columns."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.arguments import as_choice
 from shoal.errors import StateError, UsageError
 from shoal.figures import parse_bytes
-from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.partition import Partition
 from shoal.order.registry import ORDERS, named_order
@@ -21,8 +19,6 @@ from shoal.order.seeds import check_seed
 from shoal.order.state_dict import PACKED, State
 from shoal.order.states.forms import MAX_POSITION
 from shoal.reading.order_request import OrderRequest
-from shoal.stream.column_functions import kept_by_function
-from shoal.stream.index_columns import column_of, words_of_column
 
 _SUBSETS = {
     "stored": "split(), select() or the like",
@@ -35,8 +31,6 @@ _BALANCES = (None, "attention")
 _FEWEST_NEIGHBOURS = 2
 APART = "apart"
 """Ranks that fill their batches end an epoch each by itself."""
-_MOST_WORDS = 10
-"""Texts of a column that an error lists."""
 
 
 def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderRequest:
@@ -102,48 +96,6 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
         raise StateError(f"{msg}: {error}", hint=hint) from None
     # The size of a chunk no longer matters; that one was given tells a buffer over chunks from one over shards.
     return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
-
-
-def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Return a mask of the samples with the wanted values in all of these columns, shape (num_samples,)."""
-    mask = np.ones(index.num_samples, dtype=bool)
-    for name, wanted in columns.items():
-        if callable(wanted):
-            mask &= kept_by_function(index, name, wanted)
-        else:
-            mask &= np.isin(column_of(index, name), _numbers_of(index, name, wanted))
-    return mask
-
-
-def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
-    """Return the values to find in a column: for texts and class names, the numbers that stand for them."""
-    # numpy would take a set for one value.
-    several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
-    values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
-    if values.dtype.kind != "U":
-        return values
-    words = words_of_column(index, name)
-    if words is None:
-        msg = f"the column {name!r} holds numbers without names; got {str(values[0])!r}"
-        raise UsageError(msg, hint=f"give numbers: select({name}=0)")
-    numbers = {word: number for number, word in enumerate(words)}
-    if missing := [value for value in values.tolist() if value not in numbers]:
-        shown = ", ".join(map(repr, words[:_MOST_WORDS])) + (", ..." if len(words) > _MOST_WORDS else "")
-        msg = f"no sample has {missing[0]!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
-        raise UsageError(msg, hint="texts are compared letter by letter")
-    return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
-
-
-def numbers_left(samples: Any, left: Runs) -> Any:
-    """Convert sample ids to numbers among the samples left by earlier selections; a mask is returned as it is."""
-    array = np.atleast_1d(np.asarray(samples))
-    if array.dtype.kind not in "iu":
-        return samples
-    numbers = left.numbers(array.astype(np.int64))
-    if (numbers < 0).any():
-        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
-        raise UsageError(msg, hint="select() before shuffle() takes sample ids, which do not change with selections")
-    return numbers
 
 
 @dataclass(frozen=True, slots=True)

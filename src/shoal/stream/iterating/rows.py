@@ -1,4 +1,4 @@
-"""The rows of batches: a row is a sample, or several (`shoal.stream.sequences`), and chooses the batcher."""
+"""The rows of batches: a row is a sample, or several (`shoal.stream.sequences`); the kind of rows needs a batcher."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from shoal.reading.order_request import Selection
 from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.batches import CutBatches
+from shoal.stream.iterating.cut_batches import CutBatches
 from shoal.stream.iterating.single_samples import KEPT, SingleSamples
-from shoal.stream.refilling.filled_batches import FilledBatches
 
 
 class Rows:
@@ -43,11 +42,8 @@ class Rows:
         return None
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool) -> Batcher:  # noqa: ARG002
-        """Return the way in which batches are made of samples from a source that go through these stages."""
-        filters = list(filters_in(stages))
-        if any(stage.refill for stage in filters):
-            return FilledBatches()
-        return CutBatches() if batched else SingleSamples(KEPT * bool(filters))
+        """Return the maker of batches of samples from a source that go through these stages."""
+        return CutBatches() if batched else SingleSamples(KEPT * any(filters_in(stages)))
 
     def resolved(
         self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps

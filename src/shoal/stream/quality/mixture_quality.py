@@ -11,7 +11,7 @@ from shoal.quality.prediction import ShuffleQuality
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
-from shoal.stream.quality.shuffle_quality import quality_of, warning_about
+from shoal.stream.quality.shuffle_quality import check_batch, quality_of, quality_with, warning_about
 
 _MOST_SIZES = 12
 _LARGEST_BATCH = 1 << 20
@@ -30,36 +30,29 @@ def mixture_quality(
         msg = "quality(key=) of a mixture is the name of a column that every source has"
         raise UsageError(msg, hint="labels by sample id: ask each source")
     num_samples = min(resolved.num_samples, _LARGEST_BATCH)
-    if not 1 <= batch <= num_samples // 2:
-        msg = f"batches of {batch} cannot be compared: an epoch has {resolved.num_samples} samples"
-        raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
-    vr = {}
-    chunks, perfect_chunks, shards, perfect_shards, correlation, measured = 0.0, 0.0, 0.0, 0.0, 0.0, False
+    check_batch(batch, num_samples)
+    vr, sources = dict[int, float](), list[tuple[float, ShuffleQuality]]()
     most = max(2 * batch, min(num_samples, sum(part.num_ordered for _, _, part, _ in parts_of_batch(resolved, batch))))
     for size in batch_sizes(batch, most)[:_MOST_SIZES]:
         vr[size] = 0.0
         for name, weight, part, own in parts_of_batch(resolved, size):
             try:
-                found = quality_of(part, own, key=key, rho=rho)
+                quality = quality_of(part, own, key=key, rho=rho)
             except UsageError as error:
                 raise UsageError(f"the source {name!r}: {error.message}", hint=error.hint) from None
-            vr[size] += weight * found.vr[own]
+            vr[size] += weight * quality.vr[own]
             if size == batch:
-                chunks, perfect_chunks = chunks + found.distinct_chunks, perfect_chunks + found.perfect_chunks
-                shards, perfect_shards = shards + found.distinct_shards, perfect_shards + found.perfect_shards
-                correlation, measured = correlation + weight * found.rho, measured or found.is_measured
-    return ShuffleQuality(
+                sources.append((weight, quality))
+    of_batch = [source for _, source in sources]
+    return quality_with(
+        vr,
         order=str(resolved),
         batch=batch,
-        key=found.key,
-        rho=correlation,
-        is_measured=measured,
-        vr=vr,
-        effective_batch=batch / max(vr[batch], 1e-9),
-        distinct_chunks=chunks,
-        perfect_chunks=perfect_chunks,
-        distinct_shards=shards,
-        perfect_shards=perfect_shards,
+        key=quality.key,
+        rho=sum(weight * source.rho for weight, source in sources),
+        is_measured=any(source.is_measured for source in of_batch),
+        chunks=(sum(each.distinct_chunks for each in of_batch), sum(each.perfect_chunks for each in of_batch)),
+        shards=(sum(each.distinct_shards for each in of_batch), sum(each.perfect_shards for each in of_batch)),
     )
 
 

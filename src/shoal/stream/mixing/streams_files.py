@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from shoal.formats.metadata.marked_yaml import Marked
-from shoal.stream.mixture_files.mixture_entries import MixtureEntry, SourceEntry, beside, named_after
+from shoal.stream.mixing.mixture_entries import MixtureEntry, SourceEntry, beside, named_after
 
 _SHARES = {"proportion": "weight", "repeat": "repeat", "choose": "choose"}
 _OF_DOWNLOADS = ("download_retry", "download_timeout", "validate_hash", "keep_zip")

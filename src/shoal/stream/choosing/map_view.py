@@ -17,7 +17,7 @@ from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.read_schedule import shares_of
-from shoal.stream.iterator_position import Cursor
+from shoal.stream.states.iterator_position import Cursor
 
 
 class _Due(int):

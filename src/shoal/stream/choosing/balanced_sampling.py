@@ -15,17 +15,17 @@ from shoal.index.table import Index
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.sampling.systematic_draws import holding
 from shoal.order.sampling.weights_and_classes import ByClass, ByWeight, Sampling, integer_weights
-from shoal.stream.dataset_requests import count_of
-from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.index_columns import key_column
+from shoal.stream.choosing.index_columns import key_column
+from shoal.stream.dataset_spec import GROUPED, DatasetSpec
+from shoal.stream.verbs.dataset_requests import count_of
 
 _MOST_COUNTED = 1 << 24  # distinct integers that are counted in a table, and not sorted
 
 
 def sampled(spec: DatasetSpec, **arguments: Any) -> DatasetSpec:
     """Return a dataset with a rule of how often each sample comes in an epoch; allowed once."""
-    spec.refuse_after_grouping("sample()")
-    spec.dataset("sample()")
+    spec.refuse("sample()", GROUPED)
+    spec.opened.one("sample()")
     if spec.sampling is not None:
         msg = "this dataset is sampled already; a second sample() would hide the first"
         raise UsageError(msg, hint="one call, with weights that hold both")
@@ -33,7 +33,7 @@ def sampled(spec: DatasetSpec, **arguments: Any) -> DatasetSpec:
         before = "shuffle()" if spec.request is not None else "filter()" if spec.filters else "without()"
         msg = f"sample() decides which stored samples take part, and was called after {before}"
         raise UsageError(msg, hint=f"put sample() before {before}")
-    return replace(spec, sampling=sampling_of(spec.dataset("sample()").index, spec.stored, **arguments))
+    return replace(spec, sampling=sampling_of(spec.opened.one("sample()").index, spec.stored, **arguments))
 
 
 def sampling_of(

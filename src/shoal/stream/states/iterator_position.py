@@ -13,7 +13,7 @@ from shoal.errors import StateError
 from shoal.order.partition import Partition
 from shoal.order.states.deals import RankPlace, Start
 from shoal.order.states.forms import MAX_POSITION
-from shoal.stream.certificates.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
+from shoal.stream.states.delivery_sums import NOTHING, DeliveredPart, DeliverySums, Proof
 
 _REPEAT = (
     "epoch %d begins again at position %d, as the pass that was left before its end did: the same samples come again. "

@@ -1,8 +1,8 @@
-"""Functions of users that choose samples by a column of the index."""
+"""Samples chosen by columns of the index: by values, or by functions of users."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,55 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.index.table import Index
-from shoal.stream.index_columns import column_of, texts_of_column, words_of_column
+from shoal.order.arrays.index_ranges import Runs
+from shoal.stream.choosing.index_columns import column_of, texts_of_column, words_of_column
+
+_MOST_WORDS = 10  # texts of a column that an error lists
 
 
-def kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -> NDArray[np.bool_]:
+def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Return a mask of the samples with the wanted values in all of these columns, shape (num_samples,)."""
+    mask = np.ones(index.num_samples, dtype=bool)
+    for name, wanted in columns.items():
+        if callable(wanted):
+            mask &= _kept_by_function(index, name, wanted)
+        else:
+            mask &= np.isin(column_of(index, name), _numbers_of(index, name, wanted))
+    return mask
+
+
+def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
+    """Return the values to find in a column: for texts and class names, the numbers that stand for them."""
+    # numpy would take a set for one value.
+    several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
+    values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
+    if values.dtype.kind != "U":
+        return values
+    words = words_of_column(index, name)
+    if words is None:
+        msg = f"the column {name!r} holds numbers without names; got {str(values[0])!r}"
+        raise UsageError(msg, hint=f"give numbers: select({name}=0)")
+    numbers = {word: number for number, word in enumerate(words)}
+    if missing := [value for value in values.tolist() if value not in numbers]:
+        shown = ", ".join(map(repr, words[:_MOST_WORDS])) + (", ..." if len(words) > _MOST_WORDS else "")
+        msg = f"no sample has {missing[0]!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
+        raise UsageError(msg, hint="texts are compared letter by letter")
+    return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
+
+
+def numbers_left(samples: Any, left: Runs) -> Any:
+    """Convert sample ids to numbers among the samples left by earlier selections; a mask is returned as it is."""
+    array = np.atleast_1d(np.asarray(samples))
+    if array.dtype.kind not in "iu":
+        return samples
+    numbers = left.numbers(array.astype(np.int64))
+    if (numbers < 0).any():
+        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
+        raise UsageError(msg, hint="select() before shuffle() takes sample ids, which do not change with selections")
+    return numbers
+
+
+def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -> NDArray[np.bool_]:
     """Return a mask of the samples that a function keeps, shape (num_samples,).
 
     The function gets the column as an array, and of a column of texts its different texts, once (dtype object).

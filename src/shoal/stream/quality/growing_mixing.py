@@ -25,8 +25,8 @@ from shoal.quality.metrics import expected_distinct_of
 from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
 from shoal.reading.growing.growing_pieces import FirstSegments
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
-from shoal.stream.index_columns import key_column
-from shoal.stream.quality.shuffle_quality import mean_distinct, name_of, quality_of
+from shoal.stream.choosing.index_columns import key_column
+from shoal.stream.quality.shuffle_quality import check_batch, mean_distinct, name_of, quality_of, quality_with
 
 _SORTED = 0.1  # correlation of the sizes of samples of a shard
 
@@ -82,29 +82,23 @@ def _of_listing(
     """Return the quality of shards by their sizes: that of later epochs, and of the segments of the first."""
     whole = listed.whole
     num_samples = int(whole.shard_samples.sum())
-    if not 1 <= batch <= num_samples // 2:
-        msg = f"batches of {batch} cannot be compared: about {num_samples} samples must make at least two"
-        raise UsageError(msg, hint=f"a batch of 1 to {num_samples // 2} samples")
+    check_batch(batch, num_samples, about="about ")
     first = segments_quality(listed.segments, whole.order, batch, rho=rho_of[0], shard_rho=rho_of[1])
     layout, sizes = ChunkLayout.of(whole.chunk_samples), batch_sizes(batch, num_samples)
     vr = {size: predicted_variance_ratio(whole.order, layout, size, rho=first.rho) for size in sizes}
     bound = whole.order.bind(whole.chunk_samples, seed=resolved.seed)
-    (chunks, perfect_chunks), (shards, perfect_shards) = (
-        (mean_distinct(bound, batch, chunk_starts(each)), expected_distinct_of(each[each > 0], batch))
-        for each in (whole.chunk_samples, whole.shard_samples)
+    chunks, shards = (
+        (mean_distinct(bound, batch, chunk_starts(counts)), expected_distinct_of(counts[counts > 0], batch))
+        for counts in (whole.chunk_samples, whole.shard_samples)
     )
-    return ShuffleQuality(
+    return quality_with(
+        vr,
         order=str(resolved),
         batch=batch,
         key=name_of(key, order=whole.order),
         rho=first.rho,
-        is_measured=False,
-        vr=vr,
-        effective_batch=batch / max(vr[batch], 1e-9),
-        distinct_chunks=chunks,
-        perfect_chunks=perfect_chunks,
-        distinct_shards=shards,
-        perfect_shards=perfect_shards,
+        chunks=chunks,
+        shards=shards,
         first_epoch=first,
     )
 

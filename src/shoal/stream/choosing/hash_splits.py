@@ -23,8 +23,8 @@ from shoal.figures import counted
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
 from shoal.order.seeds import check_seed, key, keys
-from shoal.stream.dataset_spec import DatasetSpec
-from shoal.stream.splitting.sample_groups import Groups, groups_of, hashed_values
+from shoal.stream.choosing.sample_groups import Groups, groups_of, hashed_values
+from shoal.stream.dataset_spec import CHOSEN, DatasetSpec
 
 _NO_SPLIT = 255
 _CLOSE_ENOUGH = Fraction(1, 10**9)  # fractions that miss 1 by less in sum are meant to make 1
@@ -100,13 +100,13 @@ def split_specs(
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
     for each run of neighbours in one split, of which the splits keep 24.
     """
-    spec.dataset("split()")
+    spec.opened.one("split()")
     if spec.request is not None:
         msg = "split() divides stored samples; after shuffle() there are only positions, with others in each epoch"
         raise UsageError(msg, hint="put split() before shuffle(), and shuffle each split")
-    spec.refuse_selection("split()")
+    spec.refuse("split()", CHOSEN)
     lengths = _checked(fractions)
-    groups = groups_of(spec.dataset("split()"), by, group)
+    groups = groups_of(spec.opened.one("split()"), by, group)
     base, line = key(check_seed(seed), 0, "split"), Line.of(lengths)
     out = Excluded.of(_excluded_groups(exclude, groups, by, group))
     numbers = np.empty(groups.num_samples, dtype=np.uint8)
@@ -153,7 +153,7 @@ def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArr
         if by is not None and not isinstance(by, str):
             msg = "by= has the groups of this dataset only, and exclude= is another one"
             raise UsageError(msg, hint="exclude= takes groups, too: texts or numbers, as in by=")
-        return groups_of(exclude.dataset("split(exclude=)"), by, group).distinct(exclude.stored)
+        return groups_of(exclude.opened.one("split(exclude=)"), by, group).distinct(exclude.stored)
     several = isinstance(exclude, Collection) and not isinstance(exclude, str | bytes)
     values = list(exclude) if several else [exclude]
     if by is not None:

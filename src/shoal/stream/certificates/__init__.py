@@ -1,1 +1,0 @@
-"""WHAT WAS DELIVERED? Sums over samples, and the certificate that they make."""

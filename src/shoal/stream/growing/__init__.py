@@ -1,1 +1,0 @@
-"""HOW DOES A RUN BEGIN BEFORE ITS SHARDS ARE INDEXED? Its states, and how well its first epoch mixes."""

@@ -1,1 +1,0 @@
-"""HOW IS A MIXTURE WRITTEN DOWN? Files that name sources and shares: our own, Energon's and Streaming's."""

@@ -1,1 +1,0 @@
-"""WHAT DOES `sample` ASK FOR? Arguments of users, as rules of sampling."""

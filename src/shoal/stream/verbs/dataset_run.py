@@ -1,0 +1,187 @@
+"""The run of a dataset: its iterators and epochs, the states that resume it, and what it has delivered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from shoal.errors import StateError, UsageError
+from shoal.hints import no_attribute
+from shoal.order.seeds import MAX_SEED
+from shoal.order.state_dict import State
+from shoal.order.states.deals import Start
+from shoal.reading.cached_ranges import cache_counts
+from shoal.stream.dataset_stream import Stream
+from shoal.stream.iterating.iterator import Iteration
+from shoal.stream.refilling.refilled_states import resumed
+from shoal.stream.refilling.steps_of_pass import StepsOfPass
+from shoal.stream.states.certificate import Certificate, covered, differences
+from shoal.stream.states.growing_states import order_as_saved
+from shoal.stream.states.sequence_hashes import hashes_of
+from shoal.stream.verbs.dataset_requests import count_of
+from shoal.stream.workers.foreign_loaders import refuse_in_worker
+
+_log = logging.getLogger("shoal")
+
+
+class DatasetRun:
+    """Methods of `Dataset` that run it; none of them makes another dataset."""
+
+    stream: Stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse a name that a dataset does not have, and suggest a similar one."""
+        if hasattr(type(self), name):  # a property that failed with an AttributeError: raise it, not ours
+            return object.__getattribute__(self, name)
+        raise AttributeError(no_attribute("a dataset", name, dir(type(self))))
+
+    def __iter__(self) -> Iteration | StepsOfPass:
+        """Iterate on this rank: from the loaded position if one was loaded for this epoch, else from its start.
+
+        With ``batch(steps=)`` each iterator goes on where the one before it ended.
+        """
+        refuse_in_worker()
+        stream = self.stream
+        start = partial(stream.iterator_spec, waits_for_little=True, in_passes=True)
+        iteration, num_steps = Iteration(start(), renew=lambda: (start(), None)), stream.num_steps_of_pass
+        if num_steps is None:
+            return iteration
+        return StepsOfPass(iteration, lambda: Iteration(start()), stream.stay, num_steps)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the next iterator."""
+        return self.stream.cursor.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next iterator at the beginning of this epoch; if it is the current epoch, the position stays."""
+        epoch, stream, cursor = count_of(epoch, "set_epoch()"), self.stream, self.stream.cursor
+        if stream.num_steps_of_pass is not None:
+            return  # passes follow each other, and each rank is in an epoch of its own
+        if epoch < cursor.epoch and stream.resolved.deals:
+            stream.resolved = stream.resolved.with_deals(())  # an epoch that is begun anew is whole
+        if epoch != cursor.epoch:
+            if cursor.loaded_epoch is not None:
+                text = "set_epoch(%d) leaves position %d of epoch %d, which a state had loaded"
+                _log.warning(text, epoch, cursor.start.number, cursor.epoch)
+            cursor.begin_epoch(epoch)
+        cursor.name_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the newest iterator: a few integers, the same on every rank; any one resumes all.
+
+        With ``filter(refill=True)`` each rank has its own; see `shoal.merge_states`.
+
+        Raises
+        ------
+        StateError
+            Several ranks get single samples, some of which `filter` or `reading` leaves out, and an epoch is under way.
+        """
+        point = self.stream.cursor.resume_point
+        return self.stream.start_state() if point is None else self.stream.state(*point)
+
+    def state_at(self, position: int, *, epoch: int = 0) -> dict[str, Any]:
+        """Return the state at a position of an epoch; `load_state_dict` resumes from it.
+
+        Positions count samples over all ranks, as in `ids`: a run begun with another library can continue at the number
+        of samples of the epoch that it has consumed.
+        """
+        resolved = self.stream.resolved
+        number, epoch = count_of(position, "state_at(position)"), count_of(epoch, "state_at(epoch=)")
+        if number > (size := resolved.num_positions(epoch)):
+            msg = f"state_at() was asked for position {number} of an epoch of {size} samples"
+            raise UsageError(msg, hint="positions count samples over all ranks: steps times the global batch")
+        if number == size:
+            number, epoch = 0, epoch + 1
+        start = State.from_dict(self.stream.state(epoch, 0))
+        segments = resolved.segments_of_state(epoch, number)
+        return replace(start, position=number, deals=(), segments=segments).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state: at any world size, with any batch size.
+
+        Numbers that `shuffle` left open (a window in bytes) are taken from the state. Positions that its run left out
+        (`without`) are left out here too, in addition to the gaps of this dataset.
+
+        Raises
+        ------
+        StateError
+            The state belongs to another dataset, seed or order, or to a newer shoal; the message names both sides. Or
+            it was modified after it was saved: it has a checksum.
+        """
+        stream, spec = self.stream, self.stream.spec
+        if hasattr(state, "keys") and "check" not in state:
+            state = self._adopted(state)
+        saved = State.from_dict(state)
+        saved.check_tokenizers(spec.tokenizers, stream.resolved.state_order)
+        stream.resolved = order_as_saved(spec, stream.resolved, saved)
+        resolved, epoch = stream.resolved.resumed(saved, spec.gaps), saved.epoch
+        starts: Mapping[int, Start] = {saved.epoch: Start(resolved.number_of(saved.epoch, saved.position))}
+        if saved.deals:
+            resolved, epoch, starts = resumed(saved, resolved, stream.partition, spec.ranks.resolve()[0])
+        stream.resolved = resolved
+        stream.cursor.begin_loaded(epoch, starts.get(epoch, Start()), starts)
+        stream.cursor.loaded = "" if any(deal.rank is not None for deal in saved.deals) else str(state["check"])
+        stream.cursor.deliveries.forget()
+
+    def _adopted(self, checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the state of a checkpoint of the library whose order this is; other mappings as they are."""
+        adopted = self.stream.resolved.adopted(checkpoint)
+        if adopted is None:
+            return checkpoint
+        order, epoch, position = adopted
+        if not (0 <= epoch <= MAX_SEED and 0 <= position <= order.num_samples):
+            msg = f"the checkpoint is at position {position} of epoch {epoch}; an epoch has {order.num_samples} samples"
+            raise StateError(msg, hint="the checkpoint was changed, or it is of another dataset")
+        self.stream.resolved = order
+        return self.state_at(position, epoch=epoch)
+
+    def certificate(self) -> dict[str, Any]:
+        """Return proof of what this rank delivered since this object was made, or a state was loaded.
+
+        A few numbers per epoch: a sum over position, id and checksum of every sample that `iter`, or a DataLoader of
+        shoal, has yielded; marked repeats, and samples dropped by `filter`, do not count. Summed over ranks
+        (`shoal.merge_certificates`) it is the same for any world size, workers and batch size, and it changes if a
+        sample was missing, duplicated, replaced or moved. Save it beside the state: a run that resumes from
+        there merges both.
+        """
+        stream, resolved = self.stream, self.stream.resolved
+        parts = {epoch: part.with_gaps(resolved, epoch) for epoch, part in stream.cursor.deliveries.parts().items()}
+        # All pieces have checksums if the first one has them: the others are not waited for.
+        kind, seed = hashes_of(resolved.first(stream.spec.source).resolved).kind, resolved.seed
+        return Certificate(resolved.fingerprint, seed, resolved.state_order, kind, parts, resolved.gaps).to_dict()
+
+    def check_certificate(self, certificate: Mapping[str, Any]) -> str:
+        """Verify, from the index alone, that exactly the samples that were due have been delivered.
+
+        Returns
+        -------
+        str
+            How much of each epoch was checked, since a run may have stopped: "epoch 0: all of 200 samples; epoch 1, not
+            whole: positions [0, 64) of 200".
+
+        Raises
+        ------
+        StateError
+            They were not; the message lists the differences by epoch. Or it is of another dataset or order.
+        """
+        proof, stream = Certificate.from_dict(certificate), self.stream
+        counts_share = stream.batcher.counts_share
+        if texts := differences(proof, stream.resolved):
+            hint = "merge the certificates of all ranks, and those of earlier parts of the run"
+            if stream.spec.filters or counts_share or stream.spec.reading.leaves_out:
+                hint += (
+                    '; what filter(), reading() or remainder="drop" leave out was not delivered, and stats() counts it'
+                )
+            if counts_share:
+                hint += "; ranks that fill their batches are at different positions until an epoch ends"
+            raise StateError("; ".join(texts), hint=hint)
+        return covered(proof, stream.resolved, stream.batcher.note)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters since this dataset object was made, and the throughput of its newest iterator."""
+        counters = self.stream.counters
+        return counters.as_dict() | cache_counts(self.stream.spec.source.caches, counters.of_workers)
