@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from shoal.errors import UsageError
-from shoal.storage.atomic_writes import write_atomically
+from shoal.storage.files.atomic_writes import write_atomically
 from shoal.storage.store_protocol import Buffer
 
 _log = logging.getLogger("shoal")

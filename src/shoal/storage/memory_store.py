@@ -9,16 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
-from shoal.storage.remote_objects import (
-    KnownObjects,
-    as_one_buffer,
-    check_length,
-    find_by_stat,
-    no_read_ahead,
-    range_reader,
-)
 from shoal.storage.storage_errors import check_range
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, KnownObjects, ObjectInfo, Store, as_one_buffer, check_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +24,7 @@ _objects: dict[str, _Object] = {}
 _family = os.urandom(16)
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Store of objects with URLs ``memory://anything/name``; all stores of a process share them.
 
     A forked child sees the objects that existed when it was forked. A process started anew sees none, and a store
@@ -43,11 +35,6 @@ class MemoryStore:
     >>> store.read_range("memory://docs/a.bin", 2, 5)
     b'234'
     """
-
-    reads_ahead = False
-    advise = no_read_ahead
-    reader = range_reader
-    find = find_by_stat
 
     def __init__(self, _made_in: bytes = _family) -> None:
         self._made_in = _made_in

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import is_missing
-from shoal.storage.store_protocol import Advise, Find, ObjectInfo, Stat
+from shoal.storage.store_protocol import ObjectInfo, Store
 
 _NUM_THREADS = 64  # with 20 ms to a server, as many as keep one processor busy
 
 
-class _StatStore(Stat, Find, Advise, Protocol):
-    """The verbs of a store that `stat_all` and `find_all` need."""
-
-
-def stat_all(paths: Sequence[str], store: _StatStore) -> list[ObjectInfo]:
+def stat_all(paths: Sequence[str], store: Store) -> list[ObjectInfo]:
     """Return size and version of every object.
 
     Raises `StorageError` if one of them cannot be read with `stat`; if several are missing, it says how many.
@@ -38,7 +33,7 @@ def stat_all(paths: Sequence[str], store: _StatStore) -> list[ObjectInfo]:
 
 
 def find_all(
-    paths: Sequence[str], store: _StatStore, *, but: Callable[[StorageError], bool] = is_missing
+    paths: Sequence[str], store: Store, *, but: Callable[[StorageError], bool] = is_missing
 ) -> list[ObjectInfo | None]:
     """`stat_all` with None for an object that is missing (or a dangling link), as decided by ``but``."""
 

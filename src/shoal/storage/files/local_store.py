@@ -19,9 +19,9 @@ from functools import partial
 from operator import itemgetter
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.atomic_writes import write_atomically
+from shoal.storage.files.atomic_writes import write_atomically
 from shoal.storage.storage_errors import CHANGED_HINT, CUT_SHORT_HINT, check_range, os_failure
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 
 _MAX_OPEN = 256
 _MOST_READERS = 64
@@ -58,7 +58,7 @@ class _OpenFile:
             pass
 
 
-class LocalStore:
+class LocalStore(Store):
     """Store of this machine's files, by path.
 
     A file must stay as it was when this store first opened it: device, inode, size and modification time are
@@ -78,14 +78,15 @@ class LocalStore:
     b'234'
     """
 
+    # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits for the
+    # interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
+    reads_ahead = hasattr(os, "posix_fadvise")
+
     def __init__(self, *, max_open: int = _MAX_OPEN, durable: bool = True) -> None:
         if max_open < 1:
             raise UsageError(f"max_open={max_open}: a store needs at least one open file")
         self._max_open, self._durable = max_open, durable
         _stores[id(self)] = self
-        # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits
-        # for the interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
-        self.reads_ahead = hasattr(os, "posix_fadvise")
         # No lock guards these two: each step is one dict operation, atomic between threads, and two threads that open
         # the same file at the same time agree by setdefault. So there is no lock that a fork could leave held.
         self._open: dict[str, _OpenFile] = {}

@@ -13,7 +13,7 @@ from shoal.errors import SourceError, UsageError
 from shoal.storage.sources.local_patterns import local_files
 from shoal.storage.sources.remote_patterns import remote_files
 from shoal.storage.sources.shard_selection import NamedFiles, SourceKind
-from shoal.storage.store_protocol import ObjectInfo, Stat, Store
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import relative, scheme_of, without_secrets
 
 # Shell commands that other tools take for sources (``pipe:aws s3 cp URL -``), and their options that change no bytes.
@@ -59,7 +59,7 @@ class Source:
         """True if the source is a whole directory, so that omitting a shard would lose data."""
         return self.kind == "directory"
 
-    def stat(self, store: Stat) -> list[ObjectInfo]:
+    def stat(self, store: Store) -> list[ObjectInfo]:
         """Return size and version of every file; one call each, so a million files take seconds on a local disk."""
         return [store.stat(path) for path in self.paths]
 

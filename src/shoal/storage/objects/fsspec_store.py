@@ -9,17 +9,8 @@ from typing import Any
 
 from shoal.errors import ForkError, ShoalError, SourceError, StorageError, UsageError
 from shoal.storage.objects.object_failures import scrubbed
-from shoal.storage.remote_objects import (
-    KnownObjects,
-    as_one_buffer,
-    check_length,
-    find_by_stat,
-    no_read_ahead,
-    range_reader,
-    read_whole,
-)
 from shoal.storage.storage_errors import check_range, status_failure, trimmed
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, KnownObjects, ObjectInfo, Store, as_one_buffer, check_length
 from shoal.storage.urls import scheme_of, without_secrets
 
 # Keys under which filesystems give the version of an object; the first one present is used.
@@ -37,18 +28,12 @@ _NO_CONNECTIONS = {
 }
 
 
-class FileSystemStore:
+class FileSystemStore(Store):
     """Store of objects by URL, read through a filesystem with the interface of fsspec.
 
     A read does not verify the version that `stat` returned: these filesystems do not report it. Only lengths are
     compared.
     """
-
-    reads_ahead = False
-    advise = no_read_ahead
-    reader = range_reader
-    find = find_by_stat
-    map = read_whole
 
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem

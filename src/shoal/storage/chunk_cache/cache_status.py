@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
-from shoal.storage.atomic_writes import write_atomically
 from shoal.storage.cache_directory import UNITS, cache_directory
 from shoal.storage.chunk_cache.directory import FOLDER, open_folder
 from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, count, sweep
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others
 from shoal.storage.chunk_cache.ledger import Book, Ledger
+from shoal.storage.files.atomic_writes import write_atomically
 
 _INDEX_FOLDERS = ("indexes", "accepted", "scans", UNITS)
 _INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp|\d{6,}\.part|plan")
