@@ -226,8 +226,8 @@ class RetryingStore(StoreWrapper):
 
         def holds_data() -> bool:
             """Return True if these bytes are the whole object; it is read only if its size is right."""
-            wanted, found = as_one_buffer(data), self.store.find(path)
-            return found is not None and found.num_bytes == len(wanted) and self.store.map(path) == wanted
+            whole, info = as_one_buffer(data), self.store.find(path)
+            return info is not None and info.num_bytes == len(whole) and self.store.map(path) == whole
 
         def once() -> bool:
             nonlocal num_tries

@@ -52,7 +52,7 @@ def find_all(
 
 def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]) -> list[ObjectInfo | None]:
     """Call ``find`` for each path, from several threads; raises the error of the first path that failed."""
-    found: list[ObjectInfo | None] = [None] * len(paths)
+    infos: list[ObjectInfo | None] = [None] * len(paths)
     failures: dict[int, BaseException] = {}
     # Threads that take the next number: a future for each of 100,000 paths would take as much memory as what is found.
     numbers = iter(range(len(paths)))
@@ -62,7 +62,7 @@ def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]
             if failures:
                 return
             try:
-                found[number] = find(paths[number])
+                infos[number] = find(paths[number])
             except BaseException as error:  # noqa: BLE001  # raised in the thread that asked
                 failures[number] = error
 
@@ -76,4 +76,4 @@ def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]
             raise
     if failures:
         raise failures[min(failures)]
-    return found
+    return infos

@@ -87,8 +87,8 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
         return FileSystemStore(filesystem)
     if scheme in STORES:
         return STORES.make(scheme, options)
-    if (found := filesystem_for(scheme, options)) is not None:
-        return FileSystemStore(found)
+    if (filesystem_of_scheme := filesystem_for(scheme, options)) is not None:
+        return FileSystemStore(filesystem_of_scheme)
     msg = f"{shown}: no store knows the scheme {scheme}://"
     more = "".join(f", {each}://" for each in STORES if each not in STORES.own)
     hint = f"http(s)://, s3://, gs://, az://, memory://{more} and paths are read; where fsspec is installed, what it"

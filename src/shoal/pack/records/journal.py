@@ -21,7 +21,7 @@ from shoal.errors import IndexFileError, StorageError
 from shoal.index.index_file import decode, encode
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
-from shoal.processes.calls_in_order import called_in_order
+from shoal.processes.calls_in_threads import called_in_order
 from shoal.storage.files.atomic_writes import can_link, remove_abandoned, write_atomically
 from shoal.storage.sources.shard_selection import PACKING, PACKING_PLAN
 from shoal.storage.storage_errors import os_failure

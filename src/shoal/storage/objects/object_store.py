@@ -85,9 +85,9 @@ class ObjectStore(Store):
         if known := self._known.get(path):
             return known
         with self._request(path, "look at") as (obstore, client, location):
-            found = obstore.head(client, location.key)
+            meta = obstore.head(client, location.key)
         self._answered.add(location.bucket)
-        return self._info(path, found)
+        return self._info(path, meta)
 
     def stat_again(self, path: str) -> ObjectInfo:
         """`stat` with a new request."""
@@ -102,7 +102,7 @@ class ObjectStore(Store):
         with self._request(prefix, "list") as (obstore, client, location):
             directory = location.key.rstrip("/")
             stream = obstore.list(client, prefix=directory or None, chunk_size=_LISTED_AT_A_TIME)
-            for meta in _without_directories(meta for found in stream for meta in found):
+            for meta in _without_directories(meta for page in stream for meta in page):
                 self._answered.add(location.bucket)
                 if not directory or meta["path"].startswith(f"{directory}/"):
                     path = f"{location.root}/{meta['path']}"

@@ -47,10 +47,10 @@ class TorchStore(Store):
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of an object."""
-        found = self.find(path)
-        if found is None:
+        info = self.find(path)
+        if info is None:
             raise os_failure(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), path, verb="look at")
-        return found
+        return info
 
     def find(self, path: str) -> ObjectInfo | None:
         """Return size and version of an object; None if it does not exist."""
