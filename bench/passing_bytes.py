@@ -13,7 +13,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from far_index import NUM_SHARDS, serve, write
 
@@ -23,6 +22,7 @@ from shoal.storage.passing_bytes.passing_bytes import PassingBytes
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.source import expand
 from shoal.storage.store_of_url import open_store
+from shoal.storage.store_protocol import Store, StoreWrapper
 
 SHAPES = ((1000, 20_000), (4096, 8000), (20_000, 1800), (100_000, 360))  # bytes of a member, members of a shard
 READ_BYTES = 1 << 20
@@ -52,19 +52,17 @@ def main() -> None:
                 server.communicate("stop\n")
 
 
-class Counted:
+class Counted(StoreWrapper):
     """A store that counts the bytes that are read."""
 
-    def __init__(self, store: Any) -> None:
-        self._store, self.sizes = store, []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.sizes: list[int] = []
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Read from the store, and count."""
         self.sizes.append(end_byte - first_byte)
-        return self._store.read_range(path, first_byte, end_byte)
+        return self.store.read_range(path, first_byte, end_byte)
 
 
 def run(source: str, budget_bytes: int) -> str:

@@ -203,7 +203,7 @@ def test_a_wait_for_another_try_ends_with_the_scan() -> None:
     tars: dict[str, Contents] = {f"far://{number}.tar": LargeTar([3_000_000] * 4) for number in range(6)}
     tars["far://bad.tar"] = LargeTar([600_000, 600_000])[:900_000]
     rule = RetryRule(first_pause_seconds=1e9, most_pause_seconds=1e9, deadline_seconds=1e12)
-    store = RetryingStore(Down(tars), rule)  # type: ignore[arg-type]
+    store = RetryingStore(Down(tars), rule)
     with pytest.raises(ShardError, match=r"bad\.tar"):
         index_of(tars, store)
     assert not reading_threads()
@@ -242,7 +242,7 @@ def test_a_scan_goes_through_faults(tmp_path: Path) -> None:
 
     store.before = before  # type: ignore[method-assign]
     traffic = ScanTraffic()
-    index = index_of(objects, RetryingStore(store, RetryRule(first_pause_seconds=1e-4)), traffic=traffic)  # type: ignore[arg-type]
+    index = index_of(objects, RetryingStore(store, RetryRule(first_pause_seconds=1e-4)), traffic=traffic)
     assert index.num_samples == 400
     assert traffic.num_retries == len(failed) == traffic.num_requests
     assert "tried again" in str(traffic)

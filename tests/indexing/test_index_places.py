@@ -22,7 +22,7 @@ from shoal.indexing.build import build_index
 from shoal.indexing.index_files import load_index, save_index, was_left_by_opening
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
-from shoal.storage.store_protocol import ObjectInfo
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset as open_unpublished
 from shoal.testing import RangeServer
@@ -262,7 +262,7 @@ def test_what_another_machine_left_meanwhile_stays(
 def test_a_store_that_cannot_compare_is_told_to_write(
     root: str, machines: Iterator[None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("shoal.storage.retry.PutIf", type("NoStore", (), {}))  # whatever classes it remembers
+    monkeypatch.setattr(MemoryStore, "put_if", Store.put_if)
     next(machines)
     with caplog.at_level(logging.INFO, logger="shoal"):
         first = open_dataset(root)

@@ -12,7 +12,7 @@ from tests.cli.calls import Calls
 from tests.samples import write_tar
 
 import shoal
-from shoal.storage.remote_objects import nanoseconds_of, same_time
+from shoal.storage.store_protocol import nanoseconds_of, same_time
 from shoal.testing import RangeServer
 
 NUM_SAMPLES = 60

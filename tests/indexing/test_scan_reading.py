@@ -14,6 +14,7 @@ from tests.stream.far import FarStore, known_costs
 
 from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES, ScanReading, ScanReads
+from shoal.storage.store_protocol import ObjectInfo, Store
 
 MIB = 1 << 20
 STREAMS = (1.0, 100 * MIB, True)  # where a comparison stands that is clearly for a stream
@@ -29,12 +30,15 @@ def reading_of(reads: ScanReads, num_bytes: int, threads: ThreadPoolExecutor, *,
     return ScanReading(reads, "s", num_bytes, threads=threads, num_at_once=num_at_once)
 
 
-class Blank:
+class Blank(Store):
     """An object of zeros, of any size."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         del path
         return bytes(end_byte - first_byte)
+
+    def stat(self, path: str) -> ObjectInfo:
+        raise NotImplementedError
 
 
 def cost_of(positions: list[int], num_bytes: int, threads: ThreadPoolExecutor, request_bytes: int) -> tuple[int, int]:

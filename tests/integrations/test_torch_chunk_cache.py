@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.samples import write_tar_shards
 
-from shoal.storage.cache_status import chunk_cache_status
+from shoal.storage.chunk_cache.cache_status import chunk_cache_status
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.testing import RangeServer
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.storage.memory_store import MemoryStore
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 
 _here = threading.local()
 
@@ -75,11 +75,10 @@ def run_interleaved(machines: Sequence[Machine], turns: Sequence[int]) -> None:
             machine.step()
 
 
-class SteppedStore:
+class SteppedStore(Store):
     """The objects of this process, each request a step of the machine in whose thread it is made."""
 
     reads_ahead = True  # requests come one after the other, from one thread
-    advise = MemoryStore.advise
 
     def __init__(self) -> None:
         self._store = MemoryStore()

@@ -128,7 +128,7 @@ def test_an_index_that_somebody_else_has_written_meanwhile(tmp_path: Path, monke
 
 def test_large_shards_wait_in_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    monkeypatch.setattr("shoal.storage.atomic_writes._HELD_BYTES", 5_000)
+    monkeypatch.setattr("shoal.storage.files.atomic_writes._HELD_BYTES", 5_000)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     source = make_files(tmp_path / "in")
@@ -147,7 +147,7 @@ def test_no_room_for_what_waits_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     def full(**_: Any) -> Any:
         raise OSError(errno.ENOSPC, "")
 
-    monkeypatch.setattr("shoal.storage.atomic_writes._HELD_BYTES", 5_000)
+    monkeypatch.setattr("shoal.storage.files.atomic_writes._HELD_BYTES", 5_000)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     source = make_files(tmp_path / "in")
     with pytest.raises(StorageError, match=r"could not keep the bytes of memory://no-room/a/shard-000000.tar in /"):

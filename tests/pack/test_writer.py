@@ -192,7 +192,7 @@ def test_a_writer_that_lost_samples_does_not_go_on(tmp_path: Path, monkeypatch: 
         with pytest.raises(UsageError, match="ended with an error, and samples that it held are in no shard"):
             again()
     writer = Writer(tmp_path / "full", format="jsonl", shard_bytes=200)
-    monkeypatch.setattr("shoal.storage.atomic_writes.os.fsync", full_disk)
+    monkeypatch.setattr("shoal.storage.files.atomic_writes.os.fsync", full_disk)
     with pytest.raises(StorageError, match="disk is full"):
         for number in range(60):
             writer.write(sample(number))

@@ -38,7 +38,7 @@ from shoal.reading.checks import checked_reads
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import extent_read
 from shoal.stats.counters import Counters
-from shoal.storage import atomic_writes
+from shoal.storage.files import atomic_writes
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryControl, retry_control
 from shoal.stream.dataset import Dataset

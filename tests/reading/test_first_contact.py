@@ -17,8 +17,8 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import StorageError, UsageError
-from shoal.storage.fsspec_store import FileSystemStore
 from shoal.storage.http.http_store import HttpStore
+from shoal.storage.objects.fsspec_store import FileSystemStore
 from shoal.storage.objects.object_store import ObjectStore
 from shoal.storage.retry import RetryControl, RetryingStore, retry_control, with_retries
 from shoal.storage.store_protocol import Store

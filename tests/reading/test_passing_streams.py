@@ -23,7 +23,7 @@ from shoal.stats.counters import Counters
 from shoal.storage.passing_bytes import passing_bytes
 from shoal.storage.passing_bytes.passing_bytes import PassingBytes
 from shoal.storage.retry import current_retry_control
-from shoal.storage.store_protocol import Store
+from shoal.storage.store_protocol import Store, StoreWrapper
 from shoal.stream.dataset import Dataset
 from shoal.testing import Fault
 
@@ -104,14 +104,11 @@ def test_bytes_damaged_on_their_way_to_the_scan_are_fetched_again(
     assert [read for read in sound.reads if read[1] < read[2]]
 
 
-class Mangled:
+class Mangled(StoreWrapper):
     """A store whose bytes are none that a line may have."""
 
     def __init__(self) -> None:
-        self._store = faulty()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        super().__init__(faulty())
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         return b"\xff" * (end_byte - first_byte)

@@ -21,7 +21,7 @@ from shoal.storage.retry import (
     retry_control,
     unwrap_retries,
 )
-from shoal.storage.store_protocol import Buffer, ObjectInfo, Reader
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Reader, Store
 
 SECRET = "http://user:pass@host:81/a/b.tar?key=secret"
 
@@ -52,10 +52,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
         yield made
 
 
-class Failing:
+class Failing(Store):
     """A store that fails so many times in a row, then answers."""
-
-    reads_ahead = False
 
     def __init__(self, num_failures: int, *, transient: bool = True, retry_after_seconds: float | None = None) -> None:
         self.num_failures = num_failures

@@ -21,7 +21,7 @@ from shoal.cli.main import main
 from shoal.errors import UsageError
 from shoal.storage import cache_directory as caches
 from shoal.storage.cache_directory import Scratch, cache_directory, expand_home
-from shoal.storage.machine_locks import machine_lock
+from shoal.storage.files.machine_locks import machine_lock
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_scratch_clears_only_what_is_its_own(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from shoal.storage.machine_locks import machine_lock
+from shoal.storage.files.machine_locks import machine_lock
 with machine_lock(sys.argv[1], what="holds"):
     print("in", flush=True)
     time.sleep(60)
@@ -180,7 +180,7 @@ def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
 
 FORK = """
 import os, sys, time
-from shoal.storage.machine_locks import machine_lock
+from shoal.storage.files.machine_locks import machine_lock
 with machine_lock(sys.argv[1], what="holds"):
     if os.fork() == 0:
         time.sleep(60)

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import ShoalError, StorageError, UsageError
-from shoal.storage.cache_status import chunk_cache_status
 from shoal.storage.chunk_cache import chunk_cache, eviction
 from shoal.storage.chunk_cache import directory as chunk_cache_place
+from shoal.storage.chunk_cache.cache_status import chunk_cache_status
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.storage.chunk_cache.eviction import Chunk, eviction_order, is_name

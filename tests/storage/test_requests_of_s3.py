@@ -100,10 +100,10 @@ def test_what_replaces_another_names_its_etag(s3: Place) -> None:
     s3.put("a.index", b"first")
     path, store = f"{s3.root}/a.index", s3.store()
     first = store.stat(path)
-    assert not store.put_if(path, b"new", replaces=None)  # type: ignore[attr-defined]
-    assert store.put_if(path, b"second", replaces=first)  # type: ignore[attr-defined]
-    assert not store.put_if(path, b"third", replaces=first)  # type: ignore[attr-defined]
+    assert not store.put_if(path, b"new", replaces=None)
+    assert store.put_if(path, b"second", replaces=first)
+    assert not store.put_if(path, b"third", replaces=first)
     assert store.read_range(path, 0, 6) == b"second"
     store.delete(path)
-    assert not store.put_if(path, b"fourth", replaces=first)  # type: ignore[attr-defined]
+    assert not store.put_if(path, b"fourth", replaces=first)
     assert store.find(path) is None

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.indexing.scan.costs import ReadCosts
-from shoal.storage.store_protocol import ObjectInfo
+from shoal.storage.store_protocol import ObjectInfo, Store
 
 
 class Contents(Protocol):
@@ -49,7 +49,7 @@ class LargeTar:
 
 
 @dataclass
-class FarStore:
+class FarStore(Store):
     """Objects by path. `before` runs inside each request, and may wait or raise."""
 
     objects: Mapping[str, Contents]
@@ -85,9 +85,6 @@ class FarStore:
 
     def find(self, path: str) -> ObjectInfo | None:
         return self.stat(path) if path in self.objects else None
-
-    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        pass
 
     @property
     def read_bytes(self) -> int:

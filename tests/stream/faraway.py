@@ -16,7 +16,7 @@ from shoal.indexing.changed_shards import ShardCheck
 from shoal.reading.reading_options import ReadingOptions
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import RetryingStore, RetryRule
-from shoal.storage.store_protocol import Store
+from shoal.storage.store_protocol import Reader, Store, StoreWrapper
 from shoal.stream.dataset import Dataset
 from shoal.testing import Fault, FaultyStore
 
@@ -46,7 +46,7 @@ def faulty(*faults: Fault, seed: int = 1) -> FaultyStore:
 
 
 @dataclass
-class Distant:
+class Distant(StoreWrapper):
     """Files behind some latency; counts what is under way, and fails where it is told to."""
 
     latencies: Sequence[float] = (0.0,)
@@ -58,10 +58,13 @@ class Distant:
     reads_ahead: bool = False
 
     def __post_init__(self) -> None:
-        self._store, self._lock, self._dice = LocalStore(), threading.Lock(), random.Random(3)
+        self.store, self._lock, self._dice = LocalStore(), threading.Lock(), random.Random(3)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    def reader(self, path: str) -> Reader:
+        return self.store.reader(path)
+
+    def map(self, path: str) -> memoryview:
+        return self.store.map(path)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         with self._lock:
@@ -72,14 +75,11 @@ class Distant:
             latency = self._dice.choice(self.latencies)
         try:
             time.sleep(latency)
-            return self._store.read_range(path, first_byte, end_byte)
+            return self.store.read_range(path, first_byte, end_byte)
         finally:
             with self._lock:
                 self.now_bytes -= end_byte - first_byte
                 self.now -= 1
-
-    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        buffer[:] = self.read_range(path, first_byte, first_byte + len(buffer))
 
 
 @dataclass

@@ -10,7 +10,7 @@ from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_zero
 from shoal.cli.options.source_options import add_json_argument
 from shoal.errors import ShoalError
-from shoal.storage.cache_status import (
+from shoal.storage.chunk_cache.cache_status import (
     chunk_cache_status,
     clear_chunks,
     clear_indexes,

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ from shoal.storage.cache_directory import Scratch, cache_directory
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import stat_all
-from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat
+from shoal.storage.store_protocol import ObjectInfo, Store
 
 _log = logging.getLogger("shoal")
 
@@ -72,14 +72,10 @@ OPTIONS = "format_options"
 Progress = Callable[[int, int, int], None]
 
 
-class IndexStore(ReadRange, Stat, Find, Advise, Protocol):
-    """Store methods needed for indexing."""
-
-
 def build_index(
     source: Source,
     *,
-    store: IndexStore,
+    store: Store,
     format: Format,  # noqa: A002 - the word of the public interface
     extent_bytes: int | None = None,
     workers: int | None = None,
@@ -129,7 +125,7 @@ def build_index(
 def scan_tasks(
     source: Source,
     *,
-    store: IndexStore,
+    store: Store,
     format: Format,  # noqa: A002
     expected: Mapping[str, Expected] | None = None,
     infos: Sequence[ObjectInfo] | None = None,
@@ -152,7 +148,7 @@ def scan_tasks(
 def index_of_tasks(
     tasks: Sequence[ScanTask],
     *,
-    store: IndexStore,
+    store: Store,
     format: Format,  # noqa: A002
     asked: str,
     extent_bytes: int | None = None,
@@ -227,7 +223,7 @@ def _parts(
 def scans_of_tasks(
     tasks: Sequence[ScanTask],
     *,
-    store: IndexStore,
+    store: Store,
     format: Format,  # noqa: A002
     workers: int,
     progress: Progress | None = None,
@@ -253,7 +249,7 @@ def index_of_scans(
     return assemble(format.name, shards, extent_bytes=extent_bytes, keep_sample_bytes=keep, metadata=metadata)
 
 
-def small_bytes(store: IndexStore) -> int:
+def small_bytes(store: Store) -> int:
     """Return the number of bytes below which indexing takes no time to speak of."""
     return SMALL_BYTES if store.reads_ahead else SMALL_REMOTE_BYTES
 
@@ -326,7 +322,7 @@ class _Report:
 class _Scanning:
     """Settings of a build's scans."""
 
-    store: IndexStore
+    store: Store
     format: Format
     workers: int
     report: _Report

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,8 @@ from shoal.indexing.manifests_beside import needed_beside
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
 from shoal.storage.cache_directory import Scratch
-from shoal.storage.remote_objects import nanoseconds_of, same_time
 from shoal.storage.retry import CountedReads, Counting
-from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat, StatAgain
+from shoal.storage.store_protocol import ObjectInfo, Store, nanoseconds_of, same_time
 
 _log = logging.getLogger("shoal")
 
@@ -45,10 +44,6 @@ _MOST_STATS = 24
 
 _HINT = "the shard changed after it was indexed: restore it, or run `shoal index` again (a new dataset to saved states)"
 _SAME_SIZE_HINT = f"copy it again if it is a copy, of which some bytes were lost on the way; else {_HINT}"
-
-
-class _CheckStore(ReadRange, Advise, Stat, Find, Protocol):
-    """Store methods needed for checking."""
 
 
 def looks_indexed(index: Index, shard: int, info: ObjectInfo) -> bool:
@@ -81,7 +76,7 @@ class ShardCheck:
         index: Index,
         paths: Sequence[str],
         *,
-        store: _CheckStore,
+        store: Store,
         format: Format,  # noqa: A002
         cache_dir: str | None = None,
     ) -> None:
@@ -134,7 +129,7 @@ class ShardCheck:
         info = self._store.stat(path)
         if self._is_known(shard, info):
             return
-        if isinstance(self._store, StatAgain):
+        if not self._store.reads_ahead:
             # Several servers behind one name may report different versions: the one that enough of them agree on wins.
             stats = Counter([info])
             while stats[info] < (_STATS_OF_ONE_TIME if looks_indexed(self._index, shard, info) else _STATS_THAT_AGREE):
@@ -172,7 +167,7 @@ class ShardCheck:
             digest.update(b"" if crcs is None else crcs.astype("<u4").tobytes())
         return digest.hexdigest() + ".same"
 
-    def _scan(self, shard: int, info: ObjectInfo, store: _CheckStore | CountedReads) -> None:
+    def _scan(self, shard: int, info: ObjectInfo, store: Store) -> None:
         name, indexed_bytes = self._index.shard_names[shard], int(self._index.shard_bytes[shard])
         rows, head = rows_of(self._index, shard), self._index.shard_heads.get(shard, {})
         hint = _SAME_SIZE_HINT if info.num_bytes == indexed_bytes else _HINT

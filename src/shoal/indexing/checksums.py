@@ -6,23 +6,19 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.index.table import Index, own_bytes
-from shoal.storage.store_protocol import Advise, ReadRange
+from shoal.storage.store_protocol import Store
 
 # A read of several extents, or a part of a large one. Small, so that many reads at once take little beside any window.
 _READ_BYTES = 4 << 20
 _MOST_THREADS = 8
 _REMOTE_THREADS = 16  # that wait for responses, not for the processor
-
-
-class _ChecksumStore(ReadRange, Advise, Protocol):
-    """Store methods needed to read all bytes."""
 
 
 class _Run(NamedTuple):
@@ -37,7 +33,7 @@ def extent_checksums(
     index: Index,
     paths: Sequence[str],
     *,
-    store: _ChecksumStore,
+    store: Store,
     check: Callable[[int], None],
     progress: Callable[[int, int], None] | None = None,
 ) -> NDArray[np.uint32]:
@@ -77,7 +73,7 @@ def extent_checksums(
     return checksums
 
 
-def record_checksums(index: Index, paths: Sequence[str], *, store: ReadRange) -> NDArray[np.uint32] | None:
+def record_checksums(index: Index, paths: Sequence[str], *, store: Store) -> NDArray[np.uint32] | None:
     """Return the CRC-32 of the bytes of every sample, shape (num_samples,); None if the index lacks sample offsets.
 
     Reads one run of extents after the other, each of up to 4 MiB or a single larger extent.
@@ -110,7 +106,7 @@ def _runs(index: Index) -> Iterator[_Run]:
 
 
 def _checksums_of(
-    index: Index, paths: Sequence[str], store: ReadRange, check: Callable[[int], None], run: _Run
+    index: Index, paths: Sequence[str], store: Store, check: Callable[[int], None], run: _Run
 ) -> list[int]:
     check(run.shard)
     path = paths[run.shard]

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.errors import IndexFileError, StorageError
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
@@ -24,13 +24,13 @@ from shoal.index.index_file import begins_as_index, confirm, decode, encode
 from shoal.index.table import Index
 from shoal.storage.cache_directory import keep_within, mark_used
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.machine_locks import machine_lock
+from shoal.storage.files.machine_locks import machine_lock
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source
 from shoal.storage.store_of_url import open_store
-from shoal.storage.store_protocol import MapRange, ObjectInfo, Put, PutIf, Stat, Store
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, scheme_of
 
 # The index of 10^8 samples takes 0.4 GB, that of most datasets a few MB.
@@ -47,11 +47,7 @@ _copies: dict[str, str] = {}  # the local copy of each remote index that this pr
 _confirmed: dict[str, ObjectInfo] = {}  # local files by path: their state when their checksum was verified
 
 
-class _MapFile(MapRange, Stat, Protocol):
-    """Store methods needed to read an index."""
-
-
-def save_index(index: Index, where: str | os.PathLike[str], *, store: Put) -> str:
+def save_index(index: Index, where: str | os.PathLike[str], *, store: Store) -> str:
     """Write ``index`` atomically to a file, or as ``shoal.index`` into a directory, and return its path.
 
     Raises `StorageError`: it could not be written.
@@ -63,7 +59,7 @@ def save_index(index: Index, where: str | os.PathLike[str], *, store: Put) -> st
     return path
 
 
-def load_index(path: str, *, store: _MapFile, trusted: bool = False, cache_dir: str | None = None) -> Index:
+def load_index(path: str, *, store: Store, trusted: bool = False, cache_dir: str | None = None) -> Index:
     """Load the index in the file ``path``; its columns stay mapped and are shared by all processes of a machine.
 
     A remote index is first copied to ``cache_dir``, once per version, or else read into memory.
@@ -111,7 +107,7 @@ def _confirm_file(path: str, data: memoryview, *, required: bool = False) -> Non
         _confirmed[path] = state
 
 
-def _mapped_copy(path: str, store: _MapFile, cache_dir: str) -> memoryview:
+def _mapped_copy(path: str, store: Store, cache_dir: str) -> memoryview:
     """Map a local copy of the index, made if needed; read the index into memory where no copy can be made.
 
     A copy is known by the version of the index; if the store knows none, by its bytes, which each process reads then.
@@ -160,7 +156,7 @@ def bound_cache(cache_dir: str) -> None:
 
 
 def publish_beside(
-    index: Index, *, source: Source, store: Put, replaces: ObjectInfo | None, is_asked: bool
+    index: Index, *, source: Source, store: Store, replaces: ObjectInfo | None, is_asked: bool
 ) -> str | None:
     """Write the index beside the shards, if these are a whole directory of an object store; return its path or None.
 
@@ -193,10 +189,10 @@ def store_of_published(source: Source, storage_options: Mapping[str, Any] | None
     return with_retries(open_store(source.root, storage_options), storage_options)
 
 
-def _write(index: Index, path: str, store: Put, replaces: ObjectInfo | None) -> bool:
+def _write(index: Index, path: str, store: Store, replaces: ObjectInfo | None) -> bool:
     """Write an index unless another one is there; return True if it was written."""
     try:
-        if isinstance(store, PutIf):
+        if scheme_of(path):
             return store.put_if(path, encode(index), replaces=replaces)
     except StorageError as error:
         if error.errno != errno.ENOTSUP:

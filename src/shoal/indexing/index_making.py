@@ -28,7 +28,7 @@ from shoal.indexing.manifests_beside import Described, versions_beside
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.machine_locks import machine_lock
+from shoal.storage.files.machine_locks import machine_lock
 from shoal.storage.objects.torch_store import TorchStore
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.stat_many import stat_all

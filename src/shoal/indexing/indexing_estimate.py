@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from shoal.indexing.scan.remote_processes import num_remote_processes, num_reque
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES, NUM_REQUESTS
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.interpreters import usable_processors
-from shoal.storage.store_protocol import Advise, ReadRange
+from shoal.storage.store_protocol import Store
 
 Way = Literal["names", "index of another tool", "footers", "headers", "all bytes", "unknown"]
 """Way in which the samples of a shard are found; a short front counts as a footer, and "unknown" was not looked at."""
@@ -102,14 +102,10 @@ class IndexingEstimate:
         return f"indexing {shards} reads {read}{asked}, and takes {seconds}"
 
 
-class _Store(ReadRange, Advise, Protocol):
-    """Store methods needed for a look."""
-
-
 def estimate_indexing(
     tasks: Sequence[ScanTask],
     *,
-    store: _Store,
+    store: Store,
     format: Format,  # noqa: A002 - the word of the public interface
     looks: bool | None = None,
     request_seconds: float | None = None,

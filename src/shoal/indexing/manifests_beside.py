@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from posixpath import basename, dirname, splitext
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.errors import SourceError, StorageError
 from shoal.figures import counted
@@ -34,7 +34,7 @@ from shoal.indexing.folder_classes import classes_of_folder, given_classes
 from shoal.storage.sources.source import Source
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_forbidden
-from shoal.storage.store_protocol import Advise, Find, ObjectInfo, ReadRange, Stat
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, relative
 
 _log = logging.getLogger("shoal")
@@ -57,10 +57,6 @@ class Described:
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class _ManifestStore(ReadRange, Stat, Find, Advise, Protocol):
-    """Store methods needed to read manifests."""
-
-
 @dataclass(slots=True)
 class _Found:
     """The shards named so far, in order."""
@@ -70,7 +66,7 @@ class _Found:
     known: set[str] = field(default_factory=set)  # paths of each shard, as it is and packed
 
 
-def described(found: Source, store: _ManifestStore) -> Described:
+def described(found: Source, store: Store) -> Described:
     """Return the shards that the manifests of a source name; all its shards if no manifest can be used.
 
     Raises `SourceError`: a manifest is unusable or does not name shards beside it, manifests declare different formats,
@@ -97,7 +93,7 @@ def described(found: Source, store: _ManifestStore) -> Described:
     return Described(_with_paths(found, shards.expected), shards.formats[0], shards.expected)
 
 
-def in_named_order(found: Source, store: _ManifestStore) -> Described:
+def in_named_order(found: Source, store: Store) -> Described:
     """Return the shards of a source in the order of its manifests, which are used for nothing else.
 
     Used if a format is given, as pickles and blocks of tokens require. Names alone do not give the order:
@@ -127,7 +123,7 @@ def in_named_order(found: Source, store: _ManifestStore) -> Described:
     return Described(_with_paths(found, sorted(others, key=lambda path: ranks.get(path, last))))
 
 
-def described_files(found: Source, format: Folder, store: _ManifestStore) -> Described:  # noqa: A002
+def described_files(found: Source, format: Folder, store: Store) -> Described:  # noqa: A002
     """Return the single files of a folder, with their classes, and the rows of the tables among them.
 
     Raises `SourceError`: a table is unusable, lists files that do not exist, or does not list all that do.
@@ -182,7 +178,7 @@ def _inside_classes(source: Source, classes: ClassDirectories) -> Source:
     return _with_paths(source, [path for path, number in pairs if number >= 0])
 
 
-def third_party_indexes(paths: Sequence[str], format: Format, store: _ManifestStore) -> dict[str, tuple[str, int]]:  # noqa: A002
+def third_party_indexes(paths: Sequence[str], format: Format, store: Store) -> dict[str, tuple[str, int]]:  # noqa: A002
     """Return the indexes that other tools left beside shards, as path and size, by shard path.
 
     Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none. A
@@ -207,18 +203,18 @@ def third_party_indexes(paths: Sequence[str], format: Format, store: _ManifestSt
     return found
 
 
-def _indexes_of_all(paths: Sequence[str], store: _ManifestStore) -> dict[str, tuple[str, int]]:
+def _indexes_of_all(paths: Sequence[str], store: Store) -> dict[str, tuple[str, int]]:
     pairs = zip(paths, _infos_beside(paths, store), strict=True)
     return {path: (info.path, info.num_bytes) for path, info in pairs if info is not None}
 
 
-def versions_beside(paths: Sequence[str], format: Format, store: _ManifestStore) -> list[tuple[str, int, str]]:  # noqa: A002
+def versions_beside(paths: Sequence[str], format: Format, store: Store) -> list[tuple[str, int, str]]:  # noqa: A002
     """Return name, size and version of the indexes beside shards that their format needs; empty for most formats."""
     infos = _infos_beside(paths, store) if isinstance(format, BesideFormat) else []
     return [(info.path, info.num_bytes, info.version) for info in infos if info is not None]
 
 
-def _infos_beside(paths: Sequence[str], store: _ManifestStore) -> Sequence[ObjectInfo | None]:
+def _infos_beside(paths: Sequence[str], store: Store) -> Sequence[ObjectInfo | None]:
     """Find the indexes that are named as these shards, with another suffix."""
     try:
         return find_all([f"{splitext(path)[0]}.idx" for path in paths], store)
@@ -228,13 +224,13 @@ def _infos_beside(paths: Sequence[str], store: _ManifestStore) -> Sequence[Objec
         return [None] * len(paths)
 
 
-def needed_beside(path: str, format: Format, store: _ManifestStore) -> dict[str, Any]:  # noqa: A002
+def needed_beside(path: str, format: Format, store: Store) -> dict[str, Any]:  # noqa: A002
     """Return the index beside a shard that its format needs, as arguments for `scan_again`; none for most formats."""
     found = _indexes_of_all([path], store).get(path) if isinstance(format, BesideFormat) else None
     return {} if found is None else {"index": partial(store.read_range, found[0]), "index_bytes": found[1]}
 
 
-def compare_hashes(what: Described, store: _ManifestStore) -> int:
+def compare_hashes(what: Described, store: Store) -> int:
     """Compare all shards that have hashes in their manifest with these, and return the number compared.
 
     Raises `ShardError`: a hash differs.
@@ -257,7 +253,7 @@ def _manifests_and_others(found: Source) -> tuple[list[str], list[str]]:
     return sorted(manifests, key=lambda path: (path.count("/"), path)), others
 
 
-def read_whole(info: ObjectInfo, store: ReadRange, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
+def read_whole(info: ObjectInfo, store: Store, *, limit_bytes: int = _LIMIT_BYTES) -> bytes:
     """Read a whole object of at most so many bytes; raises `SourceError` if it has more, or is a pointer to them."""
     if info.num_bytes > limit_bytes:
         msg = f"{info.path}: it has {info.num_bytes} bytes, and is read whole"
@@ -268,7 +264,7 @@ def read_whole(info: ObjectInfo, store: ReadRange, *, limit_bytes: int = _LIMIT_
     return data
 
 
-def _add(shards: _Found, manifest: Manifest, path: str, store: _ManifestStore) -> bool:
+def _add(shards: _Found, manifest: Manifest, path: str, store: Store) -> bool:
     """Add the shards of a manifest, unless all are known already; return True if they were added."""
     directory = dirname(path)
     paths = [join(directory, shard.name) for shard in manifest.shards]

@@ -22,9 +22,9 @@ from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
 from shoal.pack.records.journal import Journal
 from shoal.pack.records.refusals import failures_in, manifest_there, other_plan, refuse_shards, taken, unprotected
-from shoal.storage.atomic_writes import UnfinishedObject, begin_object
 from shoal.storage.cache_directory import expand_home
-from shoal.storage.machine_locks import InheritedLock
+from shoal.storage.files.atomic_writes import UnfinishedObject, begin_object
+from shoal.storage.files.machine_locks import InheritedLock
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME

@@ -28,7 +28,7 @@ from shoal.pack.column_values import ColumnValues, values_in
 from shoal.pack.destination import DIGEST_BYTES, Output
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.records.refusals import lacking
-from shoal.storage.atomic_writes import UnfinishedObject
+from shoal.storage.files.atomic_writes import UnfinishedObject
 from shoal.storage.urls import join
 
 _AT_ONCE_BYTES, _LARGE_BYTES = 1 << 20, 8 << 20

@@ -21,7 +21,7 @@ from shoal.pipeline.stages.stage import Stage
 from shoal.reading.checks.salvage import Damaged
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stats.counters import Counters
-from shoal.storage.atomic_writes import append_line, make_line_file, read_lines
+from shoal.storage.files.atomic_writes import append_line, make_line_file, read_lines
 
 MOST_LISTED = 1000
 QUARANTINED = object()

@@ -1,4 +1,4 @@
-"""Python interpreters started afresh with this very package, and with no code of the user's."""
+"""Python interpreters that run this very package, and no code of the user."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _HOME = str(Path(__file__).resolve().parents[2])  # the directory that `import s
 
 
 def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a module of this package as a program; ``options`` are those of `subprocess.Popen`.
+    """Start a module of this package as a program; ``options`` go to `subprocess.Popen`.
 
-    It runs from the package location of this process, wherever that is: installed, or in a directory that only
-    ``sys.path`` knows. It has a process group of its own: Ctrl-C reaches the parent alone, which then ends it. It
-    starts no threads for linear algebra, of which numpy would create one per processor, for nothing.
+    The program imports the package from where this process did: installed, or in a directory that only ``sys.path``
+    knows. It has a process group of its own: Ctrl-C reaches the parent alone, which then ends it. It starts no threads
+    for linear algebra: numpy would create one per processor, for nothing.
     """
     path = os.environ.get("PYTHONPATH", "")
     # Installed packages are found anyway, and their directory ahead of the standard library could shadow parts of it.

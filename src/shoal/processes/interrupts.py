@@ -1,9 +1,9 @@
-"""Deferral of interrupts, Ctrl-C and other signals with Python handlers, while work must not be left half done.
+"""Deferral of interrupts: Ctrl-C and other signals with Python handlers wait while work must not stay half done.
 
 An exception between any two steps of the interpreter can leave a lock of Python's acquired for ever, count a thread
-that never started, or lose a batch that was taken from its queue and not yet handed over. So code that takes locks,
-starts or ends threads, or hands something over defers interrupts, only briefly; code that waits for long does so in
-slices, and interrupts arrive between these.
+that never started, or lose a batch between its queue and its consumer. So code that takes locks, starts or ends
+threads, or hands objects over defers interrupts, only briefly. Code that waits for long waits in slices, and interrupts
+arrive between two slices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNALS = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
     if (number := getattr(signal, name, None)) is not None
 )
-# The functions that `signal` wraps: its conversion of numbers to names and back would take ten times as long.
+# The functions that `signal` wraps: `signal` converts numbers to names and back, which takes ten times as long.
 _answer_of: Callable[[int], Any] = _signal.getsignal
 _set_answer: Callable[[int, Any], Any] = _signal.signal
 
@@ -34,7 +34,7 @@ class InterruptsHeld:
     """A context that defers signals: their handlers run at its end, once for each kind of signal.
 
     Only in the main thread, since no other is interrupted, and for signals with a Python handler. With ``in_finalizer``
-    the handlers run a moment after the end: exceptions raised in a finalizer are lost. 6 us.
+    the handlers run a moment after the end: Python drops exceptions in a finalizer. 6 us.
     """
 
     __slots__ = ("_answers", "_came", "_in_finalizer")
@@ -73,7 +73,7 @@ class InterruptsHeld:
         self._came[number] = frame
 
     def _answer_again(self) -> None:
-        """Restore the handlers, even if one that is already restored raises in between."""
+        """Restore the handlers, even if a restored one raises in between."""
         try:
             self._put_back()
         finally:
@@ -97,7 +97,7 @@ class InterruptsHeld:
 
 
 def wait_in_slices(wait: Callable[[float | None], bool]) -> None:
-    """Call ``wait`` until it returns true; it waits for at most the seconds given, or without limit if given None.
+    """Call ``wait`` until it returns true; its argument is the longest wait in seconds, or None for no limit.
 
     In the main thread each slice is short, and interrupts are handled between two slices.
     """
@@ -112,7 +112,7 @@ def wait_in_slices(wait: Callable[[float | None], bool]) -> None:
 
 
 def begin_elsewhere(function: Callable[[], Any]) -> None:
-    """Start this function in another thread: safe in a signal handler, since it takes no lock of Python's."""
+    """Start a function in another thread: safe in a signal handler, since this takes no lock of Python's."""
     _thread.start_new_thread(function, ())
 
 
@@ -132,9 +132,9 @@ def _send_later(numbers: list[int]) -> None:
 def interrupts_wait() -> Iterator[None]:
     """Defer Ctrl-C to the end of the context; a second one is handled at once, in case the end is far off.
 
-    For the end of worker processes, which takes a moment. Finalizers take their queues apart after the last reference
-    is gone: Python ignores exceptions in a finalizer, so an interrupt at that moment was lost, and multiprocessing's
-    tracker warned at exit of a semaphore that no longer existed.
+    For the end of worker processes, which takes a moment. Finalizers then close their queues. Python ignores exceptions
+    in a finalizer: an interrupt at that moment was lost, and multiprocessing's tracker warned at exit of a semaphore
+    that no longer existed.
     """
     answer = signal.getsignal(signal.SIGINT)
     if not is_main_thread() or not callable(answer):

@@ -1,7 +1,7 @@
-"""Ends of worker processes, with the process that started them even if that was killed; and of thread pools.
+"""Ends of thread pools, and of worker processes, even if the process that started them was killed.
 
-Otherwise workers live on: one that makes a batch or waits for a server does not check its parent until that is done,
-and the fork server and multiprocessing's tracker wait for the last worker.
+Otherwise workers live on: a worker that makes a batch or waits for a server checks its parent only afterwards, and the
+fork server and multiprocessing's tracker wait for the last worker.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from shoal.storage.chunk_cache.chunk_cache import close_all_as_orphan
 _LOOK_SECONDS = 0.5
 _SECONDS_TO_TIDY = 1.0
 
-_watching = 0  # the process whose parent is watched: a forked child does not inherit the thread
+_watching = 0  # process number of the watching thread, which a forked child does not inherit
 
 
 def end_with_parent() -> None:
-    """End this process, whatever it is doing, within a second or so of the end of its parent.
+    """End this process within a second or so of the end of its parent, in the middle of any work.
 
-    A thread waits for that. Caches that only this process still has open are closed first, as its parent would have
-    done; nothing else is cleaned up: no ``finally`` and no `atexit`. A function that holds the interpreter's lock
-    delays it.
+    A thread waits for that end. It first closes the caches that only this process still has open, as the parent would
+    have done; nothing else is cleaned up: no ``finally`` and no `atexit`. A function that holds the interpreter's lock
+    delays the end.
     """
     global _watching  # noqa: PLW0603  # there is one process
     if _watching != os.getpid():
@@ -41,23 +41,23 @@ def end_with_parent() -> None:
 
 
 def end_with_trainer() -> None:
-    """Call `end_with_parent` if this process is a worker of torch's DataLoader; else do nothing."""
+    """Call `end_with_parent` in a worker of torch's DataLoader; else do nothing."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is not None and torch_data.get_worker_info() is not None:
         end_with_parent()
 
 
 def _watch(starter: int) -> None:
-    """Wait for the end of the parent; ``starter`` is the process that forked this one, perhaps a fork server."""
+    """Wait for the end of the parent; ``starter`` forked this process, and may be a fork server."""
     parent = multiprocessing.parent_process()
     watched = [] if parent is None else [parent.sentinel]
-    # The sentinel is the end of a pipe, which stays open if the parent forked a child that lives on.
+    # The sentinel is the end of a pipe. It stays open if the parent forked a child that lives on.
     process: list[Any] = []
     with suppress(AttributeError, OSError):
         process.append(os.pidfd_open(starter if parent is None or parent.pid is None else parent.pid))
     while os.getppid() == starter and not connection.wait([*watched, *process], timeout=_LOOK_SECONDS):
         pass
-    connection.wait(process, timeout=_LOOK_SECONDS)  # its locks go after its end of the pipe: one file after the other
+    connection.wait(process, timeout=_LOOK_SECONDS)  # the system closes its pipe before it releases its locks
     try:
         tidying = threading.Thread(target=close_all_as_orphan, name="shoal-heir", daemon=True)
         tidying.start()
@@ -70,7 +70,7 @@ _SECONDS_TO_END = 2.0
 
 
 class Stop(threading.Event):
-    """Event that is set when the work is no longer wanted; ``changed`` is notified then, in the thread that sets it."""
+    """Event that ends work; the thread that sets it notifies ``changed``."""
 
     def __init__(self, changed: threading.Condition | None = None) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Stop(threading.Event):
         _all.add(self)
 
     def set(self) -> None:
-        """Stop, and wake up waiters on ``changed``."""
+        """Set the event, and wake up waiters on ``changed``."""
         super().set()
         if self._changed is not None:
             with self._changed:
@@ -91,7 +91,7 @@ def submit(
     call: Callable[..., Any],
     *arguments: Any,
 ) -> concurrent.futures.Future[Any]:
-    """Submit a call to a pool; its future is in ``under_way`` until it is done, without its result, for `end_pool`."""
+    """Submit a call to a pool; until it is done, its future is in ``under_way``, for `end_pool`."""
     future = pool.submit(call, *arguments)
     under_way.add(future)
     future.add_done_callback(under_way.discard)
@@ -99,11 +99,13 @@ def submit(
 
 
 def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: set[concurrent.futures.Future[Any]]) -> None:
-    """End the threads of a pool: cancel pending work, and wait for work under way, but not long.
+    """End the threads of a pool: cancel pending calls, and wait for calls under way, at most 2 s.
 
-    A thread in a function that takes longer ends when the function does.
+    A thread in a longer call ends with the call.
     """
-    with contextlib.suppress(RuntimeError):  # the garbage collector may run in one of the threads, which cannot wait
+    with contextlib.suppress(
+        RuntimeError
+    ):  # the garbage collector may run in a thread of the pool
         pool.shutdown(wait=False, cancel_futures=True)
         begun = [future for future in list(under_way) if not future.cancelled()]
         _, left = concurrent.futures.wait(begun, timeout=_SECONDS_TO_END)
@@ -111,7 +113,7 @@ def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: set[concurr
 
 
 def is_done(future: concurrent.futures.Future[Any], timeout_seconds: float | None) -> bool:
-    """Return True if the future is done, waiting at most ``timeout_seconds``."""
+    """Wait at most ``timeout_seconds`` for a future; return True if it is done."""
     return bool(concurrent.futures.wait([future], timeout=timeout_seconds).done)
 
 

@@ -1,4 +1,4 @@
-"""Starting of processes: detection of forks, and start methods that make it unnecessary."""
+"""Start of worker processes without a fork, detection of forks, and failures of the queues between processes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import multiprocessing
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import connection, process
+from multiprocessing import connection, process, queues, reduction
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 
+UNSENT_EXIT_CODE = 71
+"""Exit code of a process that could not send an object through a queue."""
+
 generation = 0
-"""Counter that grows by one in every forked child. Reading it costs a tenth of asking the system for the process id."""
+"""Counter that grows by one in every forked child. Reading it costs a tenth of `os.getpid`."""
 
 
 def _forked() -> None:
@@ -27,30 +31,30 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def start_context(asked: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
-    """Return the multiprocessing context asked for, by name or as an object; else one that does not fork this process.
+def start_context(method: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
+    """Return the multiprocessing context of ``method``, a name or a context; else one that does not fork this process.
 
-    A child forked while this process has threads and connections may hang, or read data meant for another. So by
-    default workers come from a fork server, which has neither, or are spawned if there is none. ``preload`` are modules
-    that the fork server imports once for all workers, unless others were chosen before.
+    A child forked while this process has threads and connections may hang, or read data meant for another process. So
+    by default workers come from a fork server, which has neither, or are spawned if there is none. The fork server
+    imports the modules ``preload`` once for all workers, unless the user has chosen others.
     """
     names = multiprocessing.get_all_start_methods()
-    if asked is None:
+    if method is None:
         chosen = multiprocessing.get_start_method(allow_none=True)
-        asked = chosen if chosen not in {None, "fork"} else "forkserver" if "forkserver" in names else "spawn"
-    if not isinstance(asked, str):
-        return asked
-    if asked not in names:
-        msg = f"there is no way {asked!r} to start worker processes; here there are {', '.join(map(repr, names))}"
-        raise UsageError(msg, hint=did_you_mean(asked, names) + "leave out multiprocessing_context= for the safest")
-    if asked == "forkserver" and preload:
+        method = chosen if chosen not in {None, "fork"} else "forkserver" if "forkserver" in names else "spawn"
+    if not isinstance(method, str):
+        return method
+    if method not in names:
+        msg = f"there is no way {method!r} to start worker processes; here there are {', '.join(map(repr, names))}"
+        raise UsageError(msg, hint=did_you_mean(method, names) + "leave out multiprocessing_context= for the safest")
+    if method == "forkserver" and preload:
         _preload(preload)
-    return multiprocessing.get_context(asked)
+    return multiprocessing.get_context(method)
 
 
 @contextmanager
 def existing_main() -> Iterator[None]:
-    """Hide the path of the main module if there is no such file: processes that start meanwhile would run it.
+    """Hide the path of the main module if its file does not exist: new processes would try to run it.
 
     The path of a script on standard input is "<stdin>", and a scheduler may delete the script of a job.
     """
@@ -68,7 +72,7 @@ def existing_main() -> Iterator[None]:
 
 
 def begin_importing(context: Any) -> None:
-    """Start the fork server, if this context has one, so that it imports beside what is done before workers start."""
+    """Start the fork server, if this context has one: it imports while this process prepares the workers."""
     if context.get_start_method() == "forkserver":
         from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
 
@@ -78,22 +82,40 @@ def begin_importing(context: Any) -> None:
 
 def wait_for_end(processes: Sequence[Any], *, timeout_seconds: float) -> None:
     """Wait until one of these processes has ended and its exit code is known, for at most ``timeout_seconds``."""
-    ended = connection.wait([each.sentinel for each in processes], timeout=timeout_seconds)
-    for each in processes:
-        if each.sentinel in ended:  # a pipe, which closes a moment before the system knows the exit code
-            each.join(timeout_seconds)
+    ended = connection.wait([worker.sentinel for worker in processes], timeout=timeout_seconds)
+    for worker in processes:
+        if worker.sentinel in ended:  # a pipe, which closes a moment before the system knows the exit code
+            worker.join(timeout_seconds)
 
 
-def wait_for_feeders(queues: Sequence[Any], *, timeout_seconds: float) -> None:
-    """Join the feeder threads of these closed queues, at most ``timeout_seconds`` each; brief, as the queues were read.
+def wait_for_feeders(closed_queues: Sequence[Any], *, timeout_seconds: float) -> None:
+    """Join the feeder threads of closed queues, at most ``timeout_seconds`` each; brief, as the queues were read.
 
-    A feeder may hold the last reference to semaphores of its queue. If Python exits while it releases them,
+    A feeder may hold the last reference to semaphores of its queue. If Python exits while the feeder releases them,
     multiprocessing's tracker warns of leaked semaphores.
     """
-    for queue in queues:
+    for queue in closed_queues:
         feeder = getattr(queue, "_thread", None)
         if feeder is not None and feeder is not threading.current_thread():
             feeder.join(timeout=timeout_seconds)
+
+
+def end_where_unsent() -> None:
+    """End this process if one of its queues cannot send an object, for example because no more files can be open.
+
+    Python prints the error and goes on, and the receiver of the lost object waits for ever.
+    """
+    setattr(queues.Queue, "_on_queue_feeder_error", staticmethod(_end))  # noqa: B010  # the private hook for errors
+
+
+def packed_as_by_queues(thing: Any) -> bytes:
+    """Return the bytes that a queue would send, for one `pickle.loads` in another process; errors are raised here."""
+    return bytes(reduction.ForkingPickler.dumps(thing))
+
+
+def _end(error: BaseException, _: object) -> None:
+    traceback.print_exception(error)
+    os._exit(UNSENT_EXIT_CODE)
 
 
 def _preload(modules: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.reading.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import UnitRead
-from shoal.storage.cache_status import record_chunk_cache
+from shoal.storage.chunk_cache.cache_status import record_chunk_cache
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import shared_directory
 from shoal.storage.urls import scheme_of, without_secrets

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.storage.atomic_writes import write_atomically
+from shoal.storage.files.atomic_writes import write_atomically
 from shoal.storage.storage_errors import os_failure
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from shoal.errors import UsageError
-from shoal.storage.atomic_writes import write_atomically
+from shoal.storage.files.atomic_writes import write_atomically
 from shoal.storage.store_protocol import Buffer
 
 _log = logging.getLogger("shoal")
@@ -75,8 +75,8 @@ def _private_directory() -> str:
         path = os.path.join(tempfile.gettempdir(), f"shoal-cache-{os.geteuid()}")
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        found = os.lstat(path)
-        if stat_bits.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+        status = os.lstat(path)
+        if stat_bits.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
             return path
         return _directory_of_this_process()  # another user made the existing one
     except OSError:
@@ -85,14 +85,14 @@ def _private_directory() -> str:
 
 @cache
 def _directory_of_this_process() -> str:
-    made, pid = tempfile.mkdtemp(prefix="shoal-cache-"), os.getpid()
+    path, pid = tempfile.mkdtemp(prefix="shoal-cache-"), os.getpid()
 
     def remove() -> None:
         if os.getpid() == pid:  # not in a forked child
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
     atexit.register(remove)
-    return made
+    return path
 
 
 def _home() -> str | None:
@@ -106,13 +106,13 @@ def expand_home(path: str) -> str:
 
     Raises `UsageError` if that home is unknown: a directory called ``~`` would be made in the current directory.
     """
-    found = os.path.expanduser(path)
+    expanded = os.path.expanduser(path)
     name = path.partition("/")[0]
-    is_unknown = _home() is None if name == "~" else found.startswith("~")
+    is_unknown = _home() is None if name == "~" else expanded.startswith("~")
     if path.startswith("~") and is_unknown:
         msg = f"{path}: there is no home {name} here (HOME={os.environ.get('HOME')!r}, user number {os.geteuid()})"
         raise UsageError(msg, hint="set HOME, or write the path in full; ./~ is a file of that name")
-    return found
+    return expanded
 
 
 def mark_used(path: str) -> None:
@@ -129,9 +129,9 @@ def keep_within(directory: str, *, suffixes: Sequence[str], limit_bytes: int, li
     and can rebuild them. They stay readable for processes that have them open. The newest one stays even if it alone
     is too large: its maker wants it. A directory that cannot be read or written is left as it is. O(files log files).
     """
-    wanted = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, suffixes))})")
+    names = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, suffixes))})")
     kept_bytes = num_removed = 0
-    for rank, (_, num_bytes, path) in enumerate(sorted(_last_uses(directory, wanted), reverse=True)):
+    for rank, (_, num_bytes, path) in enumerate(sorted(_last_uses(directory, names), reverse=True)):
         kept_bytes += num_bytes
         if rank == 0 or (kept_bytes <= limit_bytes and rank < limit_files):
             continue
@@ -143,14 +143,14 @@ def keep_within(directory: str, *, suffixes: Sequence[str], limit_bytes: int, li
     return num_removed
 
 
-def _last_uses(directory: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
+def _last_uses(directory: str, names: re.Pattern[str]) -> Iterator[tuple[int, int, str]]:
     """Yield last use (ns), size and path of each matching file."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            if wanted.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            if names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    yield max(found.st_atime_ns, found.st_mtime_ns), found.st_size, entry.path
+                    status = entry.stat(follow_symlinks=False)
+                    yield max(status.st_atime_ns, status.st_mtime_ns), status.st_size, entry.path
 
 
 class Scratch:

@@ -9,16 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
-from shoal.storage.remote_objects import (
-    KnownObjects,
-    as_one_buffer,
-    check_length,
-    find_by_stat,
-    no_read_ahead,
-    range_reader,
-)
 from shoal.storage.storage_errors import check_range
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, KnownObjects, ObjectInfo, Store, as_one_buffer, check_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +24,7 @@ _objects: dict[str, _Object] = {}
 _family = os.urandom(16)
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Store of objects with URLs ``memory://anything/name``; all stores of a process share them.
 
     A forked child sees the objects that existed when it was forked. A process started anew sees none, and a store
@@ -43,11 +35,6 @@ class MemoryStore:
     >>> store.read_range("memory://docs/a.bin", 2, 5)
     b'234'
     """
-
-    reads_ahead = False
-    advise = no_read_ahead
-    reader = range_reader
-    find = find_by_stat
 
     def __init__(self, _made_in: bytes = _family) -> None:
         self._made_in = _made_in
@@ -63,14 +50,14 @@ class MemoryStore:
         """Return exactly the bytes ``[first_byte, end_byte)``."""
         check_range(path, first_byte, end_byte)
         data = self._object(path, verb=f"read bytes [{first_byte}, {end_byte}) of").data
-        found = data[first_byte:end_byte]
-        check_length(path, first_byte, end_byte, len(found), len(data))
-        return found
+        part = data[first_byte:end_byte]
+        check_length(path, first_byte, end_byte, len(part), len(data))
+        return part
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of an object."""
-        found = self._object(path, verb="look at")
-        return self._known.check(path, len(found.data), found.version)
+        stored = self._object(path, verb="look at")
+        return self._known.check(path, len(stored.data), stored.version)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every object below the directory ``prefix``, sorted by path."""
@@ -89,8 +76,8 @@ class MemoryStore:
         """Keep an object if the one there is still ``replaces`` (None: if there is none); return True if kept."""
         self._check_process(path)
         self._known.forget(path)
-        found = _objects.get(path)
-        if (found and found.version) != (replaces and replaces.version):
+        stored = _objects.get(path)
+        if (stored and stored.version) != (replaces and replaces.version):
             return False
         self.put(path, data)
         return True
@@ -111,14 +98,14 @@ class MemoryStore:
 
     def _object(self, path: str, *, verb: str) -> _Object:
         self._check_process(path)
-        found = _objects.get(path)
-        if found is None:
+        stored = _objects.get(path)
+        if stored is None:
             msg = f"could not {verb} {path}: there is no such object in the memory of this process"
             error = StorageError(msg, hint="MemoryStore().put(path, data) puts it there")
             error.errno = errno.ENOENT
             raise error
-        self._known.check(path, len(found.data), found.version)
-        return found
+        self._known.check(path, len(stored.data), stored.version)
+        return stored
 
     def _check_process(self, path: str) -> None:
         if self._made_in != _family:

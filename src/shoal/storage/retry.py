@@ -11,7 +11,6 @@ M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import math
@@ -26,9 +25,8 @@ from typing import Any, Protocol, TypeVar
 
 from shoal.errors import StorageError
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.remote_objects import as_one_buffer, range_reader, read_whole
 from shoal.storage.store_of_url import DEADLINE, deadline_of
-from shoal.storage.store_protocol import Advise, Buffer, ObjectInfo, PutIf, ReadRange, StatAgain, Store
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store, StoreWrapper, as_one_buffer
 from shoal.storage.urls import without_secrets
 
 _log = logging.getLogger("shoal")
@@ -179,29 +177,18 @@ def _given_up(
     return StorageError(msg, hint=hint)
 
 
-class RetryingStore:
+class RetryingStore(StoreWrapper):
     """A store that retries transient failures; otherwise it does, and raises, what ``store`` does.
 
     Pickles with the store that it wraps.
     """
 
-    reader = range_reader  # each read is retried by itself
-    map = read_whole  # the same
-
     def __init__(self, store: Store, rule: RetryRule | None = None) -> None:
-        self.store = store
+        super().__init__(store)
         self.rule = RetryRule() if rule is None else rule
 
     def __reduce__(self) -> tuple[object, ...]:
         return RetryingStore, (self.store, self.rule)
-
-    @property
-    def reads_ahead(self) -> bool:
-        """True if the wrapped store reads ahead when advised."""
-        return self.store.reads_ahead
-
-    def advise(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Do nothing: a store that needs retries is not advised."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)`` of ``path``."""
@@ -213,9 +200,8 @@ class RetryingStore:
         return retried(lambda: self.store.stat(path), self.rule, what=f"look at {without_secrets(path)}")
 
     def stat_again(self, path: str) -> ObjectInfo:
-        """`stat` with a new request, if the store supports that."""
-        stat = self.store.stat_again if isinstance(self.store, StatAgain) else self.store.stat
-        return retried(lambda: stat(path), self.rule, what=f"look at {without_secrets(path)}")
+        """`stat` with a new request."""
+        return retried(lambda: self.store.stat_again(path), self.rule, what=f"look at {without_secrets(path)}")
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, or None if the object does not exist."""
@@ -236,33 +222,23 @@ class RetryingStore:
         If the answer to a first attempt was lost, a later one may find the object already written: so its bytes are
         compared then.
         """
-        store = self.store
-        if not isinstance(store, PutIf):
-            msg = f"could not write {without_secrets(path)} conditionally: this kind of store cannot compare"
-            error = StorageError(msg)
-            error.errno = errno.ENOTSUP
-            raise error
         num_tries = 0
 
         def holds_data() -> bool:
             """Return True if these bytes are the whole object; it is read only if its size is right."""
-            wanted, found = as_one_buffer(data), self.store.find(path)
-            return found is not None and found.num_bytes == len(wanted) and read_whole(self.store, path) == wanted
+            whole, info = as_one_buffer(data), self.store.find(path)
+            return info is not None and info.num_bytes == len(whole) and self.store.map(path) == whole
 
         def once() -> bool:
             nonlocal num_tries
             num_tries += 1
-            return store.put_if(path, data, replaces=replaces) or (num_tries > 1 and holds_data())
+            return self.store.put_if(path, data, replaces=replaces) or (num_tries > 1 and holds_data())
 
         return retried(once, self.rule, what=f"write {without_secrets(path)}")
 
     def delete(self, path: str) -> None:
         """Remove the object; a removal is idempotent."""
         retried(lambda: self.store.delete(path), self.rule, what=f"remove {without_secrets(path)}")
-
-    def close(self) -> None:
-        """Close connections, and forget sizes and versions of objects."""
-        self.store.close()
 
 
 class Counting(Protocol):
@@ -275,26 +251,23 @@ class Counting(Protocol):
         """Count it as ended, answered or failed."""
 
 
-class _Reads(ReadRange, Advise, Protocol):
-    """The verbs that are counted, and `reads_ahead`, which says whether the store is remote."""
+class CountedReads(StoreWrapper):
+    """A store whose reads are reported to ``counting``, each attempt: for reads apart from the samples."""
 
-
-class CountedReads:
-    """The reads of a store, each attempt reported to ``counting``: for reads apart from the samples."""
-
-    def __init__(self, store: _Reads, counting: Counting) -> None:
-        self._store, self._counting = store, counting
-        self.reads_ahead, self.advise = store.reads_ahead, store.advise
+    def __init__(self, store: Store, counting: Counting) -> None:
+        super().__init__(store)
+        self._counting = counting
+        self.advise = store.advise  # type: ignore[method-assign]  # one call less
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Read from the store, and count the request."""
-        store = self._store
+        store = self.store
         if not isinstance(store, RetryingStore):
             return self._read_once(store, path, first_byte, end_byte)
         what = describe_read(path, first_byte, end_byte)
         return retried(lambda: self._read_once(store.store, path, first_byte, end_byte), store.rule, what=what)
 
-    def _read_once(self, store: ReadRange, path: str, first_byte: int, end_byte: int) -> bytes:
+    def _read_once(self, store: Store, path: str, first_byte: int, end_byte: int) -> bytes:
         self._counting.began(end_byte - first_byte)
         try:
             return store.read_range(path, first_byte, end_byte)
@@ -302,7 +275,7 @@ class CountedReads:
             self._counting.ended(end_byte - first_byte)
 
 
-def unwrap_retries(store: ReadRange) -> tuple[ReadRange, RetryRule]:
+def unwrap_retries(store: Store) -> tuple[Store, RetryRule]:
     """Return a store that tries once, and the rule by which ``store`` retries: for callers that retry larger steps."""
     return (store.store, store.rule) if isinstance(store, RetryingStore) else (store, RetryRule())
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import is_missing
-from shoal.storage.store_protocol import Advise, Find, ObjectInfo, Stat
+from shoal.storage.store_protocol import ObjectInfo, Store
 
 _NUM_THREADS = 64  # with 20 ms to a server, as many as keep one processor busy
 
 
-class _StatStore(Stat, Find, Advise, Protocol):
-    """The verbs of a store that `stat_all` and `find_all` need."""
-
-
-def stat_all(paths: Sequence[str], store: _StatStore) -> list[ObjectInfo]:
+def stat_all(paths: Sequence[str], store: Store) -> list[ObjectInfo]:
     """Return size and version of every object.
 
     Raises `StorageError` if one of them cannot be read with `stat`; if several are missing, it says how many.
@@ -38,7 +33,7 @@ def stat_all(paths: Sequence[str], store: _StatStore) -> list[ObjectInfo]:
 
 
 def find_all(
-    paths: Sequence[str], store: _StatStore, *, but: Callable[[StorageError], bool] = is_missing
+    paths: Sequence[str], store: Store, *, but: Callable[[StorageError], bool] = is_missing
 ) -> list[ObjectInfo | None]:
     """`stat_all` with None for an object that is missing (or a dangling link), as decided by ``but``."""
 
@@ -57,7 +52,7 @@ def find_all(
 
 def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]) -> list[ObjectInfo | None]:
     """Call ``find`` for each path, from several threads; raises the error of the first path that failed."""
-    found: list[ObjectInfo | None] = [None] * len(paths)
+    infos: list[ObjectInfo | None] = [None] * len(paths)
     failures: dict[int, BaseException] = {}
     # Threads that take the next number: a future for each of 100,000 paths would take as much memory as what is found.
     numbers = iter(range(len(paths)))
@@ -67,7 +62,7 @@ def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]
             if failures:
                 return
             try:
-                found[number] = find(paths[number])
+                infos[number] = find(paths[number])
             except BaseException as error:  # noqa: BLE001  # raised in the thread that asked
                 failures[number] = error
 
@@ -81,4 +76,4 @@ def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]
             raise
     if failures:
         raise failures[min(failures)]
-    return found
+    return infos

@@ -8,11 +8,11 @@ from typing import Any
 from shoal.errors import SourceError, UsageError
 from shoal.plugins.doors import Door
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.fsspec_store import FileSystemStore, filesystem_for, url_in
 from shoal.storage.http.http_client import say_what_is_faster
 from shoal.storage.http.http_options import positive_seconds
 from shoal.storage.http.http_store import HttpStore
 from shoal.storage.memory_store import MemoryStore
+from shoal.storage.objects.fsspec_store import FileSystemStore, filesystem_for, url_in
 from shoal.storage.objects.object_options import OBJECT_SCHEMES
 from shoal.storage.objects.object_store import ObjectStore
 from shoal.storage.sources.remote_patterns import members_of
@@ -87,8 +87,8 @@ def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
         return FileSystemStore(filesystem)
     if scheme in STORES:
         return STORES.make(scheme, options)
-    if (found := filesystem_for(scheme, options)) is not None:
-        return FileSystemStore(found)
+    if (filesystem_of_scheme := filesystem_for(scheme, options)) is not None:
+        return FileSystemStore(filesystem_of_scheme)
     msg = f"{shown}: no store knows the scheme {scheme}://"
     more = "".join(f", {each}://" for each in STORES if each not in STORES.own)
     hint = f"http(s)://, s3://, gs://, az://, memory://{more} and paths are read; where fsspec is installed, what it"

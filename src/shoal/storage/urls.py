@@ -58,9 +58,9 @@ def secrets_in(url: str) -> list[str]:
     rest = url.partition("://")[2]
     host, _, path = rest.partition("/")
     query = path.partition("?")[2].partition("#")[0]
-    found = {host.rpartition("@")[0], host.rpartition("@")[0].partition(":")[2], query}
-    found |= {part.partition("=")[2] for part in query.split("&")}
-    return [text for text in found | {unquote_plus(text) for text in found} if len(text) >= _SHORTEST_SECRET]
+    texts = {host.rpartition("@")[0], host.rpartition("@")[0].partition(":")[2], query}
+    texts |= {part.partition("=")[2] for part in query.split("&")}
+    return [text for text in texts | {unquote_plus(text) for text in texts} if len(text) >= _SHORTEST_SECRET]
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from shoal.errors import StorageError
-from shoal.storage.store_protocol import Buffer, ObjectInfo, Reader, Store
+from shoal.storage.store_protocol import ObjectInfo, Reader, Store, StoreWrapper
 from shoal.testing.faults import Fault, FaultKind, FaultPlan, Mishap
 
 _MAY_SUCCEED_LATER = {429, 500, 502, 503, 504}
 
 
-class FaultyStore:
+class FaultyStore(StoreWrapper):
     """A wrapper of a store with faults in its reads, `stat`, `find` and `list`, reported as shoal's stores report them.
 
     Faults that a transport notices (a broken connection, a short or a wrong response, 429 and 5xx) raise a transient
@@ -53,8 +53,8 @@ class FaultyStore:
         seed: int = 0,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
+        super().__init__(store)
         self.reads: list[tuple[str, int, int]] = []
-        self._store = store
         self._faults = tuple(faults)
         self._seed = seed
         self._sleep = sleep
@@ -64,16 +64,11 @@ class FaultyStore:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A worker's copy counts on its own, from zero.
-        return partial(FaultyStore, seed=self._seed), (self._store, self._faults)
-
-    @property
-    def reads_ahead(self) -> bool:
-        """True if the wrapped store reads ahead when advised."""
-        return self._store.reads_ahead
+        return partial(FaultyStore, seed=self._seed), (self.store, self._faults)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
         """Forward to the wrapped store."""
-        self._store.advise(path, first_byte, end_byte)
+        self.store.advise(path, first_byte, end_byte)
 
     def num_faults(self) -> dict[FaultKind, int]:
         """Count the faults of each kind that happened."""
@@ -87,7 +82,7 @@ class FaultyStore:
             msg = f"{path}: this shard changed while it was being read (a fault of the test)"
             # As in shoal's stores: believed only after several in a row, without a right response in between.
             raise StorageError(msg, worth_attempts=4, evidence=self._num_right[path])
-        data = self._store.read_range(path, first_byte, end_byte)
+        data = self.store.read_range(path, first_byte, end_byte)
         self._num_right[path] += 1
         if not mishap or mishap.fault.kind != "corrupt" or not data:
             return data
@@ -102,38 +97,30 @@ class FaultyStore:
 
     def reader(self, path: str) -> Reader:
         """Return a reader of parts of one object, each with the faults of a read."""
-        return _FaultyReader(self, path, self._store.reader(path))
+        return _FaultyReader(self, path, self.store.reader(path))
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version."""
-        return _with_fault(self._store.stat(path), self._fault(path))
+        return _with_fault(self.store.stat(path), self._fault(path))
+
+    def stat_again(self, path: str) -> ObjectInfo:
+        """`stat` with a new request."""
+        return _with_fault(self.store.stat_again(path), self._fault(path))
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, but None if the object does not exist."""
         mishap = self._fault(path)
-        found = self._store.find(path)
+        found = self.store.find(path)
         return found and _with_fault(found, mishap)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """List every object below the directory ``prefix``, sorted by path."""
         mishap = self._fault(prefix)
-        return (_with_fault(info, mishap) for info in self._store.list(prefix))
-
-    def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Forward to the wrapped store."""
-        self._store.put(path, data)
-
-    def delete(self, path: str) -> None:
-        """Forward to the wrapped store."""
-        self._store.delete(path)
+        return (_with_fault(info, mishap) for info in self.store.list(prefix))
 
     def map(self, path: str) -> memoryview:
         """Forward to the wrapped store."""
-        return self._store.map(path)
-
-    def close(self) -> None:
-        """Close the wrapped store."""
-        self._store.close()
+        return self.store.map(path)
 
     def _fault(self, path: str, first_byte: int = 0, end_byte: int = 0) -> Mishap | None:
         """Return the fault of this request, if any; raise it if it is one that the caller sees as an error."""

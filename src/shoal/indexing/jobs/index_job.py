@@ -21,14 +21,14 @@ from shoal.indexing.jobs.unit_parts import UnitParts
 from shoal.indexing.manifests_beside import Described
 from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, shards_of
 from shoal.indexing.split_selection import SplitLike, select_split
-from shoal.storage.atomic_writes import begin_object
 from shoal.storage.cache_directory import expand_home
+from shoal.storage.files.atomic_writes import begin_object
 from shoal.storage.retry import with_retries
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.sources.source import Source, SourceLike, schemes_of
 from shoal.storage.store_of_url import in_store, open_store
-from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, object_path, parent, scheme_of, without_secrets
 
 _KEEP_SECONDS = 7 * 86_400.0
@@ -70,7 +70,7 @@ class IndexPlace:
     def _put(self, data: list[Any], scratch: str) -> bool:
         """Write the object if it is still as it was when the job was planned; return True if written."""
         self.store.close()
-        if scheme_of(self.path) and isinstance(self.store, PutIf):
+        if scheme_of(self.path):
             try:
                 return self.store.put_if(self.path, data, replaces=self.before)
             except StorageError as error:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Format, MidwayFormat
@@ -20,16 +19,12 @@ from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
 from shoal.indexing.scan.walk_plan import NO_WALKS, WalkPlan, Walks
-from shoal.storage.store_protocol import Advise, ReadRange
+from shoal.storage.store_protocol import Store
 
 MOST_REQUESTS = 8
 """Requests that are made for one shard, one after another; of a file, 64 reads."""
 _MOST_READS = 64
 _MOST_BYTES = 4 << 20
-
-
-class _LookStore(ReadRange, Advise, Protocol):
-    """Store methods needed to begin a scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ class FirstRequests:
 def first_requests(
     tasks: Sequence[ScanTask],
     format: Format,  # noqa: A002
-    store: _LookStore,
+    store: Store,
     *,
     num_at_once: int,
 ) -> list[FirstRequests]:
@@ -84,7 +79,7 @@ class _Beginning:
     """Reader of one shard that gives up after some requests."""
 
     task: ScanTask
-    store: _LookStore
+    store: Store
     num_at_once: int
     plan: WalkPlan
     walks: Walks = NO_WALKS

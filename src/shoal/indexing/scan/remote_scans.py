@@ -17,7 +17,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from shoal.errors import StorageError
 from shoal.formats.shard_format import Format, MidwayFormat, ReadBytes
@@ -27,7 +27,7 @@ from shoal.indexing.scan.scan_task import ScanTask, scan_shard
 from shoal.indexing.scan.speculative_reads import SpeculativeReads
 from shoal.indexing.scan.walk_plan import WalkPlan
 from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
-from shoal.storage.store_protocol import Advise, ReadRange
+from shoal.storage.store_protocol import Store
 from shoal.storage.urls import without_secrets
 
 # Size of a request of a stream: large enough that latency costs little, and 32 of them stay below 100 MB.
@@ -74,7 +74,7 @@ class ScanReads:
 
     def __init__(
         self,
-        store: ReadRange,
+        store: Store,
         costs: ReadCosts | None = None,
         *,
         traffic: ScanTraffic | None = None,
@@ -199,12 +199,8 @@ class ScanReading:
             self._blocks.pop().cancel()
 
 
-class _ScanStore(ReadRange, Advise, Protocol):
-    """Store methods needed for a scan; ``reads_ahead`` tells a local store from a remote one."""
-
-
 @contextmanager
-def reading_one(store: _ScanStore, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
+def reading_one(store: Store, path: str, num_bytes: int, *, costs: ReadCosts) -> Iterator[ReadBytes]:
     """Yield a function that reads one shard on its own, local or remote; no thread is left at the end.
 
     Requests are retried like others of the calling thread (`shoal.storage.retry.retry_control`).

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from shoal.errors import ShoalError, UsageError, WorkerError
-from shoal.processes.feeders import packed_as_by_queues
+from shoal.processes.start_methods import packed_as_by_queues
 
 SHARED_MEMORY_HINT = (
     "shared memory is full (df -h /dev/shm): give a container more (docker run --shm-size=8g), or take fewer workers, "

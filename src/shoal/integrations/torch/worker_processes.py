@@ -22,10 +22,9 @@ import torch.utils.data
 from shoal.errors import WorkerError
 from shoal.integrations.torch.batch_transfer import SHARED_MEMORY_HINT, named_refusals, sendable
 from shoal.integrations.torch.worker_watch import ended_workers, seen_ends, start_workers
-from shoal.processes.feeders import UNSENT_EXIT_CODE, end_where_unsent
 from shoal.processes.interrupts import begin_elsewhere, interrupts_wait
 from shoal.processes.process_ends import end_with_parent
-from shoal.processes.start_methods import wait_for_end, wait_for_feeders
+from shoal.processes.start_methods import UNSENT_EXIT_CODE, end_where_unsent, wait_for_end, wait_for_feeders
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.batch_context import BatchContext

@@ -18,7 +18,7 @@ import torch
 from torch._C import _remove_worker_pids, _set_worker_pids
 from torch.utils.data._utils import signal_handling
 
-from shoal.processes.abandoned_calls import call_unless_stopped
+from shoal.processes.calls_in_threads import call_unless_stopped
 from shoal.processes.interrupts import is_main_thread
 from shoal.processes.start_methods import existing_main
 

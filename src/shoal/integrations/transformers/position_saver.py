@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.storage.atomic_writes import read_lines, write_atomically
+from shoal.storage.files.atomic_writes import read_lines, write_atomically
 
 _NAME = "shoal.json"
 _log = logging.getLogger("shoal")

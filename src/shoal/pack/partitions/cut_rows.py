@@ -14,7 +14,7 @@ from shoal.index.table import Index
 from shoal.pack.column_values import values_in
 from shoal.pack.destination import Output
 from shoal.pack.shard_writer import Shard, ShardWriter
-from shoal.storage.atomic_writes import UnfinishedObject
+from shoal.storage.files.atomic_writes import UnfinishedObject
 from shoal.storage.store_protocol import Buffer, ObjectInfo
 from shoal.storage.urls import join, without_secrets
 

@@ -21,11 +21,11 @@ from shoal.errors import IndexFileError, StorageError
 from shoal.index.index_file import decode, encode
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
-from shoal.processes.calls_in_order import called_in_order
-from shoal.storage.atomic_writes import can_link, remove_abandoned, write_atomically
+from shoal.processes.calls_in_threads import called_in_order
+from shoal.storage.files.atomic_writes import can_link, remove_abandoned, write_atomically
 from shoal.storage.sources.shard_selection import PACKING, PACKING_PLAN
 from shoal.storage.storage_errors import os_failure
-from shoal.storage.store_protocol import ObjectInfo, PutIf, Store
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import join, relative, scheme_of
 
 _PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".part", ".note", ".made"
@@ -64,7 +64,7 @@ class Journal:
         """
         record = {"plan": self._plan, "asked": dict(asked), **({"shared": True} if shared else {})}
         path, data = self._path(_PLAN), json.dumps(record).encode()
-        if isinstance(self._store, PutIf) and not replaces:
+        if not replaces:
             try:
                 return self._store.put_if(path, data, replaces=None)
             except StorageError as error:
@@ -80,8 +80,6 @@ class Journal:
         """
         if not scheme_of(self._url):
             return "" if can_link(self.directory) else "this file system has no hard links"
-        if not isinstance(self._store, PutIf):
-            return "this kind of store has no conditional writes"
         path = self._path(f"{os.urandom(8).hex()}{_NOTE}")
         try:
             # Other bytes each time: who finds its own, after an answer was lost, must take them for written. And once

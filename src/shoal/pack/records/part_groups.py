@@ -26,7 +26,7 @@ from shoal.index.table import EXTENT_COLUMNS, Index
 from shoal.indexing.jobs.shard_units import missing_units
 from shoal.pack.column_values import as_texts, codes_of, joined_columns
 from shoal.pack.records.journal import Journal
-from shoal.processes.calls_in_order import called_in_order
+from shoal.processes.calls_in_threads import called_in_order
 from shoal.storage.store_protocol import ObjectInfo
 
 _GROUP_SHARDS, _GROUP_SAMPLES = 256, 1 << 20

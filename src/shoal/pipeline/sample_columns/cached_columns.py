@@ -18,7 +18,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.sample_columns.added_columns import add_columns, new_columns
 from shoal.storage.cache_directory import cache_directory, mark_used
 from shoal.storage.files.local_store import LocalStore
-from shoal.storage.machine_locks import machine_lock
+from shoal.storage.files.machine_locks import machine_lock
 from shoal.storage.stat_many import stat_all
 
 _log = logging.getLogger("shoal")

@@ -21,7 +21,6 @@ from shoal.index.table import Index
 from shoal.pipeline.stages.chosen_fields import fields_of, value_at, without_value
 from shoal.pipeline.stages.running import FieldError
 from shoal.pipeline.stages.stage import Stage, stages_of
-from shoal.storage.remote_objects import read_whole
 from shoal.storage.sources.local_patterns import local_path
 from shoal.storage.store_of_url import open_store
 from shoal.storage.urls import without_secrets
@@ -229,7 +228,7 @@ def _loaded(source: TokenizerSource) -> Any:
 
 def _data(path: str) -> bytes:
     try:
-        data = bytes(read_whole(open_store(path), path))
+        data = bytes(open_store(path).map(path))
     except StorageError as error:
         msg = f"the tokenizer cannot be read: {error.message}"
         hint = "a tokenizer.json: a local path or a URL. One of the Hugging Face hub is downloaded first"

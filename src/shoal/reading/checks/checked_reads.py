@@ -23,7 +23,6 @@ from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.read_requests import Request
 from shoal.reading.schedule.units import UnitRead, starts_in
-from shoal.storage.passing_bytes.passing_store import distrust
 from shoal.storage.retry import describe_read, retried, unwrap_retries
 
 # Bytes that are wrong in the same way every time are corrupt in the store, and retrying would only hide it. Those that
@@ -109,7 +108,7 @@ def read_request(
     path, cache = opened.paths[shard], opened.cache if request.is_cached else None
     store, rule = unwrap_retries(opened.store)
     if again:
-        distrust(store, path, first_byte, end_byte)
+        store.distrust(path, first_byte, end_byte)
     view = buffer.claim(request) if buffer is not None and can_fill(opened) else None
     num_mismatches: Counter[int] = Counter()
 
@@ -119,12 +118,12 @@ def read_request(
             if view is None:
                 data = store.read_range(path, first_byte, end_byte)
             else:
-                store.fill(path, first_byte, view)  # type: ignore[attr-defined]  # see `can_fill`
+                store.fill(path, first_byte, view)
         finally:
             stats.ended(end_byte - first_byte)
         read = data if view is None else view
         if (wrong := wrong_extent(opened.index, shard, first_byte, read)) is not None:
-            distrust(store, path, first_byte, end_byte)
+            store.distrust(path, first_byte, end_byte)
             stats.corrupt()
             num_mismatches[digest := crc32(read)] += 1
             if stats.corrupt_in_store.get(place) == digest:  # known from another sample of these bytes
@@ -153,7 +152,7 @@ def read_request(
 
 def can_fill(opened: Opened) -> bool:
     """True if bytes of this dataset can be read into a buffer in place."""
-    return opened.cache is None and hasattr(unwrap_retries(opened.store)[0], "fill")
+    return opened.cache is None
 
 
 def check_shard(opened: Opened, shard: int, stats: RequestStats) -> None:

@@ -130,20 +130,20 @@ class ChunkCache:
         ``fetch`` is raised; the next one that waits then fetches.
         """
         name = self._name(key)
-        found: bytes | Claim | None = None
+        outcome: bytes | Claim | None = None
         if not self._files.is_disabled:
             take = partial(read_checked, name=name, num_bytes=num_bytes)
             try:
-                found = self._files.hit(name, take)
-                if found is None and self._files.is_admitted(name, num_bytes):
-                    found = self._files.hit_or_claim(name, num_bytes + FOOTER_BYTES, take)
+                outcome = self._files.hit(name, take)
+                if outcome is None and self._files.is_admitted(name, num_bytes):
+                    outcome = self._files.hit_or_claim(name, num_bytes + FOOTER_BYTES, take)
             except OSError as error:
                 self._files.handle_failure(error)
-        if isinstance(found, bytes):
+        if isinstance(outcome, bytes):
             self.counts.num_hits += 1
-            return found
-        if found is not None:
-            return self._fill(found, num_bytes, fetch)
+            return outcome
+        if outcome is not None:
+            return self._fill(outcome, num_bytes, fetch)
         self.counts.num_bypasses += 1
         return fetch()
 
@@ -164,27 +164,27 @@ class ChunkCache:
         the cache cannot take it: it is full of chunks that others use, or has failed. An error of ``spill`` is raised.
         """
         name = self._name(key)
-        found: SpilledPart | Claim | None = None
+        outcome: SpilledPart | Claim | None = None
         take = partial(read_part, name=name, sample=sample)
         for _ in range(_TRIES_TO_SPILL):
-            found = None  # not the claim of the file filled before, which is closed
+            outcome = None  # not the claim of the file filled before, which is closed
             if self._files.is_disabled:
                 break
             try:
-                found = self._files.hit(name, take)
-                if found is not None or spill is None:
+                outcome = self._files.hit(name, take)
+                if outcome is not None or spill is None:
                     break
-                found = self._files.hit_or_claim(name, max(1, expected_bytes), take, must_fit=True)
+                outcome = self._files.hit_or_claim(name, max(1, expected_bytes), take, must_fit=True)
             except OSError as error:
                 self._files.handle_failure(error)
-            if spill is None or not isinstance(found, Claim):
+            if spill is None or not isinstance(outcome, Claim):
                 break
-            if not self._fill_spilled(found, spill):
-                found = None
+            if not self._fill_spilled(outcome, spill):
+                outcome = None
                 break
-        if isinstance(found, SpilledPart):
+        if isinstance(outcome, SpilledPart):
             self.spills.num_reads += 1
-            return found
+            return outcome
         self.spills.num_bypasses += 1
         return None
 
@@ -285,8 +285,8 @@ class ChunkCache:
             users.append(descriptor)
             before = book.budget_bytes
             if lock_now(descriptor):
-                found = os.fstatvfs(self._folder)
-                half_of_free = (found.f_bavail * found.f_frsize + book.used_bytes) // 2
+                file_system = os.fstatvfs(self._folder)
+                half_of_free = (file_system.f_bavail * file_system.f_frsize + book.used_bytes) // 2
                 book.budget_bytes = budget_bytes or before or max(LEAST_BUDGET_BYTES, half_of_free)
                 again = open_for_lock("users", os.O_RDWR, directory=self._folder)
                 try:

@@ -82,24 +82,24 @@ def _opened(path: str, subfolders: Sequence[str] | None) -> int:
     return descriptor
 
 
-def _check_folder(path: str, found: os.stat_result) -> None:
+def _check_folder(path: str, status: os.stat_result) -> None:
     """Check that only this user can write to the folder, and that locks work there."""
-    mode = stat_bits.S_IMODE(found.st_mode)
-    if found.st_uid != os.geteuid():
-        msg = f"{path}: this folder belongs to user number {found.st_uid}, and this process is {os.geteuid()}"
+    mode = stat_bits.S_IMODE(status.st_mode)
+    if status.st_uid != os.geteuid():
+        msg = f"{path}: this folder belongs to user number {status.st_uid}, and this process is {os.geteuid()}"
         raise UsageError(msg, hint="give cache= a directory of your own: what others can write cannot be trusted")
     if mode & 0o077:
         msg = f"{path}: this folder is open to other users (mode {mode:04o})"
         raise UsageError(msg, hint="what others can write cannot be trusted: delete it, or chmod 700 if you trust it")
-    kind = _file_system_of(path, found)
+    kind = _file_system_of(path, status)
     if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
         msg = f"{path}: is on a file system of type {kind}, whose locks between processes cannot be trusted"
         raise UsageError(msg, hint="give cache= a directory on a disk of this machine, or in its memory")
 
 
-def _file_system_of(path: str, found: os.stat_result, *, mounts: str = "/proc/self/mountinfo") -> str:
+def _file_system_of(path: str, status: os.stat_result, *, mounts: str = "/proc/self/mountinfo") -> str:
     """Return the type of the file system by the mount table; "" if there is no such table."""
-    device = f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}"
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     best, kind = (False, -1), ""
     for row in map(str.split, _lines(mounts)):
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), row[4])
@@ -119,8 +119,8 @@ def shared_directory(budget_bytes: int) -> str:
     """
     memory, parent = os.environ.get("SHOAL_SHARED_MEMORY_DIR") or _SHARED_MEMORY, tempfile.gettempdir()
     with contextlib.suppress(OSError):
-        found = os.statvfs(memory)
-        is_large = found.f_bavail * found.f_frsize >= 2 * budget_bytes
+        file_system = os.statvfs(memory)
+        is_large = file_system.f_bavail * file_system.f_frsize >= 2 * budget_bytes
         if is_large and spare_memory_bytes() >= 4 * budget_bytes and os.access(memory, os.W_OK):
             parent = memory
     return os.path.join(parent, f"shoal-{os.geteuid()}")

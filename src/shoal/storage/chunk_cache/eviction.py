@@ -57,8 +57,8 @@ def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
             for entry in entries:
                 if is_name(entry.name):
                     with contextlib.suppress(FileNotFoundError):
-                        found = entry.stat(follow_symlinks=False)
-                        yield Chunk(entry.name, found.st_mtime_ns, found.st_size, found.st_ino)
+                        status = entry.stat(follow_symlinks=False)
+                        yield Chunk(entry.name, status.st_mtime_ns, status.st_size, status.st_ino)
     finally:
         os.close(descriptor)
 
@@ -145,19 +145,19 @@ class Evictions:
         except FileNotFoundError:
             return False
         try:
-            found = os.fstat(descriptor)
-            if found.st_mtime_ns != (created_ns or found.st_mtime_ns) or not lock_now(descriptor):
+            status = os.fstat(descriptor)
+            if status.st_mtime_ns != (created_ns or status.st_mtime_ns) or not lock_now(descriptor):
                 return False
             os.unlink(f"chunks/{name}", dir_fd=self._folder)
             # Free its blocks now, and not when the last process that has just opened it closes it.
             os.ftruncate(descriptor, 0)
         finally:
             release(descriptor)
-        book.used_bytes -= charge_bytes(found.st_size)
+        book.used_bytes -= charge_bytes(status.st_size)
         book.num_chunks -= 1
         if created_ns is not None:
             book.num_evicted += 1
-            watch(book, was_used=bool(found.st_mode & 0o100))
+            watch(book, was_used=bool(status.st_mode & 0o100))
         return True
 
     def _next_victim(self, book: Book) -> tuple[str, int] | None:
@@ -198,15 +198,15 @@ class Evictions:
         return order
 
     def _last_used(self, chunks: Sequence[Chunk]) -> dict[str, int]:
-        found = {}
+        last_used = {}
         for dataset in {chunk.dataset for chunk in chunks}:
             path = f"datasets/{dataset}"
             if not is_locked_by_others(path, directory=self._folder):
                 try:
-                    found[dataset] = os.stat(path, dir_fd=self._folder).st_mtime_ns
+                    last_used[dataset] = os.stat(path, dir_fd=self._folder).st_mtime_ns
                 except FileNotFoundError:
-                    found[dataset] = 0
-        return found
+                    last_used[dataset] = 0
+        return last_used
 
 
 def sweep(folder: int, book: Book) -> int:
@@ -221,12 +221,12 @@ def sweep(folder: int, book: Book) -> int:
         try:
             # The maker of a file locks it before reserving its space, and space is reserved with the ledger held.
             if lock_now(descriptor):
-                found = os.fstat(descriptor)
-                if found.st_nlink and os.stat(path, dir_fd=folder).st_ino == found.st_ino:
+                status = os.fstat(descriptor)
+                if status.st_nlink and os.stat(path, dir_fd=folder).st_ino == status.st_ino:
                     os.unlink(path, dir_fd=folder)
                     os.ftruncate(descriptor, 0)
-                    book.used_bytes -= charge_bytes(found.st_size)
-                    num_swept += found.st_size > 0
+                    book.used_bytes -= charge_bytes(status.st_size)
+                    num_swept += status.st_size > 0
         except FileNotFoundError:
             pass
         finally:

@@ -17,13 +17,13 @@ _FIRST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.01
 
 # Descriptors of this process that may hold a lock. Each step on this set is one operation, atomic between threads.
-_mine: set[int] = set()
+_descriptors: set[int] = set()
 
 
 def open_for_lock(path: str, flags: int, *, directory: int) -> int:
     """Open ``path``, relative to the open ``directory``, on a descriptor of its own; it must be closed by `release`."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=directory)
-    _mine.add(descriptor)
+    _descriptors.add(descriptor)
     return descriptor
 
 
@@ -53,9 +53,9 @@ def lock_within(descriptor: int, seconds: float) -> bool:
 
 def release(descriptor: int) -> None:
     """Unlock and close, which also unlocks where a child holds the same open file."""
-    if descriptor not in _mine:
+    if descriptor not in _descriptors:
         return
-    _mine.discard(descriptor)
+    _descriptors.discard(descriptor)
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
@@ -74,10 +74,10 @@ def is_locked_by_others(path: str, *, directory: int) -> bool:
 
 
 def _close_inherited() -> None:
-    for descriptor in list(_mine):
+    for descriptor in list(_descriptors):
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    _mine.clear()
+    _descriptors.clear()
 
 
 os.register_at_fork(after_in_child=_close_inherited)

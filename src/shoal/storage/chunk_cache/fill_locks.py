@@ -88,12 +88,12 @@ class Claims:
                 # A deleter locks the file before truncating it: so a file being read stays whole until it is closed.
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 data = take(descriptor)
-                found = os.fstat(descriptor)
+                status = os.fstat(descriptor)
                 if data is not None:
-                    if not found.st_mode & 0o100:
+                    if not status.st_mode & 0o100:
                         os.fchmod(descriptor, USED_MODE)
                     return data
-                is_damaged = found.st_nlink > 0  # else it was deleted between opening and locking
+                is_damaged = status.st_nlink > 0  # else it was deleted between opening and locking
             except BlockingIOError:
                 pass  # it is being deleted, or a process that waited for it has not yet noticed that it exists
             finally:
@@ -136,8 +136,8 @@ class Claims:
                         return data
                     return claim
                 # Keep waiting for a file that grows.
-                found = os.fstat(descriptor)
-                if (now := (found.st_size, found.st_mtime_ns)) != seen:
+                status = os.fstat(descriptor)
+                if (now := (status.st_size, status.st_mtime_ns)) != seen:
                     seen, until = now, time.monotonic() + self._wait_seconds
             finally:
                 if not is_claimed:
@@ -265,10 +265,10 @@ class Claims:
         if os.getpid() != self._pid:  # the parent reports what it counted before the fork
             self._pid = os.getpid()
             self._reported = replace(self.counts)
-        for one in fields(CacheCounts):
-            now = getattr(self.counts, one.name)
-            setattr(book, one.name, getattr(book, one.name) + now - getattr(self._reported, one.name))
-            setattr(self._reported, one.name, now)
+        for field in fields(CacheCounts):
+            now = getattr(self.counts, field.name)
+            setattr(book, field.name, getattr(book, field.name) + now - getattr(self._reported, field.name))
+            setattr(self._reported, field.name, now)
         self.budget_bytes = book.budget_bytes or self.budget_bytes
 
     def _count_failure(self, error: OSError) -> None:

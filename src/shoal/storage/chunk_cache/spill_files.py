@@ -157,8 +157,8 @@ def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
     end = os.fstat(descriptor).st_size - _SPILL_FOOTER.size
     if end < 0:
         return None
-    magic, crc, *found = _SPILL_FOOTER.unpack(os.pread(descriptor, _SPILL_FOOTER.size, end))
-    numbers = _SpillFooter(*found)
+    magic, crc, *footer = _SPILL_FOOTER.unpack(os.pread(descriptor, _SPILL_FOOTER.size, end))
+    numbers = _SpillFooter(*footer)
     head = os.pread(descriptor, numbers.head_bytes, max(0, end - numbers.head_bytes)) if magic == _SPILL_MAGIC else b""
     if magic != _SPILL_MAGIC or crc != _footer_crc(name, head, numbers) or sample < 0:
         return None

@@ -19,9 +19,9 @@ from functools import partial
 from operator import itemgetter
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.atomic_writes import write_atomically
+from shoal.storage.files.atomic_writes import write_atomically
 from shoal.storage.storage_errors import CHANGED_HINT, CUT_SHORT_HINT, check_range, os_failure
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 
 _MAX_OPEN = 256
 _MOST_READERS = 64
@@ -33,8 +33,8 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _Identity = tuple[int, int, int, int]
 
 
-def _identity(found: os.stat_result) -> _Identity:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class _OpenFile:
@@ -42,12 +42,12 @@ class _OpenFile:
 
     __slots__ = ("descriptor", "had_name", "identity", "last_used_ns", "num_bytes")
 
-    def __init__(self, descriptor: int, found: os.stat_result) -> None:
+    def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self.descriptor = descriptor
-        self.identity = _identity(found)
-        self.num_bytes = found.st_size
+        self.identity = _identity(status)
+        self.num_bytes = status.st_size
         # Some user-space file systems report 0 links for every file; there, losing the last link means nothing.
-        self.had_name = found.st_nlink > 0
+        self.had_name = status.st_nlink > 0
         self.last_used_ns = time.monotonic_ns()
 
     # Defaults hold what it needs: at interpreter exit a file may outlive the globals of this module.
@@ -58,7 +58,7 @@ class _OpenFile:
             pass
 
 
-class LocalStore:
+class LocalStore(Store):
     """Store of this machine's files, by path.
 
     A file must stay as it was when this store first opened it: device, inode, size and modification time are
@@ -78,14 +78,15 @@ class LocalStore:
     b'234'
     """
 
+    # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits for the
+    # interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
+    reads_ahead = hasattr(os, "posix_fadvise")
+
     def __init__(self, *, max_open: int = _MAX_OPEN, durable: bool = True) -> None:
         if max_open < 1:
             raise UsageError(f"max_open={max_open}: a store needs at least one open file")
         self._max_open, self._durable = max_open, durable
         _stores[id(self)] = self
-        # Where the system reads ahead on request, read-ahead threads only get in the way: each of their reads waits
-        # for the interpreter, up to 5 ms, and 100 KB records streamed three times slower than without them.
-        self.reads_ahead = hasattr(os, "posix_fadvise")
         # No lock guards these two: each step is one dict operation, atomic between threads, and two threads that open
         # the same file at the same time agree by setdefault. So there is no lock that a fork could leave held.
         self._open: dict[str, _OpenFile] = {}
@@ -104,40 +105,40 @@ class LocalStore:
         file = self._file(path)
         try:
             # Never more than the file has: a wrong range must not allocate memory for it.
-            wanted = min(end_byte, file.num_bytes) - first_byte
-            data = os.pread(file.descriptor, wanted, first_byte) if wanted > 0 else b""
-            if len(data) < wanted:
-                data += read_fully(file.descriptor, first_byte + len(data), first_byte + wanted)
-            found = os.fstat(file.descriptor)
+            num_bytes = min(end_byte, file.num_bytes) - first_byte
+            data = os.pread(file.descriptor, num_bytes, first_byte) if num_bytes > 0 else b""
+            if len(data) < num_bytes:
+                data += read_fully(file.descriptor, first_byte + len(data), first_byte + num_bytes)
+            status = os.fstat(file.descriptor)
         except OSError as error:
             raise os_failure(error, path, verb=f"read bytes [{first_byte}, {end_byte}) of") from error
-        self._confirm(path, file, found)
+        self._confirm(path, file, status)
         if len(data) != end_byte - first_byte:
-            raise _cut_short(path, first_byte, end_byte, found)
+            raise _cut_short(path, first_byte, end_byte, status)
         return data
 
     def read_into(self, path: str, first_byte: int, buffer: memoryview) -> None:
         """Fill a buffer like `read_range`: saves a copy where the bytes have a destination of their own."""
         file = self._file(path)
-        begin, wanted = first_byte, len(buffer)
+        begin, num_left = first_byte, len(buffer)
         try:
-            while wanted and (got := os.preadv(file.descriptor, [buffer[begin - first_byte :]], begin)):
-                begin, wanted = begin + got, wanted - got
-            found = os.fstat(file.descriptor)
+            while num_left and (num_read := os.preadv(file.descriptor, [buffer[begin - first_byte :]], begin)):
+                begin, num_left = begin + num_read, num_left - num_read
+            status = os.fstat(file.descriptor)
         except OSError as error:
             raise os_failure(error, path, verb=f"read {len(buffer)} bytes from byte {first_byte} of") from error
-        self._confirm(path, file, found)
-        if wanted:
-            raise _cut_short(path, first_byte, first_byte + len(buffer), found)
+        self._confirm(path, file, status)
+        if num_left:
+            raise _cut_short(path, first_byte, first_byte + len(buffer), status)
 
     def reader(self, path: str) -> LocalReader:
         """Return a reader of parts of one file that belong together, which checks the file once for all of them."""
         return LocalReader(self, path, self._file(path))
 
-    def _confirm(self, path: str, file: _OpenFile, found: os.stat_result) -> None:
-        if _identity(found) != file.identity:
-            raise _changed(path, file.identity, _identity(found))
-        if file.had_name and found.st_nlink == 0:
+    def _confirm(self, path: str, file: _OpenFile, status: os.stat_result) -> None:
+        if _identity(status) != file.identity:
+            raise _changed(path, file.identity, _identity(status))
+        if file.had_name and status.st_nlink == 0:
             raise _gone(path)
 
     def advise(self, path: str, first_byte: int, end_byte: int) -> None:
@@ -150,11 +151,11 @@ class LocalStore:
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version (the modification time in nanoseconds) of the file ``path``."""
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             raise os_failure(error, path, verb="look at") from error
-        _check_is_file(path, found)
-        return _info(path, found)
+        _check_is_file(path, status)
+        return _info(path, status)
 
     def find(self, path: str) -> ObjectInfo | None:
         """`stat`, or None if no such file exists."""
@@ -171,9 +172,9 @@ class LocalStore:
         Links are followed, except back to a directory that holds them. O(files) memory: sorting needs them all. Raises
         `StorageError` if ``prefix`` is not a directory, or some part of it cannot be read.
         """
-        found: list[ObjectInfo] = []
-        _walk(os.path.join(prefix, ""), found, above=())
-        return iter(sorted(found, key=lambda info: info.path))
+        infos: list[ObjectInfo] = []
+        _walk(os.path.join(prefix, ""), infos, above=())
+        return iter(sorted(infos, key=lambda info: info.path))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write the whole file, from one buffer or several one after another: visible at once or not at all.
@@ -247,13 +248,13 @@ class LocalStore:
                     raise
                 self._open.clear()
                 descriptor = os.open(path, _OPEN_FLAGS)
-            found = os.fstat(descriptor)
-            file = _OpenFile(descriptor, found)
+            status = os.fstat(descriptor)
+            file = _OpenFile(descriptor, status)
         except OSError as error:
             if error.errno == errno.ENOENT and path in self._identities:
                 raise _gone(path) from error
             raise os_failure(error, path, verb="open") from error
-        _check_is_file(path, found)
+        _check_is_file(path, status)
         return file
 
 
@@ -296,11 +297,11 @@ class LocalReader:
     def confirm(self) -> None:
         """Raise `StorageError` if the file changed since it was first opened."""
         file = self._file
-        found = os.fstat(file.descriptor)
+        status = os.fstat(file.descriptor)
         # Handle the usual case without another call: this runs for each sample that is read alone.
-        if file.identity == (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) and found.st_nlink:
+        if file.identity == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) and status.st_nlink:
             return
-        self._store._confirm(self._path, file, found)  # noqa: SLF001  # one module
+        self._store._confirm(self._path, file, status)  # noqa: SLF001  # one module
 
 
 _stores: weakref.WeakValueDictionary[int, LocalStore] = weakref.WeakValueDictionary()
@@ -332,41 +333,41 @@ def read_fully(descriptor: int, first_byte: int, end_byte: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _walk(directory: str, found: list[ObjectInfo], *, above: tuple[tuple[int, int], ...]) -> None:
+def _walk(directory: str, infos: list[ObjectInfo], *, above: tuple[tuple[int, int], ...]) -> None:
     try:
-        here = os.stat(directory)
-        key = (here.st_dev, here.st_ino)
+        status = os.stat(directory)
+        key = (status.st_dev, status.st_ino)
         if key in above:
             return
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_dir():
-                    _walk(entry.path, found, above=(*above, key))
+                    _walk(entry.path, infos, above=(*above, key))
                 elif entry.is_file():
                     with contextlib.suppress(FileNotFoundError):  # removed since
-                        found.append(_info(entry.path, entry.stat()))
+                        infos.append(_info(entry.path, entry.stat()))
     except StorageError:
         raise
     except OSError as error:
         raise os_failure(error, directory, verb="list") from error
 
 
-def _info(path: str, found: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(path, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
+def _info(path: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(path, status.st_size, str(status.st_mtime_ns), status.st_mtime_ns)
 
 
-def _cut_short(path: str, first_byte: int, end_byte: int, found: os.stat_result) -> StorageError:
-    msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), but the file ends at byte {found.st_size}"
+def _cut_short(path: str, first_byte: int, end_byte: int, status: os.stat_result) -> StorageError:
+    msg = f"{path}: asked for bytes [{first_byte}, {end_byte}), but the file ends at byte {status.st_size}"
     return StorageError(msg, hint=CUT_SHORT_HINT)
 
 
-def _check_is_file(path: str, found: os.stat_result) -> None:
-    if stat_bits.S_ISREG(found.st_mode):
+def _check_is_file(path: str, status: os.stat_result) -> None:
+    if stat_bits.S_ISREG(status.st_mode):
         return
-    what = "a directory" if stat_bits.S_ISDIR(found.st_mode) else "not a regular file"
+    what = "a directory" if stat_bits.S_ISDIR(status.st_mode) else "not a regular file"
     msg = f"{path}: asked for a file, but it is {what}"
     refused = StorageError(msg, hint="name a file that lies on a disk")
-    refused.errno = errno.EISDIR if stat_bits.S_ISDIR(found.st_mode) else errno.ESPIPE  # the system's error for pipes
+    refused.errno = errno.EISDIR if stat_bits.S_ISDIR(status.st_mode) else errno.ESPIPE  # the system's error for pipes
     raise refused
 
 

@@ -30,8 +30,8 @@ def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]
     """
     descriptor = os.open(f"{root}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        here = os.fstat(descriptor)
-        identity = (here.st_dev, here.st_ino)
+        status = os.fstat(descriptor)
+        identity = (status.st_dev, status.st_ino)
         if identity in above:
             return None
         files: list[tuple[str, int, int]] = []
@@ -100,14 +100,14 @@ def frame(what: Any) -> bytes:
 
 def parsed_frames(buffer: bytearray) -> list[Any]:
     """Remove the complete messages from the buffer, and return them."""
-    found = []
+    messages = []
     while len(buffer) >= _LENGTH_BYTES:
         end = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "little")
         if len(buffer) < end:
             break
-        found.append(marshal.loads(bytes(buffer[_LENGTH_BYTES:end])))  # noqa: S302  # from our own child, or parent
+        messages.append(marshal.loads(bytes(buffer[_LENGTH_BYTES:end])))  # noqa: S302  # from our own child, or parent
         del buffer[:end]
-    return found
+    return messages
 
 
 def _answer(root: str, requested: list[tuple[str, Any]]) -> list[Any]:

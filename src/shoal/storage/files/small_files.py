@@ -126,11 +126,11 @@ def stat_files(root: str, names: Sequence[str]) -> FileList:
     modified_ns = np.zeros(len(names), dtype=np.int64)
     for number, name in enumerate(names):
         try:
-            found = os.stat(os.path.join(root, name))
+            status = os.stat(os.path.join(root, name))
         except OSError:
             continue
-        if stat_bits.S_ISREG(found.st_mode):
-            num_bytes[number], modified_ns[number] = found.st_size, wrap_int64(found.st_mtime_ns)
+        if stat_bits.S_ISREG(status.st_mode):
+            num_bytes[number], modified_ns[number] = status.st_size, wrap_int64(status.st_mtime_ns)
     return FileList(root, names, num_bytes, modified_ns)
 
 
@@ -138,10 +138,10 @@ def glob_files(pattern: str, *, root: str) -> FileTree:
     """Return the files, at least one, that a glob matches (``**``: any directories), with names below ``root``."""
     # Keep matches that are neither file nor directory: they are an error, or left out and listed.
     matches = (path for path in glob.iglob(pattern, recursive=True) if not os.path.isdir(path))
-    found = sorted({*matches, *lost_directories(pattern)})
-    if not found:
+    paths = sorted({*matches, *lost_directories(pattern)})
+    if not paths:
         raise SourceError(f"{pattern}: matches no files", hint="** matches any directories, as in 'photos/**/*.jpg'")
-    files = stat_files(root, [os.path.relpath(path, root).replace(os.sep, "/") for path in found])
+    files = stat_files(root, [os.path.relpath(path, root).replace(os.sep, "/") for path in paths])
     runs = []
     for directory, names in groupby(files.names, key=lambda name: name[: name.rfind("/") + 1]):
         parts = [name[len(directory) :] for name in names]
@@ -159,7 +159,7 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
             data = os.read(descriptor, min(num_bytes + 1, _AT_ONCE_BYTES)) if num_bytes >= 0 else b""
             if len(data) == _AT_ONCE_BYTES:
                 data += read_fully(descriptor, len(data), num_bytes + 1)
-            found = os.fstat(descriptor)
+            status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -169,14 +169,14 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         raise StorageError(msg, hint="each process holds a file: a smaller num_workers=, or on_error='skip'") from None
     if len(data) <= MOST_POINTER_BYTES and (pointer := pointer_in(data)):
         raise StorageError(f"{path}: {pointer[0]}", hint=pointer[1])
-    if len(data) == num_bytes == found.st_size and wrap_int64(found.st_mtime_ns) == modified_ns:
+    if len(data) == num_bytes == status.st_size and wrap_int64(status.st_mtime_ns) == modified_ns:
         return data
-    if not stat_bits.S_ISREG(found.st_mode):
+    if not stat_bits.S_ISREG(status.st_mode):
         msg = f"could not read {path}: it is a directory, a pipe, a socket or a device, not a file"
         raise StorageError(msg, hint="name files; on_error='skip' leaves out what cannot be read, and lists it")
-    now = f"now it has {found.st_size}"
-    if num_bytes == found.st_size:
-        now = "it was written to" if wrap_int64(found.st_mtime_ns) != modified_ns else f"{len(data)} could be read"
+    now = f"now it has {status.st_size}"
+    if num_bytes == status.st_size:
+        now = "it was written to" if wrap_int64(status.st_mtime_ns) != modified_ns else f"{len(data)} could be read"
     msg = f"{path}: this file changed while it was being packed: it had {num_bytes} bytes when it was listed, and {now}"
     raise StorageError(msg, hint="let nobody write to inputs while they are packed; the same command lists them anew")
 
@@ -229,15 +229,15 @@ def _read_some(
     try:
         # If one cannot be opened, those before it are in the list already, and are closed.
         descriptors.extend(os.open(name, _FLAGS, dir_fd=parent) for name in names)
-        asked = zip(descriptors, offsets, sizes, strict=True)
-        if [os.readv(file, (buffer[offset : offset + size],)) for file, offset, size in asked] != list(sizes):
+        targets = zip(descriptors, offsets, sizes, strict=True)
+        if [os.readv(file, (buffer[offset : offset + size],)) for file, offset, size in targets] != list(sizes):
             return False
         small = [(offset, size) for offset, size in zip(offsets, sizes, strict=True) if size <= MOST_POINTER_BYTES]
         if any(pointer_in(bytes(buffer[offset : offset + size])) for offset, size in small):
             return False
         # After reading: a write in between has changed the time.
-        found = map(os.fstat, descriptors)
-        return [(each.st_size, each.st_mtime_ns) for each in found] == list(zip(sizes, times, strict=True))
+        statuses = map(os.fstat, descriptors)
+        return [(status.st_size, status.st_mtime_ns) for status in statuses] == list(zip(sizes, times, strict=True))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

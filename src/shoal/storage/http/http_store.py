@@ -19,17 +19,8 @@ from shoal.storage.http.http_client import Answer, HttpClient, NoConnectionError
 from shoal.storage.http.http_options import HttpOptions
 from shoal.storage.http.http_urls import host_of, origin_of, redirected, sendable
 from shoal.storage.http.plain_client import PlainClient
-from shoal.storage.remote_objects import (
-    KnownObjects,
-    check_length,
-    find_by_stat,
-    no_read_ahead,
-    range_reader,
-    read_whole,
-    version_of,
-)
 from shoal.storage.storage_errors import NO_RANGE, check_range, status_failure
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, KnownObjects, ObjectInfo, Store, check_length, version_of
 from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, without_secrets
 
 _SERVER_HINT = "the server, or a proxy before it, is at fault"
@@ -73,18 +64,13 @@ class _Redirect(NamedTuple):
     until_seconds: float
 
 
-class HttpStore:
+class HttpStore(Store):
     """Store of objects by their URL, without the query and the password, which this store keeps to itself (`learn`).
 
     ``storage_options`` may hold ``headers`` (sent to the hosts of the URLs themselves, never to redirect targets),
     ``timeout_seconds`` (the longest silence, 30), ``connect_timeout_seconds`` (10), ``ca_bundle`` (a file of trusted
     certificates) and ``proxy`` (a URL; otherwise that of the environment).
     """
-
-    reads_ahead = False
-    advise = no_read_ahead
-    reader = range_reader
-    map = read_whole
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
         self._options = HttpOptions.of(storage_options or {})
@@ -161,7 +147,7 @@ class HttpStore:
 
         Two requests where an answer says that it is a page, one otherwise.
         """
-        info = find_by_stat(self, path)
+        info = super().find(path)
         if info is None or path not in self._pages:
             return info
         begin = self.read_range(path, 0, min(_BEGINNING_BYTES, info.num_bytes)).lstrip().lower()

@@ -83,21 +83,21 @@ def obstore_failure(
     asks_for_credentials = re.search(r"169\.254\.|metadata\.google|credential|oauth2|/token", request) is not None
     if match and not asks_for_credentials:
         status = int(match[1])
-        found = status_failure(status, path, verb=verb, body=text[match.end() :])
-        found.errno = _ERRNO.get(status, found.errno)
-        found.hint = _hint_of_refusal(status, text[match.end() :]) or found.hint
-        if verb == "list" and is_forbidden(found):
-            found.hint += f"; {_WITHOUT_LISTING}"
+        failure = status_failure(status, path, verb=verb, body=text[match.end() :])
+        failure.errno = _ERRNO.get(status, failure.errno)
+        failure.hint = _hint_of_refusal(status, text[match.end() :]) or failure.hint
+        if verb == "list" and is_forbidden(failure):
+            failure.hint += f"; {_WITHOUT_LISTING}"
     else:
-        found = _failure_without_status(error, path, text, verb=verb, answered=answered, asks=asks_for_credentials)
+        failure = _failure_without_status(error, path, text, verb=verb, answered=answered, asks=asks_for_credentials)
     for cause, number in (
         (FileNotFoundError, errno.ENOENT),
         (kinds.AlreadyExistsError | kinds.PreconditionError, errno.EEXIST),
         (kinds.NotSupportedError | NotImplementedError, errno.ENOTSUP),
     ):
         if isinstance(error, cause):
-            found.errno, found.transient = number, False
-    return found
+            failure.errno, failure.transient = number, False
+    return failure
 
 
 def _hint_of_refusal(status: int, body: str) -> str:

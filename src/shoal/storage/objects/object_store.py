@@ -16,35 +16,27 @@ from typing import Any
 from shoal.errors import ForkError, StorageError
 from shoal.storage.objects.object_failures import obstore_failure
 from shoal.storage.objects.object_options import ObjectLocation, client_of, location_of
-from shoal.storage.remote_objects import (
+from shoal.storage.storage_errors import check_range, is_missing
+from shoal.storage.store_protocol import (
+    Buffer,
     KnownObjects,
+    ObjectInfo,
+    Store,
     as_one_buffer,
     check_length,
-    find_by_stat,
-    no_read_ahead,
-    range_reader,
-    read_whole,
     version_of,
 )
-from shoal.storage.storage_errors import check_range, is_missing
-from shoal.storage.store_protocol import Buffer, ObjectInfo
 
 _LISTED_AT_A_TIME = 1000
 _using_pid: int | None = None  # of the process that has used obstore: this one, or the parent it was forked from
 
 
-class ObjectStore:
+class ObjectStore(Store):
     """Store of objects with URLs like ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/path``.
 
     Credentials come from ``storage_options``, else from where the tools of each cloud look for them. A client is made
     for each bucket when it is first needed, and belongs to the process that made it.
     """
-
-    reads_ahead = False
-    advise = no_read_ahead
-    reader = range_reader
-    find = find_by_stat
-    map = read_whole
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
         self._options = dict(storage_options or {})
@@ -93,9 +85,9 @@ class ObjectStore:
         if known := self._known.get(path):
             return known
         with self._request(path, "look at") as (obstore, client, location):
-            found = obstore.head(client, location.key)
+            meta = obstore.head(client, location.key)
         self._answered.add(location.bucket)
-        return self._info(path, found)
+        return self._info(path, meta)
 
     def stat_again(self, path: str) -> ObjectInfo:
         """`stat` with a new request."""
@@ -110,7 +102,7 @@ class ObjectStore:
         with self._request(prefix, "list") as (obstore, client, location):
             directory = location.key.rstrip("/")
             stream = obstore.list(client, prefix=directory or None, chunk_size=_LISTED_AT_A_TIME)
-            for meta in _without_directories(meta for found in stream for meta in found):
+            for meta in _without_directories(meta for page in stream for meta in page):
                 self._answered.add(location.bucket)
                 if not directory or meta["path"].startswith(f"{directory}/"):
                     path = f"{location.root}/{meta['path']}"

@@ -14,9 +14,8 @@ from datetime import timedelta
 from typing import Any
 
 from shoal.errors import StorageError
-from shoal.storage.remote_objects import as_one_buffer, check_length, no_read_ahead, range_reader, read_whole
 from shoal.storage.storage_errors import check_range, os_failure
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store, as_one_buffer, check_length
 
 _PIECE_BYTES = 4 << 20  # torch takes values of up to 8 MiB
 _PREFIX, _PIECES = "shoal/", "shoal-pieces/"
@@ -24,17 +23,12 @@ _REACH_SECONDS = 1.0
 _SECONDS = 30.0
 
 
-class TorchStore:
+class TorchStore(Store):
     """Store of objects with any names in the `torch.distributed.TCPStore` at ``host`` and ``port``.
 
     They stay in the memory of the process that serves it: the agent of torchrun's first machine, or rank 0. Each
     process connects on its own. A listing goes through the objects of all. Can be pickled.
     """
-
-    reads_ahead = False
-    advise = no_read_ahead
-    reader = range_reader
-    map = read_whole
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
@@ -53,10 +47,10 @@ class TorchStore:
 
     def stat(self, path: str) -> ObjectInfo:
         """Return size and version of an object."""
-        found = self.find(path)
-        if found is None:
+        info = self.find(path)
+        if info is None:
             raise os_failure(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), path, verb="look at")
-        return found
+        return info
 
     def find(self, path: str) -> ObjectInfo | None:
         """Return size and version of an object; None if it does not exist."""
@@ -101,9 +95,6 @@ class TorchStore:
             names = sorted(name for name in client.list_keys() if name.startswith(directory))
         infos = (self.find(name.removeprefix(_PREFIX)) for name in names)
         return iter([info for info in infos if info is not None])
-
-    def close(self) -> None:
-        """Do nothing: no facts about objects are cached."""
 
     @contextmanager
     def _client(self) -> Iterator[Any]:

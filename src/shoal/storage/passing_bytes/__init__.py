@@ -1,1 +1,1 @@
-"""WHAT DID A SCAN JUST READ? Bytes of remote shards that a stream is about to need, in files of this machine."""
+"""WHAT DID A SCAN JUST READ? Bytes of remote shards, in files of this machine, for the stream that needs them next."""

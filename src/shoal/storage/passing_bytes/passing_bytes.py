@@ -2,7 +2,7 @@
 
 An index of tars of small members is made from every one of their bytes, and a stream that follows the indexing reads
 the same bytes some seconds later. So a scan leaves what it reads, as far as there is room, and the stream fetches only
-what is not there: its bytes cross the network once. design/cache.md gives the reasons for how this is done.
+the rest: the bytes cross the network once. design/cache.md gives the reasons for this design.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.errors import StorageError, UsageError
-from shoal.storage.passing_bytes.passing_store import FillAndStat, PassingStore, ReadAndStat, Reads
 from shoal.storage.passing_bytes.scanned_files import ScannedFiles
 from shoal.storage.passing_bytes.scanned_ranges import (
     Range,
@@ -29,11 +28,11 @@ from shoal.storage.passing_bytes.scanned_ranges import (
 )
 from shoal.storage.retry import RetryingStore, current_retry_control
 from shoal.storage.storage_errors import DISK_FULL
-from shoal.storage.store_protocol import Buffer, ObjectInfo, Stat, Store
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store, StoreWrapper
 
 _log = logging.getLogger("shoal")
 
-# A scan of headers alone reads spans of 16 KiB, between which it skips payloads that the stream needs with them.
+# A scan of headers alone reads spans of 16 KiB, and skips the payloads between them, which the stream needs as well.
 SMALLEST_BYTES = 64 << 10
 _MOST_SHARDS_KNOWN = 4096
 
@@ -42,8 +41,8 @@ _MOST_SHARDS_KNOWN = 4096
 class PassingCounts:
     """Bytes that passed through one process.
 
-    Of those that scans have read, ``noted_bytes`` were left in files and ``refused_bytes`` were not, for want of room.
-    Of those that were asked of a serving store, ``served_bytes`` came from files, and ``fetched_bytes`` from the store.
+    Scans left ``noted_bytes`` in files; there was no room for ``refused_bytes``. Streams read ``served_bytes`` from
+    files, and ``fetched_bytes`` from the store.
     """
 
     noted_bytes: int = 0
@@ -55,12 +54,12 @@ class PassingCounts:
 class PassingBytes:
     """Bytes of remote shards that pass from scans to streams of this machine, through files in ``directory``.
 
-    Processes that name the same directory share the files; ``budget_bytes`` limits them all together. What a full
-    directory has is needed sooner than what a scan reads now, since streams read in the order in which shards are
-    scanned: so it takes nothing more until a shard is dropped. It also leaves as much of the disk free as it takes.
+    Processes that name the same directory share the files; ``budget_bytes`` limits them all together. A full directory
+    takes nothing more until a shard is dropped: streams read in the order of the scans, so the oldest files are needed
+    soonest. As much of the disk stays free as the files take.
 
-    Bytes are kept by path, size and version (etag) of their shard. Those of objects without a version are not kept.
-    No failure of the files is an error of a scan or a stream: then bytes are not kept, or fetched.
+    Bytes are kept by path, size and version (etag) of their shard; without a version nothing is kept. If files fail,
+    bytes are not kept, or fetched from the store: no scan and no stream raises an error.
 
     Safe to share between threads and over a fork; a pickled copy uses the same directory, and counts on its own.
 
@@ -91,15 +90,15 @@ class PassingBytes:
         return partial(PassingBytes, budget_bytes=self._budget_bytes), (self._directory,)
 
     def noting(self, store: Store) -> Store:
-        """Return a store that reads from ``store``, and leaves what it reads in files; a local one as it is."""
-        return _by_way_of(NotedReads(self), store)
+        """Return a store that reads from ``store``, and leaves the bytes in files; a local store as it is."""
+        return _by_way_of(self, store, _NotedStore)
 
     def serving(self, store: Store) -> Store:
-        """Return a store that reads from files what is there, and the rest from ``store``; a local one as it is."""
-        return _by_way_of(ServedReads(self), store)
+        """Return a store that reads from files, and missing bytes from ``store``; a local store as it is."""
+        return _by_way_of(self, store, _ServedStore)
 
     def drop(self, path: str) -> None:
-        """Remove what there is of a shard, in all versions: no process of this machine needs it any more."""
+        """Remove all files of a shard, in every version: no process of this machine needs it any more."""
         self._known.pop(path, None)
         if (files := self._files()) is not None:
             try:
@@ -134,9 +133,9 @@ class PassingBytes:
             self.counters.refused_bytes += len(data)
 
     def distrust(self, path: str, doubted: Range) -> None:
-        """Remove the files with any of these bytes of a shard, in all versions: they are not those that were wanted.
+        """Remove the files with any of these bytes of a shard, in all versions: a checksum did not match.
 
-        They may have been damaged on their way to the scan.
+        The bytes may have been damaged on their way to the scan.
         """
         self._known.pop(path, None)
         if (files := self._files()) is not None:
@@ -144,27 +143,27 @@ class PassingBytes:
             try:
                 files.remove(folder, names_with(files.names(folder), doubted))
             except OSError as error:
-                self._is_usable = False  # rather all bytes from the store than these from here
+                self._is_usable = False  # rather all bytes from the store than damaged bytes from files
                 _log.warning("scanned bytes are not kept for the stream (%s)", error)
 
-    def found(self, info: ObjectInfo, wanted: Range) -> Found | None:
-        """Return what files hold of the ``wanted`` bytes of the shard ``info``; None for nothing."""
+    def kept(self, info: ObjectInfo, requested: Range) -> KeptBytes | None:
+        """Return the ``requested`` bytes of the shard ``info`` that files hold; None if they hold none."""
         files = self._files()
-        if files is None or not info.version or wanted.first_byte >= wanted.end_byte:
+        if files is None or not info.version or requested.first_byte >= requested.end_byte:
             return None
         shard = self._known.get(info.path)
         if shard is not None and shard.info == info:
-            found = shard.found(files, wanted)
-            if not found.num_missing:
-                return found
+            kept = shard.kept(files, requested)
+            if not kept.num_missing:
+                return kept
         version = version_digest(info)
         names = files.names(folder_of(info.path))
         shard = _Shard(info, folder_of(info.path), version, ScannedRanges(ranges_named(names, version)))
         if len(self._known) >= _MOST_SHARDS_KNOWN:
             self._known.clear()
         self._known[info.path] = shard
-        found = shard.found(files, wanted)
-        return found if found.head or found.tail else None
+        kept = shard.kept(files, requested)
+        return kept if kept.head or kept.tail else None
 
     def _files(self) -> ScannedFiles | None:
         """Return the files as this process has opened them; a forked child opens them anew."""
@@ -174,21 +173,21 @@ class PassingBytes:
         if (files := self._by_process.get(pid)) is not None:
             return files
         for other in [other for other in list(self._by_process) if other != pid]:
-            self._by_process.pop(other, None)  # inherited; its locks were closed when this process was forked
+            self._by_process.pop(other, None)  # inherited; the fork closed its locks in this process
         try:
-            made = ScannedFiles(self._directory, budget_bytes=self._budget_bytes)
+            opened = ScannedFiles(self._directory, budget_bytes=self._budget_bytes)
         except (StorageError, UsageError) as error:
             self._is_usable = False
             _log.warning("scanned bytes are not kept for the stream: %s", error.message)
             return None
-        files = self._by_process.setdefault(pid, made)
-        if files is not made:  # another thread was faster
-            made.leave()
+        files = self._by_process.setdefault(pid, opened)
+        if files is not opened:  # another thread was faster
+            opened.leave()
         return files
 
 
-class Found(NamedTuple):
-    """Parts of wanted bytes that files hold, at the beginning and at the end; ``missing`` lies between them."""
+class KeptBytes(NamedTuple):
+    """Parts of a range that files hold, at its beginning and at its end; ``missing`` lies between them."""
 
     head: bytes
     missing: Range
@@ -201,16 +200,16 @@ class Found(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """A shard, and the ranges of it that were in files at the latest look."""
+    """A shard, and its ranges in files at the latest listing."""
 
     info: ObjectInfo
     folder: str
     version: str
     ranges: ScannedRanges
 
-    def found(self, files: ScannedFiles, wanted: Range) -> Found:
-        """Read what files have of the wanted bytes."""
-        first_byte, end_byte = wanted
+    def kept(self, files: ScannedFiles, requested: Range) -> KeptBytes:
+        """Read the requested bytes as far as files have them."""
+        first_byte, end_byte = requested
         head, tail = [], []
         for part in self.ranges.covering(first_byte, end_byte):
             if (data := self._read(files, part)) is None:
@@ -222,94 +221,94 @@ class _Shard(NamedTuple):
                 break
             tail.append(data)
             end_byte = part.first_byte
-        return Found(_joined(head), Range(first_byte, end_byte), _joined(tail[::-1]))
+        return KeptBytes(_joined(head), Range(first_byte, end_byte), _joined(tail[::-1]))
 
     def _read(self, files: ScannedFiles, part: Range) -> bytes | None:
-        kept = self.ranges.file_with(part)
-        first_byte, end_byte = (byte - kept.first_byte for byte in part)
-        return files.read(self.folder, file_name(self.version, kept), first_byte, end_byte)
+        stored = self.ranges.file_with(part)
+        first_byte, end_byte = (byte - stored.first_byte for byte in part)
+        return files.read(self.folder, file_name(self.version, stored), first_byte, end_byte)
 
 
-class NotedReads(NamedTuple):
-    """Reads of a store that leave in files what they read."""
+class _PassingStore(StoreWrapper):
+    """A remote store read by way of ``passing``; pickles with both."""
 
-    passing: PassingBytes
-
-    def read_range(self, store: ReadAndStat, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Return exactly the bytes ``[first_byte, end_byte)``."""
-        info = store.stat(path)
-        data = store.read_range(path, first_byte, end_byte)
-        self._note(store, info, first_byte, data)
-        return data
-
-    def fill(self, store: FillAndStat, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on."""
-        info = store.stat(path)
-        store.fill(path, first_byte, buffer)
-        self._note(store, info, first_byte, buffer)
+    def __init__(self, store: Store, passing: PassingBytes) -> None:
+        super().__init__(store)
+        self.passing = passing
 
     def distrust(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Remove files with any of these bytes."""
+        """Remove the files with any of these bytes."""
         self.passing.distrust(path, Range(first_byte, end_byte))
 
-    def _note(self, store: Stat, info: ObjectInfo, first_byte: int, data: Buffer) -> None:
-        # Known before and after, since another thread may have looked again meanwhile, and found another version.
-        if store.stat(info.path) == info:
+
+class _NotedStore(_PassingStore):
+    """A store whose reads are left in files."""
+
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
+        """Return exactly the bytes ``[first_byte, end_byte)``."""
+        info = self.stat(path)
+        data = self.store.read_range(path, first_byte, end_byte)
+        self._note(info, first_byte, data)
+        return data
+
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on."""
+        info = self.stat(path)
+        self.store.fill(path, first_byte, buffer)
+        self._note(info, first_byte, buffer)
+
+    def _note(self, info: ObjectInfo, first_byte: int, data: Buffer) -> None:
+        # Another thread may have asked again meanwhile, and received another version.
+        if self.stat(info.path) == info:
             self.passing.note(info, first_byte, data)
 
 
-class ServedReads(NamedTuple):
-    """Reads of what scans have left in files, and of the rest from a store."""
+class _ServedStore(_PassingStore):
+    """A store whose reads come from files as far as scans have left the bytes there."""
 
-    passing: PassingBytes
-
-    def read_range(self, store: ReadAndStat, path: str, first_byte: int, end_byte: int) -> bytes:
+    def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)``."""
-        info = store.stat(path)
-        if (found := self.passing.found(info, Range(first_byte, end_byte))) is not None:
-            middle = store.read_range(path, *found.missing) if found.num_missing else b""
-            if self._is_one_version(store, info, found):
-                return _joined([part for part in (found.head, middle, found.tail) if part])
-        data = store.read_range(path, first_byte, end_byte)
+        info = self.stat(path)
+        if (kept := self.passing.kept(info, Range(first_byte, end_byte))) is not None:
+            middle = self.store.read_range(path, *kept.missing) if kept.num_missing else b""
+            if self._is_one_version(info, kept):
+                return _joined([part for part in (kept.head, middle, kept.tail) if part])
+        data = self.store.read_range(path, first_byte, end_byte)
         self.passing.counters.fetched_bytes += len(data)
         return data
 
-    def fill(self, store: FillAndStat, path: str, first_byte: int, buffer: memoryview) -> None:
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
         """Fill a buffer with the bytes from ``first_byte`` on."""
-        info = store.stat(path)
-        if (found := self.passing.found(info, Range(first_byte, first_byte + len(buffer)))) is not None:
-            begin, end = len(found.head), len(buffer) - len(found.tail)
-            buffer[:begin], buffer[end:] = found.head, found.tail
-            if found.num_missing:
-                store.fill(path, found.missing.first_byte, buffer[begin:end])
-            if self._is_one_version(store, info, found):
+        info = self.stat(path)
+        if (kept := self.passing.kept(info, Range(first_byte, first_byte + len(buffer)))) is not None:
+            begin, end = len(kept.head), len(buffer) - len(kept.tail)
+            buffer[:begin], buffer[end:] = kept.head, kept.tail
+            if kept.num_missing:
+                self.store.fill(path, kept.missing.first_byte, buffer[begin:end])
+            if self._is_one_version(info, kept):
                 return
-        store.fill(path, first_byte, buffer)
+        self.store.fill(path, first_byte, buffer)
         self.passing.counters.fetched_bytes += len(buffer)
 
-    def distrust(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Remove files with any of these bytes."""
-        self.passing.distrust(path, Range(first_byte, end_byte))
-
-    def _is_one_version(self, store: Stat, info: ObjectInfo, found: Found) -> bool:
-        """Return True if what was fetched is of the version that files hold, and count both."""
+    def _is_one_version(self, info: ObjectInfo, kept: KeptBytes) -> bool:
+        """Return True if the fetched bytes are of the version that files hold, and count both."""
         counters = self.passing.counters
-        counters.fetched_bytes += found.num_missing
-        if found.num_missing and store.stat(info.path) != info:
+        counters.fetched_bytes += kept.num_missing
+        if kept.num_missing and self.stat(info.path) != info:
             return False
-        num_served = len(found.head) + len(found.tail)
+        num_served = len(kept.head) + len(kept.tail)
         counters.served_bytes += num_served
         current_retry_control().served(num_served)
         return True
 
 
-def _by_way_of(reads: Reads, store: Store) -> Store:
-    """Return the store, read by way of ``reads`` inside of its retries; a local one as it is."""
+def _by_way_of(passing: PassingBytes, store: Store, kind: type[_PassingStore]) -> Store:
+    """Wrap the store inside of its retries; return a local one as it is."""
     if store.reads_ahead:
         return store
     if isinstance(store, RetryingStore):
-        return RetryingStore(PassingStore(store.store, reads), store.rule)
-    return PassingStore(store, reads)
+        return RetryingStore(kind(store.store, passing), store.rule)
+    return kind(store, passing)
 
 
 def _joined(parts: Sequence[bytes]) -> bytes:

@@ -175,8 +175,8 @@ class ScannedFiles:
 
     def _fits(self, book: Book, num_bytes: int) -> bool:
         """Return True if this much more is within the budget, and leaves at least as much free as all files take."""
-        charge, found = _charge_bytes(num_bytes), os.fstatvfs(self._folder)
-        free_bytes = found.f_bavail * found.f_frsize - charge
+        charge, file_system = _charge_bytes(num_bytes), os.fstatvfs(self._folder)
+        free_bytes = file_system.f_bavail * file_system.f_frsize - charge
         return book.used_bytes + charge <= min(self._budget_bytes, free_bytes)
 
     def _sweep(self, book: Book) -> None:

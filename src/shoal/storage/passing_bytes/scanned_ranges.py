@@ -1,4 +1,4 @@
-"""Ranges of a shard that are in files, and the part of a read that they cover."""
+"""Ranges of a shard in files, and the part of a read that they cover."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ class Range(NamedTuple):
 
 
 def folder_of(path: str) -> str:
-    """Return the name of the folder of a shard: all of its versions are dropped together."""
+    """Return the name of a shard's folder, which all versions share: they are dropped together."""
     return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def version_digest(info: ObjectInfo) -> str:
-    """Return a digest of what identifies the contents of a shard: its path, size and version."""
+    """Return a digest of a shard's path, size and version, which identify its contents."""
     text = f"{info.path}\n{info.num_bytes}\n{info.version}"
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def file_name(version: str, found: Range) -> str:
-    """Return the name of the file that holds a range of a shard in the version with this digest."""
-    return f"{version}-{found.first_byte}-{found.end_byte}"
+def file_name(version: str, span: Range) -> str:
+    """Return the name of a file with one range of a shard; ``version`` is the `version_digest`."""
+    return f"{version}-{span.first_byte}-{span.end_byte}"
 
 
 def ranges_named(names: Iterable[str], version: str) -> Iterator[Range]:
-    """Yield the ranges that files hold of the shard in this version; other files are passed over."""
+    """Yield the ranges in files of this version of a shard; other files are skipped."""
     for name in names:
         match = _NAME.fullmatch(name)
         if match is not None and match[1] == version:
             yield Range(int(match[2]), int(match[3]))
 
 
-def names_with(names: Iterable[str], wanted: Range) -> Iterator[str]:
-    """Yield the names of files that hold any of the ``wanted`` bytes, of the shard in any version."""
+def names_with(names: Iterable[str], span: Range) -> Iterator[str]:
+    """Yield the names of files with any byte of ``span``, in any version of the shard."""
     for name in names:
         match = _NAME.fullmatch(name)
-        if match is not None and int(match[2]) < wanted.end_byte and wanted.first_byte < int(match[3]):
+        if match is not None and int(match[2]) < span.end_byte and span.first_byte < int(match[3]):
             yield name
 
 
 class ScannedRanges:
-    """The ranges of one shard that are in files; they may overlap.
+    """The ranges of one shard in files; they may overlap.
 
     >>> ranges = ScannedRanges([Range(0, 10), Range(8, 20), Range(2, 5), Range(30, 40)])
     >>> ranges.covering(4, 15)
@@ -67,10 +67,10 @@ class ScannedRanges:
     __slots__ = ("_ends", "_firsts")
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        # Without those that lie in another one, so that beginnings and ends both ascend.
+        # Without ranges that lie in another one, so beginnings and ends both ascend.
         self._firsts: list[int] = []
         self._ends: list[int] = []
-        for first_byte, end_byte in sorted(ranges, key=lambda found: (found.first_byte, -found.end_byte)):
+        for first_byte, end_byte in sorted(ranges, key=lambda span: (span.first_byte, -span.end_byte)):
             if not self._ends or end_byte > self._ends[-1]:
                 self._firsts.append(first_byte)
                 self._ends.append(end_byte)
@@ -88,7 +88,7 @@ class ScannedRanges:
         return parts
 
     def covering_backwards(self, first_byte: int, end_byte: int) -> list[Range]:
-        """Return consecutive parts of ``[first_byte, end_byte)`` that reach its end, each within one file."""
+        """Return consecutive parts of ``[first_byte, end_byte)``, up to its end, each within one file."""
         parts: list[Range] = []
         while first_byte < end_byte:
             number = bisect_right(self._ends, end_byte - 1)
@@ -100,6 +100,6 @@ class ScannedRanges:
         return parts[::-1]
 
     def file_with(self, part: Range) -> Range:
-        """Return the range of a file that holds all of ``part``, which `covering` has returned."""
+        """Return the range of the file with ``part``, a result of `covering`."""
         number = bisect_right(self._firsts, part.first_byte) - 1
         return Range(self._firsts[number], self._ends[number])

@@ -60,7 +60,7 @@ def local_path(text: str) -> str:
 
 
 def _below(directory: str, suffixes: Sequence[str]) -> NamedFiles:
-    found = []
+    paths = []
     for folder, directories, files in os.walk(directory, followlinks=True, onerror=_cannot_list):
         for name in directories:
             refuse_table(os.path.join(folder, name, ""), directory)
@@ -68,8 +68,8 @@ def _below(directory: str, suffixes: Sequence[str]) -> NamedFiles:
         for name in files:
             if is_lost_directory(path := os.path.join(folder, name)):
                 raise _lost(path)
-        found += [os.path.join(folder, name) for name in files]
-    return select_shards(directory, found, suffixes)
+        paths += [os.path.join(folder, name) for name in files]
+    return select_shards(directory, paths, suffixes)
 
 
 def _is_circle(folder: str, name: str) -> bool:
@@ -115,13 +115,13 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
 def _matches(pattern: str, suffixes: Sequence[str]) -> list[str]:
     for path in lost_directories(as_glob(pattern)):
         raise _lost(os.path.abspath(path))
-    found = [os.path.abspath(path) for path in glob.glob(as_glob(pattern), recursive=True)]
+    paths = [os.path.abspath(path) for path in glob.glob(as_glob(pattern), recursive=True)]
     # A link that leads nowhere stays: opening it is an error, and leaving it out would lose data silently.
-    files, directory = {path for path in found if not os.path.isdir(path)}, fixed_directory(pattern)
+    files, directory = {path for path in paths if not os.path.isdir(path)}, fixed_directory(pattern)
     if shards := select_matches(directory, os.path.abspath(pattern), files, logs_beside(files, directory), suffixes):
         return shards
-    if found:
-        msg = f"{pattern}: matches {len(found)} directories and no shards"
+    if paths:
+        msg = f"{pattern}: matches {len(paths)} directories and no shards"
         raise SourceError(msg, hint=f"for the files below them, write {os.path.join(pattern, '**', '*')} with a suffix")
     msg = f"{pattern}: matches nothing"
     raise SourceError(msg, hint=_what_is_there(os.path.join(fixed_directory(pattern), os.path.basename(pattern))))

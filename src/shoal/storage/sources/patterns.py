@@ -40,8 +40,8 @@ def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
         msg = f"{_shown(pattern)}: has {pattern.count('{'):,} braces; at most {_MOST_BRACES} are expanded"
         raise SourceError(msg, hint="name the directory, or give a list of shards")
     if limit is None and (num_names := _num_names(pattern)) > MAX_NAMES:
-        told = f"{num_names:,}" if num_names < _MANY else f"more than {_MANY:,}"
-        msg = f"{_shown(pattern)}: stands for {told} names; at most {MAX_NAMES:,} are expanded"
+        count = f"{num_names:,}" if num_names < _MANY else f"more than {_MANY:,}"
+        msg = f"{_shown(pattern)}: stands for {count} names; at most {MAX_NAMES:,} are expanded"
         raise SourceError(msg, hint="a slip in a range? Name the directory, or fewer and larger shards")
     yield from islice(_expand(pattern), limit)
 
@@ -112,8 +112,8 @@ def _range_of(text: str) -> range | None:
         msg = f"{{{_shown(text)}}}: a number of a range has at most {_MOST_DIGITS} digits"
         raise SourceError(msg, hint="a slip in a range?")
     begin, end = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
-    each = abs(int(step)) or 1
-    return range(begin, end + 1, each) if begin <= end else range(begin, end - 1, -each)
+    stride = abs(int(step)) or 1
+    return range(begin, end + 1, stride) if begin <= end else range(begin, end - 1, -stride)
 
 
 def _members(parts: Sequence[str]) -> Iterator[str]:

@@ -104,23 +104,23 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
 def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: Store) -> NamedFiles:
     members = list(expand_braces(text))
     listed = _listed(text, len(members), store)
-    found: list[str] = []
+    paths_of_members: list[str] = []
     missing: list[str] = []
     for member in members:
         path = paths[member]
         if _is_glob(member):
-            found += _matches(member, suffixes, store)
+            paths_of_members += _matches(member, suffixes, store)
         elif (listed is None and _looks_like_file(member, suffixes)) or (listed is not None and path in listed):
-            found.append(path)
+            paths_of_members.append(path)
         elif listed is not None and _looks_like_file(member, suffixes):
             missing.append(path)
         else:
-            found += _directory_or_file(path, suffixes, store).paths
+            paths_of_members += _directory_or_file(path, suffixes, store).paths
     if missing:
         shown = without_secrets(text) if scheme_of(text) in ("http", "https") else text
         msg = f"{shown}: {len(missing)} of the {len(members)} files it names are missing; the first is {missing[0]}"
         raise SourceError(msg, hint=_nearby(missing[0], store))
-    return NamedFiles("braces", _fixed_directory(text), found)
+    return NamedFiles("braces", _fixed_directory(text), paths_of_members)
 
 
 def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
@@ -129,12 +129,12 @@ def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
         return None
     most = num_members * _LISTED_PER_MEMBER + _LISTED_AT_LEAST
     try:
-        found = list(islice(store.list(_fixed_directory(text)), most + 1))
+        infos = list(islice(store.list(_fixed_directory(text)), most + 1))
     except StorageError as error:
         if error.transient:
             raise
         return None  # some users may read but not list
-    return {info.path for info in found} if len(found) <= most else None
+    return {info.path for info in infos} if len(infos) <= most else None
 
 
 def _matches(pattern: str, suffixes: Sequence[str], store: Store) -> list[str]:

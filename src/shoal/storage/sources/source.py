@@ -13,7 +13,7 @@ from shoal.errors import SourceError, UsageError
 from shoal.storage.sources.local_patterns import local_files
 from shoal.storage.sources.remote_patterns import remote_files
 from shoal.storage.sources.shard_selection import NamedFiles, SourceKind
-from shoal.storage.store_protocol import ObjectInfo, Stat, Store
+from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import relative, scheme_of, without_secrets
 
 # Shell commands that other tools take for sources (``pipe:aws s3 cp URL -``), and their options that change no bytes.
@@ -59,7 +59,7 @@ class Source:
         """True if the source is a whole directory, so that omitting a shard would lose data."""
         return self.kind == "directory"
 
-    def stat(self, store: Stat) -> list[ObjectInfo]:
+    def stat(self, store: Store) -> list[ObjectInfo]:
         """Return size and version of every file; one call each, so a million files take seconds on a local disk."""
         return [store.stat(path) for path in self.paths]
 
@@ -82,13 +82,13 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
     texts, is_single = texts_of(source)
     asked = printed(source)
     if schemes_of(texts) in (set(), {""}):
-        found = [local_files(text, suffixes) for text in texts]
+        parts = [local_files(text, suffixes) for text in texts]
     elif store is None:
         msg = f"{asked}: expanding a URL needs a store"
         raise UsageError(msg, hint="expand(source, suffixes=..., store=open_store(source))")
     else:
-        found = remote_files(texts, suffixes, store)
-    return _joined(found, kind=found[0].kind if is_single else "list", asked=asked)
+        parts = remote_files(texts, suffixes, store)
+    return _joined(parts, kind=parts[0].kind if is_single else "list", asked=asked)
 
 
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:
@@ -174,20 +174,20 @@ def _end_of_chain(text: str) -> str | None:
     return rest if is_filesystem and scheme_of(rest) else None
 
 
-def _joined(found: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
-    if kind == "list" and any(named.kind == "index" for named in found):
+def _joined(parts: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
+    if kind == "list" and any(named.kind == "index" for named in parts):
         msg = f"{asked}: an index is a source of its own, and not a part of a list"
         raise SourceError(msg, hint="pass it as index=, next to the list of shards")
-    root = _common([named.root for named in found])
-    paths = [path for named in found for path in named.paths]
+    root = _common([named.root for named in parts])
+    paths = [path for named in parts for path in named.paths]
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if twice:
         msg = f"{asked}: names {len(twice)} of {len(paths) - len(twice)} files more than once; the first is {twice[0]}"
         raise SourceError(msg, hint="name each file once: a sample is delivered exactly once per epoch")
     names = tuple(relative(path, root) for path in paths)
     left_out = Counter[str]()
-    for each in found:
-        left_out.update(each.left_out)
+    for part in parts:
+        left_out.update(part.left_out)
     return Source(kind=kind, asked=asked, root=root, names=names, paths=tuple(paths), left_out=dict(left_out))
 
 

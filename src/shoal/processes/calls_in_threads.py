@@ -1,15 +1,43 @@
-"""Calls that block and cannot be interrupted: another thread makes them, so that the wait for their result can end."""
+"""Calls in other threads: blocking calls whose wait can end, and calls side by side whose results come in order."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 from shoal.storage.retry import StoppedError
 
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _SLICE_SECONDS = 0.1
+
+
+def called_in_order(call: Callable[[_Item], _Result], items: Iterable[_Item], *, num_threads: int) -> Iterator[_Result]:
+    """Yield ``call(item)`` for each item, in order; at most ``num_threads`` calls run or have results that wait.
+
+    With one thread, each call is made when its result is needed. Raises the first error of a call, in this order, after
+    the calls under way have ended; no more calls begin.
+
+    >>> list(called_in_order(abs, range(-2, 2), num_threads=4))
+    [2, 1, 0, 1]
+    """
+    if num_threads <= 1:
+        yield from map(call, items)
+        return
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="shoal-call") as pool:
+        under_way: deque[Future[_Result]] = deque()
+        try:
+            for item in items:
+                under_way.append(pool.submit(call, item))
+                if len(under_way) >= num_threads:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def call_unless_stopped(
@@ -17,8 +45,8 @@ def call_unless_stopped(
 ) -> _Result:
     """Return the result of ``call``, or raise its error.
 
-    The wait ends at an interrupt, and when ``is_stopped`` returns True; the call then goes on in its thread, and its
-    result is given to ``undo``.
+    The wait ends at an interrupt, and when ``is_stopped`` returns True; the call then goes on in its thread, and
+    ``undo`` receives its result.
 
     Raises
     ------
@@ -30,14 +58,14 @@ def call_unless_stopped(
     >>> call_unless_stopped(lambda: 3, is_stopped=bool, undo=print, what="counting")
     3
     """
-    made = _Call(call, undo)
+    running = _Call(call, undo)
     try:
-        while not made.is_done.wait(_SLICE_SECONDS):
+        while not running.is_done.wait(_SLICE_SECONDS):
             if is_stopped():
-                raise StoppedError(f"{what} was stopped")  # noqa: TRY301  # the same end as of an interrupt
-        return made.result()
+                raise StoppedError(f"{what} was stopped")  # noqa: TRY301  # ends like an interrupt
+        return running.result()
     except BaseException:
-        made.abandon()
+        running.abandon()
         raise
 
 

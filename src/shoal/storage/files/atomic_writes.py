@@ -13,7 +13,7 @@ from typing import IO, Protocol
 
 from shoal.errors import StorageError
 from shoal.storage.storage_errors import os_failure
-from shoal.storage.store_protocol import Buffer, Find, ObjectInfo, Put, PutIf
+from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 from shoal.storage.urls import scheme_of
 
 _FLUSH_BYTES = 1 << 20
@@ -22,10 +22,6 @@ _MOST_FILE_BYTES = 1 << 30
 _MOST_BYTES_AT_ONCE = 5_000_000_000  # of one request, in common stores; only one request can be conditional
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-
-
-class _PutFind(Put, Find, Protocol):
-    """A store that writes, and knows what is there."""
 
 
 def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
@@ -99,7 +95,7 @@ class UnfinishedObject(Protocol):
         """Remove everything written; does nothing if it is finished."""
 
 
-def begin_object(path: str, *, store: _PutFind, scratch: str) -> UnfinishedObject:
+def begin_object(path: str, *, store: Store, scratch: str) -> UnfinishedObject:
     """Begin a new object at ``path``: a local one as a file below the directory ``scratch`` (of the same file system).
 
     The bytes of a remote one wait on this machine until it is finished (`SpooledObject`).
@@ -244,7 +240,7 @@ class SpooledObject:
     are page cache, which the system reclaims when it is short of memory.
     """
 
-    def __init__(self, path: str, store: _PutFind) -> None:
+    def __init__(self, path: str, store: Store) -> None:
         self._path, self._store = path, store
         self._buffers: list[Buffer] = []
         self._held_bytes = 0
@@ -287,7 +283,7 @@ class SpooledObject:
         try:
             data = self._data()
             num_bytes = sum(map(len, data)) if isinstance(data, list) else len(data)
-            if isinstance(self._store, PutIf) and num_bytes <= _MOST_BYTES_AT_ONCE:
+            if num_bytes <= _MOST_BYTES_AT_ONCE:
                 try:
                     return self._store.put_if(self._path, data, replaces=replaces)
                 except StorageError as error:

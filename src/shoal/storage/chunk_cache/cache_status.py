@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shoal.errors import StorageError
-from shoal.storage.atomic_writes import write_atomically
 from shoal.storage.cache_directory import UNITS, cache_directory
 from shoal.storage.chunk_cache.directory import FOLDER, open_folder
 from shoal.storage.chunk_cache.eviction import Evictions, chunks_in, count, sweep
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others
 from shoal.storage.chunk_cache.ledger import Book, Ledger
+from shoal.storage.files.atomic_writes import write_atomically
 
 _INDEX_FOLDERS = ("indexes", "accepted", "scans", UNITS)
 _INDEX_FILE = re.compile(r"\.?[0-9a-f]{32}\..*|.*\.tmp|\d{6,}\.part|plan")
@@ -81,7 +81,7 @@ def record_chunk_cache(path: str) -> None:
 
 def recorded_chunk_caches() -> list[str]:
     """Return the folders of all recorded caches that still exist, sorted; records of others are deleted."""
-    folder, found = os.path.join(cache_directory(), _CHUNK_CACHES), []
+    folder, caches = os.path.join(cache_directory(), _CHUNK_CACHES), []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             record = os.path.join(folder, name)
@@ -91,10 +91,10 @@ def recorded_chunk_caches() -> list[str]:
                 with open(record, "rb") as file:
                     path = os.fsdecode(file.read())
                 if os.path.isdir(path):
-                    found.append(path)
+                    caches.append(path)
                 else:
                     os.remove(record)
-    return sorted(found)
+    return sorted(caches)
 
 
 def chunk_cache_status(directory: str) -> ChunkCacheStatus:
@@ -118,9 +118,9 @@ def clear_chunks(directory: str, *, unused_seconds: float | None = None) -> Remo
     with _held(directory) as (folder, path, book):
         num_files, num_bytes = sweep(folder, book), 0
         chunks = list(chunks_in(folder))
-        wanted = {name: _is_due(folder, name, unused_seconds) for name in {chunk.dataset for chunk in chunks}}
+        is_due = {name: _is_due(folder, name, unused_seconds) for name in {chunk.dataset for chunk in chunks}}
         for chunk in chunks:
-            if wanted[chunk.dataset] and Evictions(folder).evict(book, chunk.name):
+            if is_due[chunk.dataset] and Evictions(folder).evict(book, chunk.name):
                 num_files, num_bytes = num_files + 1, num_bytes + chunk.num_bytes
         return Removed(path, num_files, num_bytes)
 
@@ -184,8 +184,8 @@ def _index_files() -> Iterator[tuple[str, int, int]]:
             for file in filter(_INDEX_FILE.fullmatch, files):
                 path = os.path.join(directory, file)
                 with contextlib.suppress(OSError):
-                    found = os.stat(path, follow_symlinks=False)
-                    yield path, found.st_size, max(found.st_atime_ns, found.st_mtime_ns)
+                    status = os.stat(path, follow_symlinks=False)
+                    yield path, status.st_size, max(status.st_atime_ns, status.st_mtime_ns)
 
 
 def _age_seconds(since_ns: int) -> float:

@@ -9,17 +9,8 @@ from typing import Any
 
 from shoal.errors import ForkError, ShoalError, SourceError, StorageError, UsageError
 from shoal.storage.objects.object_failures import scrubbed
-from shoal.storage.remote_objects import (
-    KnownObjects,
-    as_one_buffer,
-    check_length,
-    find_by_stat,
-    no_read_ahead,
-    range_reader,
-    read_whole,
-)
 from shoal.storage.storage_errors import check_range, status_failure, trimmed
-from shoal.storage.store_protocol import Buffer, ObjectInfo
+from shoal.storage.store_protocol import Buffer, KnownObjects, ObjectInfo, Store, as_one_buffer, check_length
 from shoal.storage.urls import scheme_of, without_secrets
 
 # Keys under which filesystems give the version of an object; the first one present is used.
@@ -37,18 +28,12 @@ _NO_CONNECTIONS = {
 }
 
 
-class FileSystemStore:
+class FileSystemStore(Store):
     """Store of objects by URL, read through a filesystem with the interface of fsspec.
 
     A read does not verify the version that `stat` returned: these filesystems do not report it. Only lengths are
     compared.
     """
-
-    reads_ahead = False
-    advise = no_read_ahead
-    reader = range_reader
-    find = find_by_stat
-    map = read_whole
 
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
@@ -84,25 +69,25 @@ class FileSystemStore:
         try:
             # Some filesystems cache listings for ever.
             self._filesystem.invalidate_cache()
-            found = self._filesystem.info(self._inside(path))
+            info = self._filesystem.info(self._inside(path))
         except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, path, "look at") from None
-        if found.get("type") == "directory":
+        if info.get("type") == "directory":
             raise _missing(f"could not look at {path}: it is a directory")
-        return self._info(path, found)
+        return self._info(path, info)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every object below the directory ``prefix``, sorted by path; none if there is no such directory."""
         try:
             self._filesystem.invalidate_cache()
-            found: Mapping[str, Any] = self._filesystem.find(self._inside(prefix), detail=True)
+            infos_by_name: Mapping[str, Any] = self._filesystem.find(self._inside(prefix), detail=True)
         except FileNotFoundError:
             return iter([])
         except Exception as error:  # noqa: BLE001  # see `read_range`
             raise self._failure(error, prefix, "list") from None
         directory = f"{prefix.rstrip('/')}/"
-        urls = [name if scheme_of(name) == self._scheme else f"{self._scheme}://{name}" for name in found]
-        infos = [self._info(url, info) for url, info in zip(urls, found.values(), strict=True)]
+        urls = [name if scheme_of(name) == self._scheme else f"{self._scheme}://{name}" for name in infos_by_name]
+        infos = [self._info(url, info) for url, info in zip(urls, infos_by_name.values(), strict=True)]
         return iter(sorted((info for info in infos if info.path.startswith(directory)), key=lambda info: info.path))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
@@ -157,11 +142,11 @@ class FileSystemStore:
         if isinstance(status, int) and status >= 400:
             return status_failure(status, without_secrets(path), verb=verb, body=text)
         refused = isinstance(error, PermissionError | NotImplementedError | ValueError | TypeError)
-        found = StorageError(msg, hint=f"raised by {type(self._filesystem).__name__}", transient=not refused)
-        found.errno = errno.EACCES if isinstance(error, PermissionError) else None
+        failure = StorageError(msg, hint=f"raised by {type(self._filesystem).__name__}", transient=not refused)
+        failure.errno = errno.EACCES if isinstance(error, PermissionError) else None
         kinds = {kind.__name__ for kind in type(error).__mro__}
-        found.unmet = not self._has_answered and bool(kinds & _NO_CONNECTIONS)
-        return found
+        failure.unmet = not self._has_answered and bool(kinds & _NO_CONNECTIONS)
+        return failure
 
 
 def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
