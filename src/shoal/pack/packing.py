@@ -19,7 +19,6 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.from_shards.repack_sources import keeps_stored_order
 from shoal.pack.from_shards.repacking import repack
@@ -28,15 +27,16 @@ from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.repeats import LEFT_OUT, ClassCount, Repeats, asked_repeats, counted_classes
 from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
-from shoal.pack.jobs import Progress
-from shoal.pack.pack_job import JobEngine, PackJob, Units, run_job
-from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
-from shoal.pack.records.output_names import check_apart, check_prefix, names_of_shards, plan_of
-from shoal.pack.records.part_groups import PartGroup
+from shoal.pack.jobs.pack_job import JobEngine, PackJob, Units, run_job
+from shoal.pack.jobs.process_jobs import Progress
+from shoal.pack.output.commit import Committed, PackSummary, finish_groups
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_apart, check_prefix, names_of_shards, plan_of
+from shoal.pack.output.part_groups import PartGroup
 from shoal.pack.requests import PackRequest
-from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
-from shoal.pack.shard_sizes import ShardSizing
-from shoal.pack.shard_writer import Shard, Unreadable
+from shoal.pack.shards.shard_plan import Mix, PackPlan, plan_shards
+from shoal.pack.shards.shard_sizes import ShardSizing
+from shoal.pack.shards.shard_writer import Shard, Unreadable
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
 from shoal.stream.dataset import Dataset

@@ -11,8 +11,8 @@ from shoal.formats.column_paths import Column
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.pack.inputs.duplicates import Dedup
-from shoal.pack.records.output_names import shard_settings
-from shoal.pack.shard_sizes import ShardSizing, shard_sizing
+from shoal.pack.output.output_names import shard_settings
+from shoal.pack.shards.shard_sizes import ShardSizing, shard_sizing
 
 
 @dataclass(frozen=True, slots=True)

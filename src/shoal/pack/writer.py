@@ -15,12 +15,12 @@ from shoal.formats.writing.written_formats import encoder_named, options_of_shar
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.column_values import values_in
-from shoal.pack.destination import Output
-from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
-from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of, shard_settings
-from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard, ShardWriter, mark_of, summary_of
+from shoal.pack.output.commit import PackSummary, finish, summary_of_finished
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_prefix, names_of_shards, plan_of, shard_settings
+from shoal.pack.shards.column_values import values_in
+from shoal.pack.shards.shard_sizes import shard_sizing
+from shoal.pack.shards.shard_writer import Shard, ShardWriter, mark_of, summary_of
 
 
 class Writer:

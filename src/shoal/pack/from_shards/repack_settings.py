@@ -23,9 +23,9 @@ from shoal.pack.from_shards.repack_sources import descriptions_of
 from shoal.pack.from_shards.selection import Selection, repeats_of_columns, without_duplicates
 from shoal.pack.from_shards.span_reader import Numbered, SpanReader
 from shoal.pack.inputs.duplicates import check_dedup
-from shoal.pack.jobs import Progress
+from shoal.pack.jobs.process_jobs import Progress
 from shoal.pack.requests import ShardRequest
-from shoal.pack.shard_sizes import ShardSizing
+from shoal.pack.shards.shard_sizes import ShardSizing
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import COUNT_FIELD, Tokenize

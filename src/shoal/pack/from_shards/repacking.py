@@ -30,7 +30,6 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import (
     Schema,
     options_like,
@@ -58,13 +57,14 @@ from shoal.pack.from_shards.span_reader import SpanReader
 from shoal.pack.from_shards.span_units import SpanUnits
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.inputs.repeats import ClassCount, counted_classes
-from shoal.pack.jobs import PackProgress, Progress
-from shoal.pack.pack_job import JobEngine, PackJob, run_job
-from shoal.pack.packed_dataset import PackSummary
-from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of
-from shoal.pack.shard_plan import PackPlan, plan_shards
-from shoal.pack.shard_sizes import ShardSizing
-from shoal.pack.shard_writer import Shard
+from shoal.pack.jobs.pack_job import JobEngine, PackJob, run_job
+from shoal.pack.jobs.process_jobs import PackProgress, Progress
+from shoal.pack.output.commit import PackSummary
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_prefix, names_of_shards, plan_of
+from shoal.pack.shards.shard_plan import PackPlan, plan_shards
+from shoal.pack.shards.shard_sizes import ShardSizing
+from shoal.pack.shards.shard_writer import Shard
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.processes.interpreters import usable_processors
 from shoal.reading.resolved_order import ResolvedOrder

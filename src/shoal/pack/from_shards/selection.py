@@ -23,7 +23,7 @@ from shoal.pack.from_shards.unit_specs import FixedCounts
 from shoal.pack.inputs.dedup_pass import DigestsJob, cuts_of, digests_of, worth_workers
 from shoal.pack.inputs.duplicates import Dedup, Duplicates, distinct_digests, sample_digest
 from shoal.pack.inputs.repeats import Repeats, asked_repeats
-from shoal.pack.jobs import Progress
+from shoal.pack.jobs.process_jobs import Progress
 from shoal.pack.requests import ShardRequest
 from shoal.stream.index_columns import column_of, words_of_column
 

@@ -18,7 +18,7 @@ from shoal.pack.from_shards.repack_sources import with_ids_from
 from shoal.pack.from_shards.unit_specs import part_of
 from shoal.pack.inputs.duplicates import KEY_FIELDS
 from shoal.pack.inputs.repeats import copy_of
-from shoal.pack.shard_writer import Named, Unreadable
+from shoal.pack.shards.shard_writer import Named, Unreadable
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage, in_epoch
 from shoal.reading.checks.salvage import Damaged, salvaged_sample

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.index.table import Index
-from shoal.pack.destination import Output
 from shoal.pack.from_shards.selection import Selection
 from shoal.pack.from_shards.span_reader import SpanReader, SpanSamples
 from shoal.pack.inputs.duplicates import DUPLICATES
 from shoal.pack.inputs.repeats import LEFT_OUT
-from shoal.pack.pack_job import Units
-from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
-from shoal.pack.records.part_groups import PartGroup
+from shoal.pack.jobs.pack_job import Units
+from shoal.pack.output.commit import Committed, PackSummary, finish_groups
+from shoal.pack.output.destination import Output
+from shoal.pack.output.part_groups import PartGroup
 from shoal.pipeline.stages.tokenizing import TOKENIZERS
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 from shoal.reading.resolved_order import ResolvedOrder

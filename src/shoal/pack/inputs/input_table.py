@@ -16,7 +16,7 @@ from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
 from shoal.pack.inputs.sample_fields import FieldSets
-from shoal.pack.shard_writer import Unreadable
+from shoal.pack.shards.shard_writer import Unreadable
 
 TAR_BLOCK = 512
 """Bytes of a header in a tar, and of the units in which it stores data."""

@@ -21,14 +21,14 @@ from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named, 
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
 from shoal.order.window.sizing_by_bytes import parse_bytes
-from shoal.pack.cleaning import clean, remove_made
-from shoal.pack.destination import Output
-from shoal.pack.packed_dataset import PackSummary, finish_groups, summaries_of, summary_of_finished
+from shoal.pack.output.cleaning import clean, remove_made
+from shoal.pack.output.commit import PackSummary, finish_groups, summaries_of, summary_of_finished
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_prefix, plan_of, shard_settings
+from shoal.pack.output.part_groups import PartGroup, merged_groups
 from shoal.pack.partitions.cut_rows import CutRows
-from shoal.pack.records.output_names import check_prefix, plan_of, shard_settings
-from shoal.pack.records.part_groups import PartGroup, merged_groups
-from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard, ShardSummary, summary_of
+from shoal.pack.shards.shard_sizes import shard_sizing
+from shoal.pack.shards.shard_writer import Shard, ShardSummary, summary_of
 from shoal.storage.urls import join, without_secrets
 
 _RUN = "run"

@@ -15,11 +15,11 @@ from shoal.figures import counted
 from shoal.formats.mds.writer import INDEX_NAME, mds_index
 from shoal.index.streamed_index import write_streamed
 from shoal.index.table import Index
-from shoal.pack.destination import Output
 from shoal.pack.inputs.duplicates import Duplicates
 from shoal.pack.inputs.sample_fields import SampleFields
-from shoal.pack.records.part_groups import PartGroup, group_of, joined_groups, merged_index
-from shoal.pack.shard_writer import ShardSummary
+from shoal.pack.output.destination import Output
+from shoal.pack.output.part_groups import PartGroup, group_of, joined_groups, merged_index
+from shoal.pack.shards.shard_writer import ShardSummary
 from shoal.reading.checks.record_checksums import FRAMES
 
 

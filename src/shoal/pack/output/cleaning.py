@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.pack.destination import Output, digest_of
+from shoal.pack.output.destination import Output, digest_of
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.store_protocol import ObjectInfo
 from shoal.storage.urls import join, relative, without_secrets

@@ -12,13 +12,13 @@ from shoal.errors import StorageError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.index.table import Index
 from shoal.indexing.jobs.shard_units import check_unit
-from shoal.pack.destination import Output
-from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
-from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups, summary_of_finished
-from shoal.pack.records.part_groups import PartGroup, merged_groups
-from shoal.pack.records.refusals import failures_in, lacking
-from shoal.pack.shard_plan import PackPlan
-from shoal.pack.shard_writer import Named, Shard, ShardSummary, Unreadable
+from shoal.pack.jobs.process_jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
+from shoal.pack.output.commit import Committed, PackSummary, finish_groups, summary_of_finished
+from shoal.pack.output.destination import Output
+from shoal.pack.output.part_groups import PartGroup, merged_groups
+from shoal.pack.output.refusals import failures_in, lacking
+from shoal.pack.shards.shard_plan import PackPlan
+from shoal.pack.shards.shard_writer import Named, Shard, ShardSummary, Unreadable
 from shoal.storage.urls import without_secrets
 
 

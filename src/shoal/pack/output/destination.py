@@ -20,8 +20,8 @@ from shoal.figures import counted
 from shoal.formats.metadata.manifests import MANIFEST_NAME
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
-from shoal.pack.records.journal import Journal
-from shoal.pack.records.refusals import failures_in, manifest_there, other_plan, refuse_shards, taken, unprotected
+from shoal.pack.output.journal import Journal
+from shoal.pack.output.refusals import failures_in, manifest_there, other_plan, refuse_shards, taken, unprotected
 from shoal.storage.atomic_writes import UnfinishedObject, begin_object
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.machine_locks import InheritedLock
