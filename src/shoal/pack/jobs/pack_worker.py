@@ -2,6 +2,7 @@
 
 Started as ``python -m shoal.pack.jobs.pack_worker DESCRIPTOR``. It imports no user module, except the module of a
 user-defined format, and inherits only the connection and the lock of the output.
+"""
 
 from __future__ import annotations
 
