@@ -147,7 +147,7 @@ def record_bytes_of(index: Index) -> NDArray[np.int64]:
     return np.repeat(each, index.extent_num_samples)
 
 
-def asked_of(
+def settings_of(
     index: Index,
     request: RepackRequest,
     selection: Selection,
@@ -165,7 +165,7 @@ def asked_of(
         "mix": request.mix,
         **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
         **({} if request.selected is None else {"selected": request.selected.digest()}),
-        **selection.asked(),
+        **selection.settings(),
         **({"stages": descriptions_of(request.stages)} if request.stages else {}),
         "decode": request.decode,
         **({} if request.tokenize is None else {"tokenize": list(request.tokenize.identity)}),

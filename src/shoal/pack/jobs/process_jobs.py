@@ -22,7 +22,7 @@ from shoal.formats.tables.rows_to_columns import own_row
 from shoal.formats.tables.writer import GROUP_BYTES
 from shoal.formats.writing.encoder import RecordBlock
 from shoal.pack.inputs.tree_inputs import TreeSamples
-from shoal.pack.output.commit import summary_of_finished
+from shoal.pack.output.commit import Committed
 from shoal.pack.output.destination import Output
 from shoal.pack.shards.shard_writer import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 from shoal.processes.interpreters import start_python
@@ -65,7 +65,7 @@ class ShardJob:
     def run(self, out: Output, report: JobProgress) -> ShardSummary:
         """Make the shard and leave its part of the index, unless that is done; return its summary."""
         if (done := out.committed()) is not None:
-            return summary_of_finished(out.url, done).shards[self.number]
+            return Committed.of_index(out.url, done).summary.shards[self.number]
         inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs
         try:
             summary = pack_shard(self.shard, _reported(self.number, self.num_inputs, inputs, report), out)
@@ -73,7 +73,7 @@ class ShardJob:
             if (done := out.committed()) is None:
                 raise
             # Another machine made all shards and committed meanwhile, and removed what this one was working on.
-            summary = summary_of_finished(out.url, done).shards[self.number]
+            summary = Committed.of_index(out.url, done).summary.shards[self.number]
         try:
             done = out.committed()
         except UsageError:

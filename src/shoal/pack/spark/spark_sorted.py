@@ -136,7 +136,7 @@ class SortedUnits(Units):
 
     spans: Sequence[Span]
 
-    def given(self, number: int) -> tuple[()]:  # noqa: ARG002  # of any unit
+    def samples(self, number: int) -> tuple[()]:  # noqa: ARG002  # of any unit
         """Return no rows: a task gets them from Spark."""
         return ()
 
