@@ -28,9 +28,9 @@ import numpy as np
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
 from shoal.pack import Output, PackJob, Shard, plan
-from shoal.pack.pack_job import Units
-from shoal.pack.records.output_names import names_of_shards
-from shoal.pack.shard_plan import PackPlan
+from shoal.pack.jobs.pack_job import Units
+from shoal.pack.output.output_names import names_of_shards
+from shoal.pack.shards.shard_plan import PackPlan
 from shoal.storage.urls import scheme_of
 
 PLAN = "ab" * 16

@@ -15,10 +15,10 @@ import ray
 import shoal.pack.ray
 from shoal.errors import StorageError, UsageError
 from shoal.pack import PackJob, PackSummary, ShardSummary, plan
-from shoal.pack.destination import Output
-from shoal.pack.pack_job import PackTask
+from shoal.pack.jobs.pack_job import PackTask
+from shoal.pack.output.destination import Output
+from shoal.pack.output.journal import Journal
 from shoal.pack.ray import ShoalDatasink
-from shoal.pack.records.journal import Journal
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 14_000, "shuffle": True, "seed": 3, "columns": ["length"]}
 SINK: dict[str, Any] = {"format": "jsonl", "shard_bytes": 4_000, "columns": ["id"]}

@@ -81,7 +81,7 @@ def test_one_wins_and_nothing_is_left(
     for seed, request in requests.items():
         run_all(table, f"memory://calm-{name}/{seed}", request)
         calm[seed] = contents_of(f"memory://calm-{name}/{seed}")
-    monkeypatch.setattr("shoal.pack.destination.open_store", lambda *_, **__: SteppedStore())
+    monkeypatch.setattr("shoal.pack.output.destination.open_store", lambda *_, **__: SteppedStore())
     homes = count()
 
     @settings(max_examples=NUM_EXAMPLES, deadline=None)
@@ -130,7 +130,7 @@ def test_a_job_that_is_removed_while_it_runs_commits_nothing_that_is_not_whole(
     request = replace(first, format=name)
     run_all(table, f"memory://calm-removed-{name}/1", request)
     calm = {1: contents_of(f"memory://calm-removed-{name}/1")}
-    monkeypatch.setattr("shoal.pack.destination.open_store", lambda *_, **__: SteppedStore())
+    monkeypatch.setattr("shoal.pack.output.destination.open_store", lambda *_, **__: SteppedStore())
     homes = count()
 
     @settings(max_examples=NUM_EXAMPLES, deadline=None)
@@ -165,7 +165,7 @@ def test_who_skips_and_who_does_not_make_no_dataset_that_lacks_a_shard(
     table, first = inputs
     (tmp_path / "in" / "b" / "000.txt").write_text("changed since it was listed")
     requests = {name: replace(first, on_error=name) for name in ("raise", "skip")}
-    monkeypatch.setattr("shoal.pack.destination.open_store", lambda *_, **__: SteppedStore())
+    monkeypatch.setattr("shoal.pack.output.destination.open_store", lambda *_, **__: SteppedStore())
     homes = count()
 
     @settings(max_examples=NUM_EXAMPLES, deadline=None)

@@ -25,7 +25,7 @@ from tests.storage.servers import moto, s3_client, s3_options
 import shoal
 from shoal.errors import SourceError, UsageError
 from shoal.pack import PackJob, pack, plan, plan_repack, repack
-from shoal.pack.records.journal import Journal
+from shoal.pack.output.journal import Journal
 from shoal.storage.files.local_store import LocalStore
 
 OPTIONS: dict[str, Any] = {"shard_bytes": 30_000, "shuffle": True, "seed": 3, "columns": ["length"]}

@@ -21,7 +21,7 @@ from shoal.indexing.index_files import load_index
 from shoal.pack import PackSummary, pack
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.requests import PackRequest
-from shoal.pack.shard_plan import plan_shards
+from shoal.pack.shards.shard_plan import plan_shards
 from shoal.storage.files.local_store import LocalStore
 
 

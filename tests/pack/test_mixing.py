@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.pack.shard_plan import Mix
+from shoal.pack.shards.shard_plan import Mix
 
 SEEDS = st.integers(0, 2**64 - 1)
 

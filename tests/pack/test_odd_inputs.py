@@ -123,7 +123,7 @@ def test_what_is_finished_is_found_where_nothing_can_be_written(
         msg = "could not lock: Read-only file system"
         raise StorageError(msg)
 
-    monkeypatch.setattr("shoal.pack.destination.InheritedLock", refused)
+    monkeypatch.setattr("shoal.pack.output.destination.InheritedLock", refused)
     assert packed(tmp_path / "in", tmp_path / "out").digest == first.digest
     with pytest.raises(UsageError, match="there is a dataset already"):
         packed(tmp_path / "in", tmp_path / "out", shuffle=True)

@@ -19,9 +19,9 @@ from shoal.index.index_file import confirm, decode, encode
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.pack import Output
-from shoal.pack.column_values import ColumnValues, joined_columns
-from shoal.pack.packed_dataset import finish_groups
-from shoal.pack.records.part_groups import merged_groups
+from shoal.pack.output.commit import commit_groups
+from shoal.pack.output.part_groups import merged_groups
+from shoal.pack.shards.column_values import ColumnValues, joined_columns
 from shoal.storage.memory_store import MemoryStore
 
 VALUES = {
@@ -107,18 +107,18 @@ def test_groups_give_the_bytes_of_all_parts_at_once(monkeypatch: pytest.MonkeyPa
     def law(parts: list[Index], group_shards: int, group_samples: int) -> None:
         if not any(part.num_samples for part in parts):
             return
-        monkeypatch.setattr("shoal.pack.records.part_groups._GROUP_SHARDS", group_shards)
-        monkeypatch.setattr("shoal.pack.records.part_groups._GROUP_SAMPLES", group_samples)
+        monkeypatch.setattr("shoal.pack.output.part_groups._GROUP_SHARDS", group_shards)
+        monkeypatch.setattr("shoal.pack.output.part_groups._GROUP_SAMPLES", group_samples)
         store, url = MemoryStore(), "memory://groups/a"
         out = begun(url, parts)
         for _ in range(2):  # the second time from the groups that the first one kept
             groups = merged_groups(out.journal, names_of(parts), cuts=cuts_of(parts), completed=lambda _, some: some)
         versions = [store.stat(f"{url}/{name}").version for name in names_of(parts)]
-        made = finish_groups(out, groups, about={"classes": ["a"]})
+        summary, _ = commit_groups(out, groups, about={"classes": ["a"]})
         written = MemoryStore().map(f"{url}/shoal.index")
         assert bytes(written) == index_at_once(parts, versions)
         confirm(written, required=True)
-        assert decode(written).fingerprint == made.fingerprint
+        assert decode(written).fingerprint == summary.fingerprint
         assert not [info.path for info in MemoryStore().list(url) if ".shoal-pack" in info.path]
         for info in MemoryStore().list(url):
             store.delete(info.path)
@@ -131,8 +131,8 @@ def names_of(parts: Sequence[Index]) -> list[str]:
 
 
 def test_what_is_missing_or_does_not_add_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.pack.records.part_groups._GROUP_SHARDS", 2)
-    monkeypatch.setattr("shoal.pack.records.part_groups._GROUP_SAMPLES", 4)
+    monkeypatch.setattr("shoal.pack.output.part_groups._GROUP_SHARDS", 2)
+    monkeypatch.setattr("shoal.pack.output.part_groups._GROUP_SAMPLES", 4)
     url = "memory://groups/missing"
     parts = [part_of(number, [number] * 3) for number in range(6)]
     out = begun(url, parts)
@@ -161,5 +161,5 @@ def test_what_is_missing_or_does_not_add_up_is_named(monkeypatch: pytest.MonkeyP
     groups = merge()
     out.store.put(f"{url}/{parts[1].shard_names[0]}", b"changed at the last moment")
     with pytest.raises(StorageError, match="this has 26 bytes, and 2100 were written"):
-        finish_groups(out, groups, about={})
+        commit_groups(out, groups, about={})
     assert MemoryStore().find(f"{url}/shoal.index") is None

@@ -15,8 +15,8 @@ from tests.pack.contents import contents_of
 import shoal
 from shoal.errors import SourceError, UsageError
 from shoal.pack import clean
+from shoal.pack.output.journal import Journal
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
-from shoal.pack.records.journal import Journal
 
 Rows = list[dict[str, Any]]
 OPTIONS: dict[str, Any] = {"format": "jsonl", "shard_bytes": 1000, "columns": ["number"]}

@@ -168,7 +168,7 @@ def test_fields_of_tars_are_known_by_their_headers(tmp_path: Path, monkeypatch: 
             writer.write(sample)
     shoal.open(tmp_path / "a")
     if not codec:
-        monkeypatch.setattr("shoal.pack.from_shards.repacking.schema_of_all", None)
+        monkeypatch.setattr("shoal.pack.from_shards.repack_plan.schema_of_all", None)
     made = repack(tmp_path / "a", tmp_path / "b", format="parquet", num_workers=1)
     assert made.num_looked_at == 40
     last = shoal.open(tmp_path / "b")[39]

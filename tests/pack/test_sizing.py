@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError
-from shoal.pack.shard_sizes import LARGEST_SHARD_BYTES, shard_sizing
+from shoal.pack.shards.shard_sizes import LARGEST_SHARD_BYTES, shard_sizing
 
 MIB = 1 << 20
 

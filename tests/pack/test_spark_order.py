@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.pack.shard_plan import plan_shards
+from shoal.pack.shards.shard_plan import plan_shards
 from shoal.pack.spark.spark_order import spans_of_partition
 
 

@@ -24,7 +24,7 @@ from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.tree_inputs import TreeSamples
 from shoal.pack.packing import _worth_workers
 from shoal.pack.requests import PackRequest
-from shoal.pack.shard_plan import plan_shards
+from shoal.pack.shards.shard_plan import plan_shards
 
 PARTS = st.text(st.sampled_from("abZ_.-é\u00a0\udc80 ~"), min_size=1, max_size=6).filter(lambda name: name[0] != ".")
 FILES = st.dictionaries(

@@ -20,7 +20,7 @@ from shoal.errors import StorageError, UsageError
 from shoal.index.consistency import validate
 from shoal.indexing.index_files import load_index
 from shoal.pack import pack
-from shoal.pack.destination import Output
+from shoal.pack.output.destination import Output
 from shoal.pack.writer import Writer
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
@@ -312,7 +312,7 @@ def test_a_store_that_fails_is_an_error_and_the_rest_is_made_later(
 
 
 def test_two_at_once_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.pack.destination._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("shoal.pack.output.destination._WAIT_SECONDS", 0.1)
     writer = Writer(tmp_path, format="jsonl", shard_bytes=2000)
     with pytest.raises(StorageError, match="another process is working here"):
         Writer(tmp_path, format="jsonl", shard_bytes=2000)

@@ -34,7 +34,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("module", ["shoal.indexing.scan.scan_worker", "shoal.pack.pack_worker"])
+@pytest.mark.parametrize("module", ["shoal.indexing.scan.scan_worker", "shoal.pack.jobs.pack_worker"])
 def test_a_process_that_waits_for_work_ends_with_the_one_that_gives_it(module: str) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

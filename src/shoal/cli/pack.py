@@ -25,12 +25,12 @@ from shoal.cli.options.source_options import add_json_argument, add_store_argume
 from shoal.cli.pack_tokens import add_token_arguments, run_tokens
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.pack.cleaning import GRACE_SECONDS, clean
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.sample_fields import SampleFields
 from shoal.pack.inputs.tree_inputs import shard_suffix
+from shoal.pack.output.cleaning import GRACE_SECONDS, clean
+from shoal.pack.output.output_names import check_apart
 from shoal.pack.packing import Packed, pack_inputs
-from shoal.pack.records.output_names import check_apart
 from shoal.pack.requests import PackRequest
 
 

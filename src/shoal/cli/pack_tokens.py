@@ -14,7 +14,7 @@ from shoal.errors import UsageError
 from shoal.indexing.open_source import open_source
 from shoal.pack.from_shards.repack_settings import RepackRequest
 from shoal.pack.from_shards.text_sources import Documents, documents_format
-from shoal.pack.records.output_names import check_apart
+from shoal.pack.output.output_names import check_apart
 from shoal.pipeline.stages.tokenizing import tokenize_with
 from shoal.storage.store_of_url import options_of_sides
 

@@ -13,16 +13,16 @@ from shoal.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from shoal.formats.column_paths import Column
-    from shoal.pack.cleaning import Cleaned, clean
-    from shoal.pack.destination import Output
     from shoal.pack.from_shards.repacking import Repacked, plan_repack, repack
     from shoal.pack.inputs.duplicates import Duplicates
     from shoal.pack.inputs.sample_fields import SampleFields
-    from shoal.pack.pack_job import PackJob
-    from shoal.pack.packed_dataset import PackSummary
+    from shoal.pack.jobs.pack_job import PackJob
+    from shoal.pack.output.cleaning import Cleaned, clean
+    from shoal.pack.output.commit import PackSummary
+    from shoal.pack.output.destination import Output
     from shoal.pack.packing import pack, plan
-    from shoal.pack.shard_sizes import ShardSizing, shard_sizing
-    from shoal.pack.shard_writer import Shard, ShardSummary, Unreadable, pack_shard
+    from shoal.pack.shards.shard_sizes import ShardSizing, shard_sizing
+    from shoal.pack.shards.shard_writer import Shard, ShardSummary, Unreadable, pack_shard
     from shoal.pack.writer import Writer
 
 __all__ = [
@@ -52,16 +52,16 @@ __getattr__, __dir__ = _lazy_names(
     __name__,
     {
         "shoal.formats.column_paths": "Column",
-        "shoal.pack.cleaning": "Cleaned clean",
-        "shoal.pack.destination": "Output",
+        "shoal.pack.output.cleaning": "Cleaned clean",
+        "shoal.pack.output.destination": "Output",
         "shoal.pack.from_shards.repacking": "Repacked plan_repack repack",
         "shoal.pack.inputs.duplicates": "Duplicates",
         "shoal.pack.inputs.sample_fields": "SampleFields",
-        "shoal.pack.pack_job": "PackJob",
+        "shoal.pack.jobs.pack_job": "PackJob",
         "shoal.pack.packing": "pack plan",
-        "shoal.pack.shard_sizes": "ShardSizing shard_sizing",
-        "shoal.pack.shard_writer": "Shard ShardSummary Unreadable pack_shard",
-        "shoal.pack.packed_dataset": "PackSummary",
+        "shoal.pack.shards.shard_sizes": "ShardSizing shard_sizing",
+        "shoal.pack.shards.shard_writer": "Shard ShardSummary Unreadable pack_shard",
+        "shoal.pack.output.commit": "PackSummary",
         "shoal.pack.spark": "",
         "shoal.pack.ray": "",
         "shoal.pack.writer": "Writer",

@@ -13,30 +13,29 @@ from typing import Any, Literal
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.pack.destination import Output
 from shoal.pack.from_shards.new_schemas import options_of_first
 from shoal.pack.from_shards.repack_sources import keeps_stored_order
 from shoal.pack.from_shards.repacking import repack
-from shoal.pack.inputs.duplicates import DUPLICATES, Dedup
+from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.inputs.input_sources import inputs_of
 from shoal.pack.inputs.input_table import InputTable
-from shoal.pack.inputs.repeats import LEFT_OUT, ClassCount, Repeats, asked_repeats, counted_classes
-from shoal.pack.inputs.sample_fields import FIELDS, counted_fields, lacking_in
-from shoal.pack.jobs import Progress
-from shoal.pack.pack_job import JobEngine, PackJob, Units, run_job
-from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups
-from shoal.pack.records.output_names import check_apart, check_prefix, names_of_shards, plan_of
-from shoal.pack.records.part_groups import PartGroup
+from shoal.pack.inputs.repeats import LEFT_OUT, ClassCount, Repeats, counted_classes, requested_repeats
+from shoal.pack.inputs.sample_fields import counted_fields, lacking_in
+from shoal.pack.jobs.pack_job import JobEngine, PackJob, Units, run_job
+from shoal.pack.jobs.process_jobs import Progress
+from shoal.pack.output.commit import Committed, PackSummary, commit_groups
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_apart, check_prefix, names_of_shards, plan_of
+from shoal.pack.output.part_groups import PartGroup
 from shoal.pack.requests import PackRequest
-from shoal.pack.shard_plan import Mix, PackPlan, plan_shards
-from shoal.pack.shard_sizes import ShardSizing
-from shoal.pack.shard_writer import Shard, Unreadable
+from shoal.pack.shards.shard_plan import Mix, PackPlan, plan_shards
+from shoal.pack.shards.shard_sizes import ShardSizing
+from shoal.pack.shards.shard_writer import Shard, Unreadable
 from shoal.pack.writer import Writer
 from shoal.processes.interpreters import usable_processors
 from shoal.stream.dataset import Dataset
@@ -76,9 +75,9 @@ def pack(
     Parameters
     ----------
     source
-        A directory of files, a glob, a manifest, a dataset of Hugging Face's ``save_to_disk``; or any iterable of
-        samples, which a `Writer` writes in its order: the parameters below about order, repeats, inputs and processes
-        then do not apply. A `Dataset` in stored order is packed as by `repack`, in several processes.
+        A directory of files, a glob, a manifest, or a dataset of Hugging Face's ``save_to_disk``. Or any iterable of
+        samples: a `Writer` writes them in its order, and the parameters below about order, repeats, inputs and
+        processes do not apply. A `Dataset` in stored order is packed as by `repack`, in several processes.
     url
         A directory or URL that holds no shards yet.
     format, shard_bytes, columns, prefix, extent_bytes, options
@@ -92,15 +91,14 @@ def pack(
     labelled
         Take the first directory of a file as its class; None does so if all files lie in a directory.
     path_column
-        The column of a manifest that holds the paths.
+        The column of paths in a manifest.
     require
-        Fields that every sample must have, by the suffixes of files, and ``"cls"`` for its class; ``"jpg;png"`` means
-        either. If samples lack one, nothing is packed, or they are left out, depending on ``on_error``.
+        Required fields of every sample, by the suffixes of files, and ``"cls"`` for its class; ``"jpg;png"`` means
+        either. If samples lack a field, packing fails or leaves them out, depending on ``on_error``.
     dedup
-        Leave out inputs that equal an earlier one, which the summary counts; before classes are repeated. ``"key"``:
-        files that would be the same sample, otherwise an error. ``"content"``: inputs whose fields, without the key,
-        are all equal, class and columns of a manifest included; this reads all files of a size that others have, too,
-        before anything is packed.
+        Leave out inputs that equal an earlier input, before classes are repeated; the summary counts them. ``"key"``:
+        files with the same sample key, otherwise an error. ``"content"``: inputs whose fields, without the key, are
+        all equal, class and columns of a manifest included. All files that share their size are read before packing.
     on_error
         ``"skip"`` leaves out inputs that cannot be read or written, or lack a required field; the summary lists them.
     num_workers
@@ -127,11 +125,10 @@ def pack(
     ...     len(summary.shards), shoal.open(directory)[999]
     (3, {'text': 'document 999'})
     """
-    request = PackRequest(
-        format=format, shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
-        num_readers=num_readers, extent_bytes=parse_bytes(extent_bytes, "extent_bytes"), columns=columns, prefix=prefix,
-        seed=seed, oversample=oversample or {}, oversample_key=oversample_key, balance=balance, dedup=dedup,
-        on_error=on_error, num_workers=num_workers, options=options or {}, shuffle=shuffle, grouped=grouped,
+    request = PackRequest.of(
+        format=format, shard_bytes=shard_bytes, num_readers=num_readers, extent_bytes=extent_bytes, columns=columns,
+        prefix=prefix, seed=seed, oversample=oversample, oversample_key=oversample_key, balance=balance, dedup=dedup,
+        on_error=on_error, num_workers=num_workers, options=options, shuffle=shuffle, grouped=grouped,
         labelled=labelled, path_column=path_column, require=require,
     )  # fmt: skip
     if not isinstance(source, str | os.PathLike):
@@ -166,36 +163,33 @@ def plan(
     options: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> PackJob:
-    """Plan the job that `pack` would do: its units run anywhere, and one call commits them.
+    """Plan the packing of `pack` as a job: its units run anywhere, and one call commits them.
 
-    The shards and the index are those of `pack` with the same arguments. The inputs are listed with their sizes, and
-    the destination records which job may write there. Planned again, before or after it is finished, it is the same
-    job.
+    `pack` with the same arguments makes the same shards and index. Planning lists the inputs with their sizes, and the
+    destination records which job may write there. Planning again, also after the job has finished, gives the same job.
 
     Parameters
     ----------
     source
         A directory of files, a glob, a manifest, or a dataset of ``save_to_disk``; every machine must find it under
         this name.
-    url, format, shard_bytes, num_readers, extent_bytes, columns, prefix, options, storage_options
-        As for `pack`.
-    shuffle, seed, oversample, oversample_key, balance, grouped, labelled, path_column, require, dedup, on_error
-        As for `pack`.
     num_workers
-        Processes of this machine that list the inputs, and read them if they are compared by content; None means one
-        per processor.
+        Processes of this machine that list the inputs, and read them if ``dedup="content"``; None means one per
+        processor.
+    others
+        As for `pack`.
 
     Returns
     -------
     PackJob
-        Call ``run(i)`` for each ``i`` in ``range(job.num_units)``, then ``finish()``. Pickled, it has the names and
+        Call ``run(i)`` for each ``i`` in ``range(job.num_units)``, then ``finish()``. The pickled job has the names and
         sizes of all inputs.
 
     Raises
     ------
     UsageError
-        The destination already holds something else, or an argument cannot be carried out. Or its store cannot refuse
-        to replace an object: fsspec's, and file systems without hard links.
+        The destination already holds something else; an argument cannot be carried out; or its store cannot refuse to
+        replace an object, as stores of fsspec and file systems without hard links.
 
     Examples
     --------
@@ -210,11 +204,10 @@ def plan(
     ...     counts, job.finish().num_samples
     ([25, 25, 25, 25], 100)
     """
-    request = PackRequest(
-        format=format, shard_bytes=None if shard_bytes is None else parse_bytes(shard_bytes, "shard_bytes"),
-        num_readers=num_readers, extent_bytes=parse_bytes(extent_bytes, "extent_bytes"), columns=columns, prefix=prefix,
-        seed=seed, oversample=oversample or {}, oversample_key=oversample_key, balance=balance, dedup=dedup,
-        on_error=on_error, num_workers=num_workers, options=options or {}, shuffle=shuffle, grouped=grouped,
+    request = PackRequest.of(
+        format=format, shard_bytes=shard_bytes, num_readers=num_readers, extent_bytes=extent_bytes, columns=columns,
+        prefix=prefix, seed=seed, oversample=oversample, oversample_key=oversample_key, balance=balance, dedup=dedup,
+        on_error=on_error, num_workers=num_workers, options=options, shuffle=shuffle, grouped=grouped,
         labelled=labelled, path_column=path_column, require=require,
     )  # fmt: skip
     check_apart(source, url)
@@ -232,7 +225,7 @@ def _pack_iterable(
     storage_options: Mapping[str, Any] | None,
     progress: Progress | None,
 ) -> PackSummary:
-    """Pack samples from code in the order in which they come; those of a `Dataset` in stored order by `repack`."""
+    """Pack samples from code in their order; a `Dataset` in stored order goes to `repack`."""
     shards: dict[str, Any] = {
         "format": request.format, "shard_bytes": request.shard_bytes, "columns": request.columns,
         "prefix": request.prefix, "extent_bytes": request.extent_bytes, "options": request.options,
@@ -266,8 +259,7 @@ def _pack_iterable(
 class Packed:
     """Result of a packing, with the peak memory of all processes together.
 
-    ``classes`` has the counts of each class if classes were repeated. ``num_workers`` is 0 if an earlier run had done
-    everything.
+    ``classes`` has the counts of repeated classes. ``num_workers`` is 0 if an earlier run had done everything.
     """
 
     summary: PackSummary
@@ -287,13 +279,9 @@ def pack_inputs(
     progress: Progress | None = None,
     engine: JobEngine | None = None,
 ) -> Packed:
-    """Pack inputs into shards with an index; shards that an earlier run of the same packing finished are kept.
+    """Pack inputs into shards with an index, by an ``engine`` or in processes of this machine that report ``progress``.
 
-    Without an ``engine``, processes of this machine make them, and report their ``progress``.
-
-    Memory: the table of inputs, the order of one shard, and the needs of `pack_shard` in each process. Raises
-    `UsageError` if the output already holds something else, or an input cannot be packed as requested, and
-    `StorageError` if an input cannot be read, or a shard cannot be written.
+    Memory: the table of inputs, the order of one shard, and the memory of `pack_shard` in each process.
     """
     planned = plan_inputs(inputs, url, request, storage_options=storage_options, shared=engine is not None)
     job, units = planned.job, planned.job.units
@@ -302,14 +290,14 @@ def pack_inputs(
         ran = run_job(job, num_workers=several, progress=progress, engine=engine)
     finally:
         job.out.release()
-    classes = counted_classes(planned.repeats, ran.metadata)
+    classes = counted_classes(planned.repeats, ran.committed.metadata)
     num_inputs = len(inputs) + len(inputs.left_out) + (inputs.duplicates.num_samples if inputs.duplicates else 0)
-    return Packed(ran.summary, planned.sizing, num_inputs, ran.num_workers, ran.peak_bytes, classes)
+    return Packed(ran.committed.summary, planned.sizing, num_inputs, ran.num_workers, ran.peak_bytes, classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedPacking:
-    """A job that packs inputs, the bytes of its shards, and how often each input comes, None for once each."""
+    """A job that packs inputs, the bytes of its shards, and the repeats of inputs, None if no input is repeated."""
 
     job: PackJob
     sizing: ShardSizing
@@ -324,20 +312,17 @@ def plan_inputs(
     storage_options: Mapping[str, Any] | None = None,
     shared: bool = False,
 ) -> PlannedPacking:
-    """Return the job that packs inputs, ``shared`` if engines may run it.
-
-    On a local file system its ``out`` is locked, until it is released.
-    """
+    """Return the job that packs inputs, ``shared`` if engines may run it; a local ``out`` is locked until released."""
     check_prefix(request.prefix)
-    repeats, sizes = asked_repeats(inputs.labels, request), inputs.record_bytes()
+    repeats, sizes = requested_repeats(inputs.labels, request), inputs.record_bytes()
     if repeats is not None:
         inputs.refuse_copies(repeats.times)
     sizing = request.sizing(int(sizes.sum() if repeats is None else (sizes * repeats.times).sum()))
     encoder = encoder_named(request.format, **request.options)
     columns = _columns(inputs, request.columns)
-    asked = _asked(inputs, request, columns, repeats, sizing)
-    out = Output(url, plan=plan_of(asked), storage_options=storage_options)
-    finished = out.begin(suffix=encoder.suffix, asked=asked, may_skip=request.skips, shared=shared)
+    settings = _settings(inputs, request, columns, repeats, sizing)
+    out = Output(url, plan=plan_of(settings), storage_options=storage_options)
+    finished = out.begin(suffix=encoder.suffix, asked=settings, may_skip=request.skips, shared=shared)
     if finished is not None:
         return PlannedPacking(PackJob(out, finished), sizing, repeats)
     try:
@@ -360,25 +345,22 @@ class InputUnits(Units):
 
     inputs: InputTable
 
-    def given(self, number: int) -> Iterable[Sample | Unreadable]:
-        """Return the samples of the inputs of one unit alone."""
+    def samples(self, number: int) -> Iterable[Sample | Unreadable]:
+        """Return the samples of the inputs of one unit."""
         return self.inputs.samples(*self.plan.inputs(number))
 
-    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
+    def commit(self, out: Output, groups: Sequence[PartGroup]) -> Committed:
         """Join the parts, count classes and fields, and write the index."""
         inputs = self.inputs
         skipped = self.plan.skipped_inputs([places for group in groups for places in group.metadata["skipped_places"]])
         left_out = [] if self.plan.repeats is None else self.plan.repeats.counted(skipped)
-        fields = counted_fields(inputs.field_sets(), self.plan, skipped, name=inputs.key)
         about = {
             **({"classes": inputs.classes} if inputs.classes else {}),
             **({LEFT_OUT: left_out} if any(left_out) else {}),
-            **({} if fields is None else {FIELDS: fields.to_dict()}),
-            **({} if inputs.duplicates is None else {DUPLICATES: inputs.duplicates.to_dict()}),
         }
-        made = finish_groups(out, groups, about=about, skipped=inputs.left_out)
-        return made, PackSummary(
-            out.url, made.format, made.shards, made.fingerprint, inputs.left_out, 0, fields, inputs.duplicates
+        fields = counted_fields(inputs.field_sets(), self.plan, skipped, name=inputs.key)
+        return commit_groups(
+            out, groups, about=about, skipped=inputs.left_out, fields=fields, duplicates=inputs.duplicates
         )
 
 
@@ -388,16 +370,15 @@ def _worth_workers(plan: PackPlan) -> int:
     return max(1, min(usable_processors(), int(seconds)))
 
 
-def _columns(inputs: InputTable, asked: Sequence[str | Column]) -> tuple[Column, ...]:
-    """Return the requested columns, at the paths that inputs know for them, plus the class if there is one."""
-    own = inputs.class_field
-    columns = [Column(name, inputs.column_path(path)) for name, path in map(astuple, as_columns(asked))]
-    if own is not None and all(column.name != own for column in columns):
-        columns.append(Column(own, own))
+def _columns(inputs: InputTable, requested: Sequence[str | Column]) -> tuple[Column, ...]:
+    """Return the requested columns with their paths in samples, and the class of classified inputs."""
+    columns = [Column(name, inputs.column_path(path)) for name, path in map(astuple, as_columns(requested))]
+    if inputs.label is not None and all(column.name != CLASS_FIELD for column in columns):
+        columns.append(Column(CLASS_FIELD, CLASS_FIELD))
     return tuple(columns)
 
 
-def _asked(
+def _settings(
     inputs: InputTable, request: PackRequest, columns: Sequence[Column], repeats: Repeats | None, sizing: ShardSizing
 ) -> dict[str, Any]:
     counts = "" if repeats is None else hashlib.blake2b(repeats.times.tobytes(), digest_size=8).hexdigest()

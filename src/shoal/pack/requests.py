@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from shoal.formats.column_paths import Column
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.index.cutting import EXTENT_BYTES
+from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.inputs.duplicates import Dedup
-from shoal.pack.records.output_names import shard_settings
-from shoal.pack.shard_sizes import ShardSizing, shard_sizing
+from shoal.pack.output.output_names import shard_settings
+from shoal.pack.shards.shard_sizes import ShardSizing, shard_sizing
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
-    """Arguments that `pack` and `repack` share; all but ``num_workers`` affect the bytes that are written.
+    """Arguments that `pack` and `repack` share; all but ``num_workers`` affect the written bytes.
 
     ``shard_bytes`` of None means the rule of `shard_sizing` for ``num_readers``.
     """
@@ -37,19 +38,27 @@ class ShardRequest:
     num_workers: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Return the request for arguments of the public functions: sizes may be texts, and mappings None."""
+        for name in ("shard_bytes", "extent_bytes", "memory_bytes"):
+            if arguments.get(name) is not None:
+                arguments[name] = parse_bytes(arguments[name], name.replace("memory_bytes", "memory"))
+        return cls(**{**arguments, **{name: arguments[name] or {} for name in ("oversample", "options")}})
+
     @property
     def skips(self) -> bool:
         """True if inputs that cannot be read or written are left out."""
         return self.on_error == "skip"
 
     def sizing(self, num_bytes: int) -> ShardSizing:
-        """Return the bytes of a shard: those that were requested, or the recommended ones for ``num_bytes`` in all."""
+        """Return the requested bytes of a shard, or the recommended bytes for ``num_bytes`` in all."""
         if self.shard_bytes is None:
             return shard_sizing(num_bytes, num_readers=self.num_readers)
         return ShardSizing(self.shard_bytes, None, 0.0, "as asked for")
 
     def settings(self, format_name: str, columns: Sequence[Column], sizing: ShardSizing) -> dict[str, Any]:
-        """Return the settings of the shards, as a plan records them, with all columns that the index gets."""
+        """Return the settings of the shards, as a plan records them, with all columns of the index."""
         return shard_settings(
             format_name, shard_bytes=sizing.shard_bytes, columns=columns, prefix=self.prefix,
             extent_bytes=self.extent_bytes, options=self.options,
@@ -58,7 +67,7 @@ class ShardRequest:
 
 @dataclass(frozen=True, slots=True)
 class PackRequest(ShardRequest):
-    """Arguments of `pack`: how its inputs become samples, and the shards of these."""
+    """Arguments of `pack`: how its inputs become samples, and samples become shards."""
 
     format: str = "tar"
     shuffle: bool = False

@@ -15,12 +15,13 @@ from shoal.formats.writing.encoder import EncodedRecord
 from shoal.formats.writing.written_formats import encoder_named, options_of_shard
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.pack.column_values import values_in
-from shoal.pack.destination import Output
-from shoal.pack.packed_dataset import PackSummary, finish, summary_of_finished
-from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of, shard_settings
-from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard, ShardWriter, mark_of, summary_of
+from shoal.pack.output.commit import Committed, PackSummary, commit_groups
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_prefix, names_of_shards, plan_of, shard_settings
+from shoal.pack.output.part_groups import group_of, merged_index
+from shoal.pack.shards.column_values import values_in
+from shoal.pack.shards.shard_sizes import shard_sizing
+from shoal.pack.shards.shard_writer import Shard, ShardWriter, mark_of
 
 
 class Writer:
@@ -183,11 +184,10 @@ class Writer:
             if self._done is None:
                 self._end_shard()
                 about = {"marks": [part.metadata.get("mark") for part in self._parts]}
-                index = finish(self._out, self._parts, about=about)
-                shards = tuple(summary_of(part) for part in self._parts)
-                self.summary = PackSummary(self._out.url, self._encoder.name, shards, index.fingerprint)
+                groups = [group_of(merged_index(self._parts))] if self._parts else []
+                self.summary = commit_groups(self._out, groups, about=about).summary
             else:
-                self.summary = summary_of_finished(self._out.url, self._done)
+                self.summary = Committed.of_index(self._out.url, self._done).summary
         finally:
             self._end()
         return self.summary

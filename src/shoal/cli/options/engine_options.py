@@ -15,7 +15,7 @@ from shoal.cli.display.preview import printable
 from shoal.cli.display.progress_bar import Progress
 from shoal.errors import ShoalError, UsageError
 from shoal.hints import LIBRARIES_OF_EXTRA, did_you_mean, pip_install
-from shoal.pack.unit_job import UnitJob, UnitProgress
+from shoal.pack.jobs.unit_job import UnitJob, UnitProgress
 from shoal.plugins.doors import Door
 from shoal.storage.urls import without_secrets
 

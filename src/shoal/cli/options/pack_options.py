@@ -19,7 +19,7 @@ from shoal.index.cutting import EXTENT_BYTES
 from shoal.order.seeds import check_seed
 from shoal.pack.from_shards.repacking import Repacked
 from shoal.pack.inputs.repeats import ClassCount, parse_factor
-from shoal.pack.packed_dataset import PackSummary
+from shoal.pack.output.commit import PackSummary
 from shoal.pack.packing import Packed
 
 _MOST_LISTED = 20

@@ -24,10 +24,10 @@ from shoal.formats.writing.written_formats import TABLE_FORMATS, options_of_shar
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one
-from shoal.pack.destination import Output
 from shoal.pack.from_shards.span_reader import SpanReader, SpanSamples
-from shoal.pack.jobs import ColumnsJob, JobProgress, peak_bytes, run_jobs
-from shoal.pack.shard_writer import Named, Unreadable
+from shoal.pack.jobs.process_jobs import ColumnsJob, JobProgress, peak_bytes, run_jobs
+from shoal.pack.output.destination import Output
+from shoal.pack.shards.shard_writer import Named, Unreadable
 
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "pil": "png"}
 _KEPT_METADATA = b"huggingface"  # meanings of columns; other metadata describes the old files

@@ -23,9 +23,9 @@ from shoal.pack.from_shards.repack_sources import descriptions_of
 from shoal.pack.from_shards.selection import Selection, repeats_of_columns, without_duplicates
 from shoal.pack.from_shards.span_reader import Numbered, SpanReader
 from shoal.pack.inputs.duplicates import check_dedup
-from shoal.pack.jobs import Progress
+from shoal.pack.jobs.process_jobs import Progress
 from shoal.pack.requests import ShardRequest
-from shoal.pack.shard_sizes import ShardSizing
+from shoal.pack.shards.shard_sizes import ShardSizing
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.stage import Stage
 from shoal.pipeline.stages.tokenizing import COUNT_FIELD, Tokenize
@@ -147,7 +147,7 @@ def record_bytes_of(index: Index) -> NDArray[np.int64]:
     return np.repeat(each, index.extent_num_samples)
 
 
-def asked_of(
+def settings_of(
     index: Index,
     request: RepackRequest,
     selection: Selection,
@@ -165,7 +165,7 @@ def asked_of(
         "mix": request.mix,
         **({"seed": request.seed, "memory": request.memory_bytes} if request.mix else {}),
         **({} if request.selected is None else {"selected": request.selected.digest()}),
-        **selection.asked(),
+        **selection.settings(),
         **({"stages": descriptions_of(request.stages)} if request.stages else {}),
         "decode": request.decode,
         **({} if request.tokenize is None else {"tokenize": list(request.tokenize.identity)}),

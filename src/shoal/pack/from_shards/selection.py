@@ -18,12 +18,11 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.sample_keys import sample_keys
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.sampling.weights_and_classes import Sampling
-from shoal.pack.from_shards.span_reader import SAMPLE, SpanReader, SpanSamples
-from shoal.pack.from_shards.unit_specs import FixedCounts
+from shoal.pack.from_shards.span_reader import SAMPLE, FixedCounts, SpanReader, SpanSamples
 from shoal.pack.inputs.dedup_pass import DigestsJob, cuts_of, digests_of, worth_workers
 from shoal.pack.inputs.duplicates import Dedup, Duplicates, distinct_digests, sample_digest
-from shoal.pack.inputs.repeats import Repeats, asked_repeats
-from shoal.pack.jobs import Progress
+from shoal.pack.inputs.repeats import Repeats, requested_repeats
+from shoal.pack.jobs.process_jobs import Progress
 from shoal.pack.requests import ShardRequest
 from shoal.stream.choosing.index_columns import column_of, words_of_column
 
@@ -61,7 +60,7 @@ class Selection:
         chosen = self.sizes(sizes)
         return int(chosen.sum() if self.repeats is None else (chosen * self.repeats.times).sum())
 
-    def asked(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return what identifies the selection among the settings of a packing; empty if it is whole."""
         stored = {} if self.duplicates is None else {"dedup": self.duplicates.by}
         repeats = {} if self.repeats is None else {"repeats": FixedCounts(self.repeats.times).digest()}
@@ -115,7 +114,7 @@ def repeats_of_columns(index: Index, stored: Runs | None, request: ShardRequest)
         texts = [_text(value, words) for value in values.tolist()]
         return [texts[code] for code in codes.tolist()]
 
-    return asked_repeats(labels, request)
+    return requested_repeats(labels, request)
 
 
 def copy_numbers(ids: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -14,8 +14,8 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Sample
 from shoal.pack.inputs.duplicates import Dedup, distinct_digests, sample_digest
 from shoal.pack.inputs.input_table import InputTable
-from shoal.pack.jobs import JobProgress, PackProgress, Progress, run_jobs
-from shoal.pack.shard_writer import Named, Unreadable
+from shoal.pack.jobs.process_jobs import JobProgress, PackProgress, Progress, run_jobs
+from shoal.pack.shards.shard_writer import Named, Unreadable
 from shoal.processes.interpreters import usable_processors
 
 _JOB_BYTES, _JOB_SAMPLES = 64 << 20, 1 << 16

@@ -17,7 +17,7 @@ from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema
 from shoal.formats.tar.names import key_and_suffix
 from shoal.formats.writing.written_formats import TABLE_FORMATS
 from shoal.pack.inputs.repeats import copy_of
-from shoal.pack.shard_writer import Unreadable
+from shoal.pack.shards.shard_writer import Unreadable
 from shoal.storage.files.small_files import read_small
 from shoal.storage.storage_errors import link_target
 

@@ -23,8 +23,8 @@ from shoal.pack.inputs.listing import files_below
 from shoal.pack.inputs.sample_fields import chosen_files
 from shoal.pack.inputs.saved_datasets import dataset_inputs, is_dataset_on_disk
 from shoal.pack.inputs.tree_inputs import tree_inputs
-from shoal.pack.jobs import Progress
-from shoal.pack.records.refusals import OUTSIDE
+from shoal.pack.jobs.process_jobs import Progress
+from shoal.pack.output.refusals import OUTSIDE
 from shoal.pack.requests import PackRequest
 from shoal.processes.interpreters import usable_processors
 from shoal.storage.cache_directory import expand_home

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.formats.shard_format import Sample
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates
 from shoal.pack.inputs.sample_fields import FieldSets
-from shoal.pack.shard_writer import Unreadable
+from shoal.pack.shards.shard_writer import Unreadable
 
 TAR_BLOCK = 512
 """Bytes of a header in a tar, and of the units in which it stores data."""
@@ -36,11 +35,6 @@ class InputTable(ABC):
     label: NDArray[np.int32] | None = None
     left_out: tuple[tuple[str, str], ...] = ()
     duplicates: Duplicates | None = None
-
-    @property
-    def class_field(self) -> str | None:
-        """Field of a sample that holds its class; None if there is none."""
-        return None if self.label is None else CLASS_FIELD
 
     @abstractmethod
     def __len__(self) -> int: ...

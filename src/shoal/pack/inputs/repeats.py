@@ -120,7 +120,7 @@ def balanced(labels: Sequence[str | None], *, seed: int = 0) -> Repeats:
     return _spread(names, codes, counts, [int(counts.max(initial=0))] * len(names), check_seed(seed))
 
 
-def asked_repeats(labels: Callable[[str], Sequence[str | None]], request: ShardRequest) -> Repeats | None:
+def requested_repeats(labels: Callable[[str], Sequence[str | None]], request: ShardRequest) -> Repeats | None:
     """Return how often each input is packed, None for once each; ``labels`` returns the classes by a key.
 
     Raises `UsageError` if the inputs have no such classes.

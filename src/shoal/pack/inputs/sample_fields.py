@@ -21,7 +21,7 @@ from shoal.formats.decoding.video import VIDEO_SUFFIXES
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
-from shoal.pack.shard_plan import PackPlan
+from shoal.pack.shards.shard_plan import PackPlan
 
 FIELDS = "fields"
 """Metadata key of an index for the result of `SampleFields.to_dict`."""

@@ -20,8 +20,8 @@ from shoal.pack.inputs.duplicates import Dedup, Distinct
 from shoal.pack.inputs.file_samples import is_tar
 from shoal.pack.inputs.input_table import InputTable
 from shoal.pack.inputs.repeats import copy_of
-from shoal.pack.records.output_names import plan_of
-from shoal.pack.shard_writer import Unreadable
+from shoal.pack.output.output_names import plan_of
+from shoal.pack.shards.shard_writer import Unreadable
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset

@@ -33,7 +33,7 @@ from shoal.pack.inputs.file_samples import (
 from shoal.pack.inputs.input_table import TAR_BLOCK, InputTable
 from shoal.pack.inputs.repeats import MARK, refuse_copies
 from shoal.pack.inputs.sample_fields import FieldSets, sets_of_fields
-from shoal.pack.shard_writer import Shard, Unreadable
+from shoal.pack.shards.shard_writer import Shard, Unreadable
 from shoal.storage.files.small_files import FileTree, read_tree_into
 
 _BLOCK_BYTES = 1 << 20

@@ -11,9 +11,9 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.writing.encoder import EncodedRecord
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.table import Index
-from shoal.pack.column_values import values_in
-from shoal.pack.destination import Output
-from shoal.pack.shard_writer import Shard, ShardWriter
+from shoal.pack.output.destination import Output
+from shoal.pack.shards.column_values import values_in
+from shoal.pack.shards.shard_writer import Shard, ShardWriter
 from shoal.storage.files.atomic_writes import UnfinishedObject
 from shoal.storage.store_protocol import Buffer, ObjectInfo
 from shoal.storage.urls import join, without_secrets

@@ -21,14 +21,14 @@ from shoal.formats.shard_format import Sample
 from shoal.formats.writing.written_formats import TABLE_FORMATS, encoder_named, options_of_shard
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.table import Index
-from shoal.pack.cleaning import clean, remove_made
-from shoal.pack.destination import Output
-from shoal.pack.packed_dataset import PackSummary, finish_groups, summaries_of, summary_of_finished
+from shoal.pack.output.cleaning import clean, remove_shards
+from shoal.pack.output.commit import Committed, PackSummary, commit_groups, summaries_of
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_prefix, plan_of, shard_settings
+from shoal.pack.output.part_groups import PartGroup, merged_groups
 from shoal.pack.partitions.cut_rows import CutRows
-from shoal.pack.records.output_names import check_prefix, plan_of, shard_settings
-from shoal.pack.records.part_groups import PartGroup, merged_groups
-from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard, ShardSummary, summary_of
+from shoal.pack.shards.shard_sizes import shard_sizing
+from shoal.pack.shards.shard_writer import Shard, ShardSummary, summary_of
 from shoal.storage.urls import join, without_secrets
 
 _RUN = "run"
@@ -179,9 +179,9 @@ class PartitionWriter:
             if there != [(shard.name, shard.digest) for shard in shards]:
                 msg = f"{without_secrets(self.url)}: there is a dataset already, and these rows are others"
                 raise UsageError(msg, hint="write into another directory, or remove what is there")
-            return summary_of_finished(self.url, done)
+            return Committed.of_index(self.url, done).summary
         if not shards:
-            finish_groups(self._out, [], about={})  # which says so
+            commit_groups(self._out, [], about={})  # raises the error
         recorded = self._out.journal.finished()
         self._check_there(shard.name for shard in shards if shard.name not in recorded)
         cuts = np.cumsum([0, *(shard.num_samples for shard in shards)])
@@ -190,9 +190,8 @@ class PartitionWriter:
         found = [shard for group in groups for shard in summaries_of(group)]
         self._check_there(one.name for one, known in zip(shards, found, strict=True) if one.digest != known.digest)
         _check_columns(groups)
-        remove_made(self._out, self._out.journal.records(), named=set(names))
-        committed = finish_groups(self._out, groups, about={})
-        return PackSummary(self.url, committed.format, committed.shards, committed.fingerprint)
+        remove_shards(self._out, self._out.journal.records(), but=set(names))
+        return commit_groups(self._out, groups, about={}).summary
 
     def abort(self) -> None:
         """Remove what this run and earlier ones have made, unless it is committed or another run has begun here."""

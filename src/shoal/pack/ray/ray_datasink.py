@@ -10,7 +10,7 @@ from shoal.errors import UsageError
 from shoal.formats.column_paths import Column
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.pack.packed_dataset import PackSummary
+from shoal.pack.output.commit import PackSummary
 from shoal.pack.partitions.partition_writer import PartitionWriter, WrittenPartition
 from shoal.pack.ray.ray_library import ray_data
 

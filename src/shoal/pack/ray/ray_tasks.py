@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from shoal.errors import StorageError
+from shoal.pack.jobs.unit_job import UnitJob, UnitProgress
 from shoal.pack.ray.ray_library import own_errors, ray_library
-from shoal.pack.unit_job import UnitJob, UnitProgress
 
 _Result = TypeVar("_Result")
 

@@ -3,7 +3,7 @@
 Spark gives no rows to plan with: how a table lies in partitions follows from samples of it, and changes with the
 cluster. So the plan is made of what does not change, the rows in their order: by key, then by a hash of the row, then
 by all its columns. A pass over their sizes gives the row with which each shard begins, as for files
-(`shoal.pack.shard_plan`).
+(`shoal.pack.shards.shard_plan`).
 """
 
 from __future__ import annotations

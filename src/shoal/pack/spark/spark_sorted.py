@@ -19,18 +19,18 @@ from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column, as_columns
 from shoal.formats.writing.written_formats import encoder_named
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.pack.destination import Output
-from shoal.pack.pack_job import PackJob, Units
-from shoal.pack.packed_dataset import PackSummary
-from shoal.pack.records.output_names import check_prefix, names_of_shards, plan_of, shard_settings
-from shoal.pack.shard_plan import PackPlan
-from shoal.pack.shard_sizes import shard_sizing
-from shoal.pack.shard_writer import Shard
+from shoal.pack.jobs.pack_job import PackJob, Units
+from shoal.pack.jobs.unit_job import UnitProgress
+from shoal.pack.output.commit import PackSummary
+from shoal.pack.output.destination import Output
+from shoal.pack.output.output_names import check_prefix, names_of_shards, plan_of, shard_settings
+from shoal.pack.shards.shard_plan import PackPlan
+from shoal.pack.shards.shard_sizes import shard_sizing
+from shoal.pack.shards.shard_writer import Shard
 from shoal.pack.spark.spark_order import Sizes, Span, check_table, ordered_table, plain_rows, sizes_of, spans_of
 from shoal.pack.spark.spark_rows import samples_of, types_of
 from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
 from shoal.pack.spark.spark_tasks import counting
-from shoal.pack.unit_job import UnitProgress
 
 _ROW, _SHARD = "__shoal_row", "__shoal_shard"
 _SPAN = ("__shoal_partition", "__shoal_first", "__shoal_stop")
@@ -136,7 +136,7 @@ class SortedUnits(Units):
 
     spans: Sequence[Span]
 
-    def given(self, number: int) -> tuple[()]:  # noqa: ARG002  # of any unit
+    def samples(self, number: int) -> tuple[()]:  # noqa: ARG002  # of any unit
         """Return no rows: a task gets them from Spark."""
         return ()
 

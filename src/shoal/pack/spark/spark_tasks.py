@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from shoal.pack.jobs.unit_job import UnitJob, UnitProgress
 from shoal.pack.spark.spark_session import context_of, noting_errors, own_errors
-from shoal.pack.unit_job import UnitJob, UnitProgress
 
 _Result = TypeVar("_Result")
 

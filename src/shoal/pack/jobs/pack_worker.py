@@ -1,7 +1,7 @@
 """Worker process that makes shards: a fresh interpreter that takes jobs over a connection and ends with its parent.
 
-Started as ``python -m shoal.pack.pack_worker DESCRIPTOR``: it imports no user module, except that of a user-defined
-format, and inherits only the connection and the lock of the output.
+Started as ``python -m shoal.pack.jobs.pack_worker DESCRIPTOR``. It imports no user module, except the module of a
+user-defined format, and inherits only the connection and the lock of the output.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from shoal.errors import ShoalError
-from shoal.pack.destination import Output
-from shoal.pack.jobs import Done, peak_bytes
+from shoal.pack.jobs.process_jobs import Done, peak_bytes
+from shoal.pack.output.destination import Output
 from shoal.processes.process_ends import end_with_parent
 
 

@@ -21,10 +21,10 @@ from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows
 from shoal.formats.tables.rows_to_columns import own_row
 from shoal.formats.tables.writer import GROUP_BYTES
 from shoal.formats.writing.encoder import RecordBlock
-from shoal.pack.destination import Output
 from shoal.pack.inputs.tree_inputs import TreeSamples
-from shoal.pack.packed_dataset import summary_of_finished
-from shoal.pack.shard_writer import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
+from shoal.pack.output.commit import Committed
+from shoal.pack.output.destination import Output
+from shoal.pack.shards.shard_writer import Input, Named, Shard, ShardSummary, Unreadable, pack_shard
 from shoal.processes.interpreters import start_python
 
 Progress = Callable[[int, int], None]
@@ -65,7 +65,7 @@ class ShardJob:
     def run(self, out: Output, report: JobProgress) -> ShardSummary:
         """Make the shard and leave its part of the index, unless that is done; return its summary."""
         if (done := out.committed()) is not None:
-            return summary_of_finished(out.url, done).shards[self.number]
+            return Committed.of_index(out.url, done).summary.shards[self.number]
         inputs = self.inputs.blocks(self.shard) if isinstance(self.inputs, TreeSamples) else self.inputs
         try:
             summary = pack_shard(self.shard, _reported(self.number, self.num_inputs, inputs, report), out)
@@ -73,7 +73,7 @@ class ShardJob:
             if (done := out.committed()) is None:
                 raise
             # Another machine made all shards and committed meanwhile, and removed what this one was working on.
-            summary = summary_of_finished(out.url, done).shards[self.number]
+            summary = Committed.of_index(out.url, done).summary.shards[self.number]
         try:
             done = out.committed()
         except UsageError:
@@ -225,7 +225,7 @@ class _Worker(Generic[_Result]):
         self.peak_bytes = 0
         lock = None if out is None else out.lock_descriptor
         inherited = [theirs.fileno(), *([] if lock is None else [lock])]
-        arguments = ("shoal.pack.pack_worker", str(theirs.fileno()))
+        arguments = ("shoal.pack.jobs.pack_worker", str(theirs.fileno()))
         self._process = start_python(*arguments, stdin=subprocess.DEVNULL, pass_fds=inherited)
         theirs.close()
         self._send([str(Path(entry).absolute()) for entry in sys.path])

@@ -1,32 +1,31 @@
-"""A packing as a job: units that any engine runs anywhere, in any order, any number of times, and one commit."""
+"""A packing as a job: any engine runs its units anywhere, in any order, any number of times, and one call commits."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shoal.errors import StorageError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.index.table import Index
 from shoal.indexing.jobs.shard_units import check_unit
-from shoal.pack.destination import Output
-from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
-from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups, summary_of_finished
-from shoal.pack.records.part_groups import PartGroup, merged_groups
-from shoal.pack.records.refusals import failures_in, lacking
-from shoal.pack.shard_plan import PackPlan
-from shoal.pack.shard_writer import Named, Shard, ShardSummary, Unreadable
+from shoal.pack.jobs.process_jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
+from shoal.pack.output.commit import Committed, PackSummary, commit_groups
+from shoal.pack.output.destination import Output
+from shoal.pack.output.part_groups import PartGroup, merged_groups
+from shoal.pack.output.refusals import failures_in, lacking
+from shoal.pack.shards.shard_plan import PackPlan
+from shoal.pack.shards.shard_writer import Named, Shard, ShardSummary, Unreadable
 from shoal.storage.urls import without_secrets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Units(ABC):
-    """The units of a packing, one a shard, and what becomes of their parts of the index. Can be pickled.
+    """Units of a packing, one a shard, and the way to join their parts of the index. Can be pickled.
 
-    ``plan`` has the inputs of each shard, and its approximate bytes; ``common`` is what all shards share.
+    ``plan`` has the inputs of each shard, and its approximate bytes; ``common`` has the settings of all shards.
     """
 
     plan: PackPlan
@@ -44,20 +43,19 @@ class Units(ABC):
     def unit(self, number: int) -> ShardJob:
         """Return a unit, which can be pickled and holds no more than it needs."""
         num_inputs = int(self.plan.cuts[number + 1] - self.plan.cuts[number])
-        return ShardJob(number, replace(self.common, name=self.names[number]), self.given(number), num_inputs)
+        return ShardJob(number, replace(self.common, name=self.names[number]), self.samples(number), num_inputs)
 
     @abstractmethod
-    def given(self, number: int) -> Iterable[Sample | Named | Unreadable]:
-        """Return the inputs of a unit, read lazily."""
+    def samples(self, number: int) -> Iterable[Sample | Named | Unreadable]:
+        """Return the samples of a unit, read lazily."""
 
     def completed(self, first: int, parts: Sequence[Index]) -> Sequence[Index]:  # noqa: ARG002  # of some units
-        """Return the parts of units from number ``first`` on with all columns that the index is to have."""
+        """Return the parts of units from number ``first`` on, with all columns of the final index."""
         return parts
 
-    def commit(self, out: Output, groups: Sequence[PartGroup]) -> tuple[Committed, PackSummary]:
+    def commit(self, out: Output, groups: Sequence[PartGroup]) -> Committed:
         """Join the merged parts of all units, and write the index."""
-        made = finish_groups(out, groups, about={})
-        return made, PackSummary(out.url, made.format, made.shards, made.fingerprint)
+        return commit_groups(out, groups, about={})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,20 +72,20 @@ class PackTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackJob:
-    """A packing that was planned: `run` each unit, on any machines, then `finish`.
+    """A planned packing: `run` each unit, on any machines, then `finish`.
 
-    Engines only schedule. The names and contents of shards follow from the plan alone, so units may run in any order,
-    in any number of processes, twice at once, and again after they were killed: the bytes are the same. A unit leaves
-    its shard and its part of the index in the destination; there is no dataset until `finish` has written the index.
-    The job can be pickled; every machine must find the inputs under the names that they had when it was planned.
+    Engines only schedule. The plan alone decides names and contents of shards, so units may run in any order, in any
+    number of processes, twice at once, and again after they were killed: the bytes are the same. A unit leaves its
+    shard and its part of the index in the destination; there is no dataset until `finish` has written the index. The
+    job can be pickled; every machine must find the inputs under their names at planning.
 
-    Planned once more, from the same inputs and arguments, it is the same job: `run` then makes only what is missing.
+    The same inputs and arguments, planned again, give the same job: `run` then makes only missing shards.
 
     Parameters
     ----------
     out
-        Where the shards go; its ``plan`` identifies the job. What a job of another plan has committed, a late task of
-        this one cannot change.
+        Destination of the shards; its ``plan`` identifies the job. A late task cannot change what another job has
+        committed.
     units
         Units of the job; or its index, if an earlier run has finished it.
     """
@@ -101,27 +99,27 @@ class PackJob:
         return self.units.num_shards if isinstance(self.units, Index) else len(self.units)
 
     def run(self, number: int) -> ShardSummary:
-        """Make one shard, unless it is there, and return its digest, count and size.
+        """Make one shard, unless it exists, and return its digest, count and size.
 
-        Memory is that of `pack_shard`. Beyond it, a unit makes a few small requests to an object store.
+        Memory: as for `pack_shard`. A unit makes a few small requests to an object store.
 
         Raises
         ------
         UsageError
-            There is no such unit; there is a shard of this name with other bytes, so the inputs are not the same each
-            time; or another job has taken the destination.
+            There is no such unit; the destination has a shard of this name with other bytes, so the inputs are not the
+            same each time; or another job has taken the destination.
         StorageError
-            An input cannot be read, or the shard cannot be written; then nothing of it is left behind.
+            An input cannot be read, or the shard cannot be written; nothing of the shard is left.
         """
         if isinstance(self.units, Index):
             check_unit(number, self.num_units)
-            return summary_of_finished(self.out.url, self.units).shards[number]
+            return Committed.of_index(self.out.url, self.units).summary.shards[number]
         return self.task(number)()
 
     def task(self, number: int) -> PackTask:
-        """Return a unit that is still to be run as a callable that does what `run` does, for engines.
+        """Return a missing unit as a callable that does what `run` does, for engines.
 
-        Pickled, it has the names of its own inputs alone, where the job has those of all.
+        Pickled, a unit has the names of its own inputs; the job has the names of all inputs.
 
         Raises
         ------
@@ -135,42 +133,38 @@ class PackJob:
         return PackTask(self.out, self.units.unit(number))
 
     def missing(self) -> list[int]:
-        """Return the numbers of units that are still to be run; one listing of the destination."""
+        """Return the numbers of units that must still run; one listing of the destination."""
         if isinstance(self.units, Index) or self.out.committed() is not None:
             return []
         finished = self.out.journal.finished()
         return [number for number, name in enumerate(self.units.names) if name not in finished]
 
     def finish(self) -> PackSummary:
-        """Check that all units have run, and write the index: from then on the dataset exists. May be called again.
+        """Check that all units have run, and write the index: the dataset exists from then on. May be called again.
 
-        O(samples) time, and memory O(shards): parts of the index are merged, some hundred at a time, and the index is
+        O(samples) time, O(shards) memory: some hundred parts of the index are merged at a time, and the index is
         written column by column. Two requests a shard, 32 at a time; one listing.
 
         Raises
         ------
         UsageError
-            Units are missing, which it names; a shard has more or fewer samples than were planned; another job has
-            committed here; or another run of this one has left out inputs, and this one may not.
+            Units are missing, and the error names them; a shard has more or fewer samples than planned; another job
+            has committed here; or another run of this job has left out inputs, and this run may not.
         StorageError
             The index cannot be written.
         """
-        return _committed(self)[1]
+        return _committed(self).summary
 
 
 JobEngine = Callable[[PackJob], PackSummary]
-"""Engine of a cluster: runs the units of a job that are missing, and finishes it."""
+"""Engine of a cluster: runs the missing units of a job, and finishes the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Result of a job, with the metadata of its index.
+    """Result of a job. ``num_workers``, the processes of this machine, is 0 if this machine had nothing to do."""
 
-    ``num_workers``, the processes of this machine, is 0 if there was nothing to do here.
-    """
-
-    metadata: Mapping[str, Any]
-    summary: PackSummary
+    committed: Committed
     num_workers: int
     peak_bytes: int
 
@@ -188,25 +182,25 @@ def run_job(
     """
     units = job.units
     if isinstance(units, Index):
-        return Ran(units.metadata, summary_of_finished(job.out.url, units), 0, peak_bytes())
+        return Ran(Committed.of_index(job.out.url, units), 0, peak_bytes())
     if engine is not None:
         missing = {units.names[number] for number in job.missing()}
         summary = engine(job)
         shards = tuple(replace(shard, done_before=shard.name not in missing) for shard in summary.shards)
-        return Ran(job.out.index().metadata, replace(summary, shards=shards), 0, peak_bytes())
+        return Ran(Committed(replace(summary, shards=shards), job.out.index().metadata), 0, peak_bytes())
     num_bytes = units.plan.shard_record_bytes.tolist()
     tally = progress if isinstance(progress, PackProgress) else PackProgress(num_bytes, progress)
     workers = min(num_workers, job.num_units)
-    made, peak = run_jobs(map(units.unit, range(len(units))), job.out, num_workers=workers, report=tally.report)
-    metadata, summary = _committed(job)
-    return Ran(metadata, replace(summary, shards=tuple(made)), workers, peak)
+    summaries, peak = run_jobs(map(units.unit, range(len(units))), job.out, num_workers=workers, report=tally.report)
+    summary, metadata = _committed(job)
+    return Ran(Committed(replace(summary, shards=tuple(summaries)), metadata), workers, peak)
 
 
-def _committed(job: PackJob) -> tuple[Mapping[str, Any], PackSummary]:
-    """Commit the job if that is not done; return the metadata of its index."""
+def _committed(job: PackJob) -> Committed:
+    """Commit the job if it is not committed yet."""
     units = job.units
     if isinstance(units, Index):
-        return units.metadata, summary_of_finished(job.out.url, units)
+        return Committed.of_index(job.out.url, units)
     done = job.out.committed()
     if done is None:
         try:
@@ -214,16 +208,14 @@ def _committed(job: PackJob) -> tuple[Mapping[str, Any], PackSummary]:
             skipped = [pair for group in groups for pairs in group.metadata["skipped"] for pair in pairs]
             if skipped and not units.may_skip:
                 raise lacking(job.out.url, skipped)
-            written, summary = units.commit(job.out, groups)
+            return units.commit(job.out, groups)
         except (StorageError, UsageError):
-            # Another machine that has committed this job removes the parts, maybe while they are read here.
+            # Another machine that has committed this job removes the parts, maybe during this read.
             with suppress(UsageError):
                 done = job.out.committed()
             if done is None:
                 raise
-            job.out.journal.clear()  # of what was merged here meanwhile
-        else:
-            return written.metadata, summary
+            job.out.journal.clear()  # of groups that were merged here meanwhile
     if not units.may_skip and (skipped := failures_in(done.metadata["skipped"])):
         raise lacking(job.out.url, skipped)
-    return done.metadata, summary_of_finished(job.out.url, done)
+    return Committed.of_index(job.out.url, done)

@@ -1,4 +1,4 @@
-"""`shoal.pack.clean`: what an unfinished job left behind is removed, and nothing else."""
+"""`shoal.pack.clean`: remove the shards and records of an unfinished job, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.metadata.manifests import MANIFEST_NAME
-from shoal.pack.destination import Output, digest_of
+from shoal.pack.output.destination import Output, digest_of
 from shoal.storage.sources.shard_selection import INDEX_NAME
 from shoal.storage.store_protocol import ObjectInfo
 from shoal.storage.urls import join, relative, without_secrets
 
 GRACE_SECONDS = 86_400.0
-"""Default time for which a job must have written nothing before it counts as dead: a day."""
+"""A job counts as dead if it has written nothing for this time by default: a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """Result of `clean`: names of what was removed, and their bytes; ``kept`` are changed shards, not removed."""
+    """Result of `clean`: names and bytes of the removed files; ``kept`` lists changed shards, which stay."""
 
     removed: tuple[str, ...]
     num_bytes: int
@@ -34,31 +34,32 @@ def clean(
     grace_seconds: float = GRACE_SECONDS,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Cleaned:
-    """Remove what a job left in a destination and no index names: its shards, if it was not finished, and its records.
+    """Remove the records of a job from its destination, and its shards if no index names them.
 
-    A shard is removed only if the job recorded that it made these very bytes, which are read and compared. A finished
-    dataset stays as it is; a job that was not finished is gone, and its late tasks end with an error.
+    A shard is read and removed only if the job recorded its bytes. A finished dataset stays unchanged. An unfinished
+    job is gone, and its late tasks end with an error.
 
     Parameters
     ----------
     url
         The destination of the job.
     grace_seconds
-        How long ago the job must have written its last record; 0 if it is known to be dead.
+        Least age of the last record of a dead job; 0 if the job is known to be dead.
     storage_options
         Options of the store.
 
     Returns
     -------
     Cleaned
-        What was removed; nothing, if no job left anything.
+        Removed files; none if no job left any.
 
     Raises
     ------
     UsageError
-        The job wrote something within the grace period, or its store tells no times and ``grace_seconds`` is not 0.
+        The job has written something within the grace period, or the store tells no times and ``grace_seconds`` is
+        not 0.
     StorageError
-        A process of this machine is packing here, or something cannot be removed.
+        A process of this machine is packing here, or a file cannot be removed.
 
     Examples
     --------
@@ -78,28 +79,26 @@ def clean(
     try:
         _check_age(out.url, records, grace_seconds)
         out.journal.take_over()
-        removed: tuple[str, ...] = ()
-        num_bytes = 0
+        removed = tuple(relative(info.path, out.url) for info in records)
+        num_bytes = sum(info.num_bytes for info in records)
         while True:
-            there = out.store.find(join(out.url, INDEX_NAME))
-            found = remove_made(out, records, named=set() if there is None else _named(out))
-            removed, num_bytes = (*removed, *found.removed), num_bytes + found.num_bytes
+            index_info = out.store.find(join(out.url, INDEX_NAME))
+            shards = remove_shards(out, records, but=set() if index_info is None else _named(out))
+            removed, num_bytes = (*shards.removed, *removed), num_bytes + shards.num_bytes
             out.store.close()
-            if out.store.find(join(out.url, INDEX_NAME)) == there:
-                break  # else a job that lives has committed, or taken back, its index meanwhile
-        removed = (*removed, *(relative(info.path, out.url) for info in records))
-        num_bytes += sum(info.num_bytes for info in records)
+            if out.store.find(join(out.url, INDEX_NAME)) == index_info:
+                break  # else a living job has committed, or taken back, its index meanwhile
         out.journal.remove_records()
-        return Cleaned(removed, num_bytes, found.kept)
+        return Cleaned(removed, num_bytes, shards.kept)
     finally:
         out.release()
 
 
-def remove_made(out: Output, records: Sequence[ObjectInfo], *, named: Collection[str]) -> Cleaned:
-    """Remove the shards that a job has made by its records, except those ``named``; the records stay."""
+def remove_shards(out: Output, records: Sequence[ObjectInfo], *, but: Collection[str]) -> Cleaned:
+    """Remove the recorded shards of a job, except the names in ``but``; the records stay."""
     removed, kept, num_bytes = [], [], 0
     for name, digests in sorted(out.journal.made_by_name(records).items()):
-        info = None if name in named else out.store.find(join(out.url, name))
+        info = None if name in but else out.store.find(join(out.url, name))
         if info is None:
             continue
         if digest_of(info.path, out.store) not in digests:
@@ -112,7 +111,7 @@ def remove_made(out: Output, records: Sequence[ObjectInfo], *, named: Collection
 
 
 def _named(out: Output) -> set[str]:
-    """Return the names of the files that belong to the dataset, by its index."""
+    """Return the names of the dataset's files, by its index."""
     index = out.index()
     return {*index.shard_names, *([MANIFEST_NAME] if index.format == "mds" else [])}
 

@@ -24,8 +24,8 @@ from shoal.index.index_file import USER_PREFIX, columns_of, encode, read_head, s
 from shoal.index.streamed_index import StreamedColumn
 from shoal.index.table import EXTENT_COLUMNS, Index
 from shoal.indexing.jobs.shard_units import missing_units
-from shoal.pack.column_values import as_texts, codes_of, joined_columns
-from shoal.pack.records.journal import Journal
+from shoal.pack.output.journal import Journal
+from shoal.pack.shards.column_values import as_texts, codes_of, joined_columns
 from shoal.processes.calls_in_threads import called_in_order
 from shoal.storage.store_protocol import ObjectInfo
 

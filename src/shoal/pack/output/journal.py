@@ -1,8 +1,8 @@
 """Journal of an unfinished packing: records in a hidden directory ``.shoal-pack`` beside the shards.
 
-They are the plan, which identifies the job; for each finished shard its part of the index, an ordinary index file; the
-digests of all shards that were begun to be published, by which `clean` knows what the job made; and notes of what it
-computed. The plan is the first record and the last one to go.
+The plan identifies the job: it is written first and removed last. A finished shard has its part of the index, an
+ordinary index file. `clean` knows a job's shards by the digests that are recorded before publishing. Notes hold other
+results of the packing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _PLAN, _LOCK, _PART, _NOTE, _MADE = PACKING_PLAN.rpartition("/")[2], "lock", ".p
 _GROUP = ".group"
 _ABANDONED_SECONDS = 60.0
 _NUM_THREADS = 32  # requests of small records to a store, side by side
-_MOST_REPLACED = 8  # times that a record is replaced while it is read
-_OF_BEGINNING = (".tmp", _NOTE, _MADE)  # records that a packing leaves before its first shard is finished
+_MOST_REPLACED = 8  # replacements of a record during one read
+_OF_BEGINNING = (".tmp", _NOTE, _MADE)  # records of a packing without a finished shard
 
 
 class Journal:
@@ -56,13 +56,13 @@ class Journal:
         """Return True if a local directory has a journal."""
         return Path(self.directory).exists()
 
-    def begin(self, asked: Mapping[str, Any], *, shared: bool = False, replaces: bool = False) -> bool:
+    def begin(self, settings: Mapping[str, Any], *, shared: bool = False, replaces: bool = False) -> bool:
         """Record the plan, with the requested settings in readable form; False if another machine was faster.
 
-        ``shared`` tells later runs that engines may be running the units. Where a store can compare, a record is
-        replaced only if ``replaces`` is true.
+        ``shared`` tells later runs that engines may be running the units. A store with conditional writes replaces a
+        record only if ``replaces`` is true.
         """
-        record = {"plan": self._plan, "asked": dict(asked), **({"shared": True} if shared else {})}
+        record = {"plan": self._plan, "asked": dict(settings), **({"shared": True} if shared else {})}
         path, data = self._path(_PLAN), json.dumps(record).encode()
         if not replaces:
             try:
@@ -74,16 +74,13 @@ class Journal:
         return True
 
     def lacks(self) -> str:
-        """Return what keeps the store from refusing to write where there is an object already; empty if it does.
-
-        It is asked: a note of no other use is put several times, on condition that there is none.
-        """
+        """Return why the store would replace an existing object; empty if it refuses. A trial note shows it."""
         if not scheme_of(self._url):
             return "" if can_link(self.directory) else "this file system has no hard links"
         path = self._path(f"{os.urandom(8).hex()}{_NOTE}")
         try:
-            # Other bytes each time: who finds its own, after an answer was lost, must take them for written. And once
-            # more than would do, since another machine that finishes this job removes all notes.
+            # Other bytes each time: after a lost answer, equal bytes count as written. A third write,
+            # since another machine that finishes this job removes all notes.
             if all(self._store.put_if(path, data, replaces=None) for data in (b"first", b"second", b"third")):
                 return "this store wrote an object where there was one, though told not to"
         except StorageError as error:
@@ -95,7 +92,7 @@ class Journal:
         return ""
 
     def planned(self) -> dict[str, Any] | None:
-        """Return the record of the plan, of this packing or another one; None if nothing was begun."""
+        """Return the record of the plan, of this or another packing; None if none has begun."""
         data = self._read(_PLAN)
         if data is None:
             return None
@@ -110,16 +107,16 @@ class Journal:
         return (self.planned() or {}).get("plan") == self._plan
 
     def has_progress(self, paths: Sequence[str]) -> bool:
-        """Return True if one of these paths is more than what merely beginning a packing leaves."""
+        """Return True if one of these paths shows more than the beginning of a packing."""
         kept = (self._path(_PLAN), self._path(_LOCK))
         return any(path not in kept and not path.endswith(_OF_BEGINNING) for path in paths)
 
     def made(self, name: str, digest: str) -> None:
-        """Record that a shard with this digest is about to be published, so that `clean` knows whose it is."""
+        """Record the digest of a shard that is about to be published, for `clean`."""
         self._write(self._path(f"{name}.{digest}-{self._plan}{_MADE}"), [])
 
     def unmake(self, name: str, digest: str) -> bool:
-        """Remove the records of a shard that came too late; False if another packing has made these bytes as well."""
+        """Remove the records of a late shard; False if another packing has made the same bytes."""
         self._store.close()
         others = [path for path in self._paths() if path.startswith(self._path(f"{name}.{digest}-"))]
         ending = f"-{self._plan}{_MADE}"
@@ -131,7 +128,7 @@ class Journal:
         return all(path.endswith(ending) for path in others)
 
     def keep(self, part: Index) -> None:
-        """Record that the one shard of this index is finished."""
+        """Record the index of one finished shard."""
         self._write(self._part_path(part.shard_names[0], int(part.shard_bytes[0])), encode(part))
 
     def kept(self, name: str) -> Index | None:
@@ -141,7 +138,7 @@ class Journal:
         return None if data is None else self._decoded(data)
 
     def finished(self) -> dict[str, ObjectInfo]:
-        """Return the record of each finished shard, by name of the shard; one listing, and no record is read."""
+        """Return the record of each finished shard, by the shard's name; one listing, and no record is read."""
         if not scheme_of(self._url) and not Path(self._url).is_dir():
             return {}
         sizes: dict[str, int] = {}
@@ -151,19 +148,16 @@ class Journal:
             name = relative(info.path, self._url)
             if not name.startswith(f"{PACKING}/"):
                 sizes[name] = info.num_bytes
-            elif name.endswith(ending) and info.num_bytes:  # after a crash of the machine it may be empty
+            elif name.endswith(ending) and info.num_bytes:  # a crash of the machine may leave an empty record
                 num_bytes = name.removesuffix(ending).rpartition(".")[2]
                 records[_shard_of(name), int(num_bytes)] = info
         return {name: record for (name, num_bytes), record in records.items() if sizes.get(name) == num_bytes}
 
     def parts(self, records: Iterable[ObjectInfo]) -> Iterator[Index | None]:
-        """Yield the part in each record of `finished`, read side by side.
-
-        None stands for a record that is gone, or was damaged and is removed now.
-        """
+        """Yield the part in each record of `finished`, read side by side; None for a lost or damaged record."""
 
         def read(record: ObjectInfo) -> Index | None:
-            data = self._read_found(record)
+            data = self._read_record(record)
             part = None if data is None else self._decoded(data)
             if part is None:
                 self._store.delete(record.path)
@@ -183,28 +177,28 @@ class Journal:
         self._store.put(self._path(f"{key}-{self._plan}{_GROUP}"), data)
 
     def group(self, key: str) -> tuple[int, Callable[[int, int], Buffer]] | None:
-        """Return the bytes of merged parts, and how to read a range of them; None if there are none."""
+        """Return the number of bytes of merged parts, and a function that reads a range; None if there are none."""
         path = self._path(f"{key}-{self._plan}{_GROUP}")
         info = self._store.find(path)
         return None if info is None else (info.num_bytes, partial(self._store.read_range, path))
 
     def withdraw(self, part: Index) -> None:
-        """Remove the record of a finished shard, which is to be made again."""
+        """Remove the record of a finished shard, to make the shard again."""
         self._store.delete(self._part_path(part.shard_names[0], int(part.shard_bytes[0])))
 
     def forget(self, name: str) -> None:
-        """Remove all records of a shard that was finished only after the index was written."""
+        """Remove all records of a shard that was finished after the commit."""
         for path in self._paths():
             if path.startswith(self._path(f"{name}.")) and path.endswith((_MADE, _PART)):
                 self._store.delete(path)
         self._remove_directory()
 
     def note(self, name: str, data: bytes) -> None:
-        """Store data that this packing has computed, until it is finished."""
+        """Store a result of this packing until it is finished."""
         self._store.put(self._path(f"{name}-{self._plan}{_NOTE}"), data)
 
     def noted(self, name: str) -> bytes | None:
-        """Return the data that an earlier run of this packing stored under a name; None if there is none."""
+        """Return the result that an earlier run of this packing stored under a name; None if there is none."""
         return self._read(f"{name}-{self._plan}{_NOTE}")
 
     def records(self) -> list[ObjectInfo]:
@@ -215,7 +209,7 @@ class Journal:
         return [info for info in self._listed(self.directory) if info.path.endswith(own)]
 
     def made_by_name(self, records: Sequence[ObjectInfo]) -> dict[str, set[str]]:
-        """Return the digests of all bytes that were made for each name, by the records of the job."""
+        """Return the recorded digests of each name."""
         made: dict[str, set[str]] = {}
         parts = []
         for info in records:
@@ -239,27 +233,27 @@ class Journal:
         return made
 
     def take_over(self) -> None:
-        """Make this the packing that may write here, so that tasks of another one stop."""
+        """Take over the destination, so that tasks of other packings stop."""
         if self.planned() is not None:
             self.begin({}, replaces=True)
 
     def remove_records(self) -> None:
-        """Remove all records; that of the plan, for which readers look, goes last. Other files stay."""
+        """Remove all records, the plan last, since readers look for it. Other files stay."""
         kept = (f"/{_PLAN}", f"/{_LOCK}")
         self._delete(info.path for info in self.records() if not info.path.endswith(kept))
         self._remove_plan()
 
     def clear(self) -> None:
-        """Remove the directory with all that is in it; the file that marks it as one goes last."""
+        """Remove the directory with all its files, the plan last."""
         kept = (self._path(_PLAN), self._path(_LOCK))
         self._delete(path for path in self._paths() if path not in kept)
         self._remove_plan()
 
     def remove_abandoned(self, *, is_alone: bool) -> None:
-        """Remove what processes of this machine have left unfinished when they died.
+        """Remove unfinished files of dead processes of this machine.
 
-        Where others may be working, these are shards that nobody has locked or written to for a minute: records in the
-        making have no lock, and a shard has none in its first microseconds.
+        If other processes may be working, only files without a lock and without a write for a minute are removed:
+        unfinished records have no lock, and a shard has none in its first microseconds.
         """
         if scheme_of(self._url):
             return
@@ -298,17 +292,17 @@ class Journal:
             return []
 
     def _listed(self, directory: str) -> list[ObjectInfo]:
-        # Drops cached facts about what other machines have written since; and some stores list other versions than they
-        # tell when asked for one object.
+        # Drops cached facts about objects of other machines; and some stores list versions that differ from the version
+        # of a single request.
         self._store.close()
-        found = list(self._store.list(directory))
+        infos = list(self._store.list(directory))
         self._store.close()
-        return found
+        return infos
 
     def _write(self, path: str, buffers: Sequence[Buffer]) -> None:
-        """Store a record that may be lost with the machine: its shard would be made again, to the same bytes.
+        """Store a record without waiting for the disk, which takes 0.1 to 60 ms, four times a shard.
 
-        Waiting for the disk takes 0.1 to 60 ms, and would come four times a shard.
+        If the machine loses the record, the shard is made again, with the same bytes.
         """
         if scheme_of(path):
             self._store.put(path, buffers)
@@ -317,28 +311,25 @@ class Journal:
             write_atomically(path, buffers, durable=False)
         except OSError as error:
             raise os_failure(error, path, verb="write") from error
-        self._store.close()  # drops what is known of an earlier file of this name
+        self._store.close()  # drops cached facts about an earlier file of this name
 
     def _read(self, name: str) -> bytes | None:
         return self._read_path(self._path(name))
 
     def _read_path(self, path: str) -> bytes | None:
         info = self._store.find(path)
-        return None if info is None else self._read_found(info)
+        return None if info is None else self._read_record(info)
 
-    def _read_found(self, info: ObjectInfo) -> bytes | None:
-        """Return the bytes of a record; None if it is gone.
-
-        Machines that make the same shard write the same record, and one may replace it while it is read here.
-        """
+    def _read_record(self, info: ObjectInfo) -> bytes | None:
+        """Return the bytes of a record, which another machine may replace with the same record; None if it is gone."""
         for _ in range(_MOST_REPLACED):
             with suppress(StorageError):
                 return bytes(self._store.read_range(info.path, 0, info.num_bytes))
-            self._store.close()  # drops what is known of the earlier object
-            found = self._store.find(info.path)
-            if found is None:
+            self._store.close()  # drops cached facts about the earlier object
+            current = self._store.find(info.path)
+            if current is None:
                 return None
-            info = found
+            info = current
         return bytes(self._store.read_range(info.path, 0, info.num_bytes))
 
     def _part_path(self, name: str, num_bytes: int) -> str:
@@ -350,5 +341,5 @@ class Journal:
 
 
 def _shard_of(part_path: str) -> str:
-    """Return the name of the shard in that of its record."""
+    """Return the name of a shard by the path of its record."""
     return part_path.rpartition("/")[2].rpartition("-")[0].rpartition(".")[0]

@@ -24,10 +24,10 @@ from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.cutting import EXTENT_BYTES
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
-from shoal.pack.column_values import ColumnValues, values_in
-from shoal.pack.destination import DIGEST_BYTES, Output
 from shoal.pack.inputs.repeats import copy_of
-from shoal.pack.records.refusals import lacking
+from shoal.pack.output.destination import DIGEST_BYTES, Output
+from shoal.pack.output.refusals import lacking
+from shoal.pack.shards.column_values import ColumnValues, values_in
 from shoal.storage.files.atomic_writes import UnfinishedObject
 from shoal.storage.urls import join
 

@@ -1,4 +1,4 @@
-"""The finished dataset of a packing: parts of the index joined, files that formats need beside it, and its summary."""
+"""The commit of a packing: parts of the index joined into one file, files that formats need beside it, a summary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from shoal.figures import counted
 from shoal.formats.mds.writer import INDEX_NAME, mds_index
 from shoal.index.streamed_index import write_streamed
 from shoal.index.table import Index
-from shoal.pack.destination import Output
-from shoal.pack.inputs.duplicates import Duplicates
-from shoal.pack.inputs.sample_fields import SampleFields
-from shoal.pack.records.part_groups import PartGroup, group_of, joined_groups, merged_index
-from shoal.pack.shard_writer import ShardSummary
+from shoal.pack.inputs.duplicates import DUPLICATES, Duplicates
+from shoal.pack.inputs.sample_fields import FIELDS, SampleFields
+from shoal.pack.output.destination import Output
+from shoal.pack.output.part_groups import PartGroup, joined_groups
+from shoal.pack.shards.shard_writer import ShardSummary
 from shoal.reading.checks.record_checksums import FRAMES
 
 
@@ -27,11 +27,11 @@ from shoal.reading.checks.record_checksums import FRAMES
 class PackSummary:
     """Result of a packing: its shards, the fingerprint of the dataset, and the inputs that were left out.
 
-    ``digest`` covers all shards, by name and contents: equal for equal inputs and arguments. ``skipped_before`` are the
-    inputs that were left out before shards were made, or by an earlier run that finished everything;
-    ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` tells which fields the samples of
-    files have, and which samples lack the usual ones; None for samples that do not come from files. ``duplicates``
-    counts the samples that were left out as equal to an earlier one; None if none were looked for.
+    ``digest`` covers the names and contents of all shards: equal for equal inputs and arguments. ``skipped_before``
+    lists the inputs that were left out before shards were made, or by an earlier run that finished everything;
+    ``num_renamed_before`` counts the samples whose key that run changed. ``fields`` counts the fields of samples from
+    files, None for other samples. ``duplicates`` counts the samples that equal an earlier one and were left out, None
+    without ``dedup``.
     """
 
     url: str
@@ -60,53 +60,53 @@ class PackSummary:
 
     @property
     def num_renamed(self) -> int:
-        """Samples that got another key, as tar readers would join neighbours with the same key into one sample."""
+        """Number of samples that got another key: tar readers join neighbours with the same key into one sample."""
         return self.num_renamed_before + sum(shard.num_renamed for shard in self.shards)
 
     @property
     def digest(self) -> str:
-        """Digest of all shards, by name and contents."""
+        """Digest of the names and contents of all shards."""
         text = "".join(f"{shard.name}\0{shard.digest}\0" for shard in self.shards)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def summary_of_finished(url: str, index: Index) -> PackSummary:
-    """Return the summary of a finished index, all of whose shards were made by earlier runs."""
-    counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
-    rows = zip(index.shard_names, counts, index.shard_bytes.tolist(), index.metadata["digests"], strict=True)
-    shards = tuple(ShardSummary(*row, done_before=True) for row in rows)
-    skipped = tuple((str(name), str(reason)) for name, reason in index.metadata.get("skipped", ()))
-    num_renamed = int(index.metadata.get("num_renamed", 0))
-    fields, duplicates = SampleFields.of_index(index), Duplicates.of_index(index)
-    return PackSummary(url, index.format, shards, index.fingerprint, skipped, num_renamed, fields, duplicates)
+class Committed(NamedTuple):
+    """A committed dataset: its summary, and the metadata of its index."""
 
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The index that was written, without its columns: the summaries of its shards, its fingerprint and metadata."""
-
-    format: str
-    fingerprint: str
+    summary: PackSummary
     metadata: Mapping[str, Any]
-    shards: tuple[ShardSummary, ...]
+
+    @classmethod
+    def of_index(cls, url: str, index: Index) -> Committed:
+        """Describe a finished index; earlier runs made all its shards."""
+        counts = np.diff(index.extent_first_sample[index.shard_first_extent]).tolist()
+        rows = zip(index.shard_names, counts, index.shard_bytes.tolist(), index.metadata["digests"], strict=True)
+        summary = PackSummary(
+            url,
+            index.format,
+            tuple(ShardSummary(*row, done_before=True) for row in rows),
+            index.fingerprint,
+            tuple((str(name), str(reason)) for name, reason in index.metadata.get("skipped", ())),
+            int(index.metadata.get("num_renamed", 0)),
+            SampleFields.of_index(index),
+            Duplicates.of_index(index),
+        )
+        return cls(summary, index.metadata)
 
 
-def finish(out: Output, parts: Sequence[Index], *, about: Mapping[str, Any]) -> Committed:
-    """Write the index of all finished shards, from their parts in memory; `finish_groups` takes less."""
-    return finish_groups(out, [group_of(merged_index(parts))] if parts else [], about=about)
-
-
-def finish_groups(
+def commit_groups(
     out: Output,
     groups: Sequence[PartGroup],
     *,
     about: Mapping[str, Any],
     skipped: Sequence[tuple[str, str]] = (),
+    fields: SampleFields | None = None,
+    duplicates: Duplicates | None = None,
 ) -> Committed:
     """Write the index of all finished shards, column by column; ``about`` goes into its metadata.
 
-    ``skipped`` are inputs that were left out beforehand: names and reasons. Memory: O(shards), and a few columns of a
-    group. Raises `UsageError` if no shard holds a sample; the shards are then removed.
+    ``skipped`` has the names and reasons of inputs that were left out beforehand. Memory: O(shards), and a few columns
+    of a group. Raises `UsageError` if no shard holds a sample, and removes the shards.
     """
     shards = tuple(summary for group in groups for summary in summaries_of(group))
     names = [shard.name for shard in shards]
@@ -132,6 +132,8 @@ def finish_groups(
         **({"num_renamed": num_renamed} if num_renamed else {}),
         **({"texts": index.texts} if index.texts else {}),
         **about,
+        **({} if fields is None else {FIELDS: fields.to_dict()}),
+        **({} if duplicates is None else {DUPLICATES: duplicates.to_dict()}),
     }
     format_name = groups[0].format
     if format_name == "mds":
@@ -140,7 +142,8 @@ def finish_groups(
         out.put(INDEX_NAME, mds_index(described_shards, [head.get("columns") for head in heads]))
     described = {"format": format_name, "notes": index.notes, "metadata": metadata}
     fingerprint = out.commit(partial(write_streamed, columns=index.columns, shard_names=names, about=described), sizes)
-    return Committed(format_name, fingerprint, metadata, shards)
+    summary = PackSummary(out.url, format_name, shards, fingerprint, tuple(skipped), 0, fields, duplicates)
+    return Committed(summary, metadata)
 
 
 def summaries_of(group: PartGroup) -> Iterator[ShardSummary]:
@@ -149,5 +152,5 @@ def summaries_of(group: PartGroup) -> Iterator[ShardSummary]:
     for name, num_samples, digest, skipped, num_renamed, num_bytes in zip(
         *lists, group.shard_bytes.tolist(), strict=True
     ):
-        pairs = tuple((str(one), str(reason)) for one, reason in skipped)
+        pairs = tuple((str(input_name), str(reason)) for input_name, reason in skipped)
         yield ShardSummary(name, num_samples, num_bytes, digest, pairs, num_renamed)

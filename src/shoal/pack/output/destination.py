@@ -1,8 +1,8 @@
 """Output of a packing: its shards, and finally the index, which is the one commit: readers trust nothing else.
 
-Nothing that a packing publishes replaces anything, so whoever comes late, of this packing or an older one, cannot
-change what is committed. Until then its `Journal` lies beside the shards: so the same command continues a killed
-packing, any machine can make any shard, and an output without an index is unfinished.
+A packing replaces no object, so late processes, also of older packings, cannot change a committed dataset. Until the
+commit, a `Journal` lies beside the shards: the same command continues a killed packing, and any machine can make any
+shard. An output without an index is unfinished.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shoal.figures import counted
 from shoal.formats.metadata.manifests import MANIFEST_NAME
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index, was_left_by_opening
-from shoal.pack.records.journal import Journal
-from shoal.pack.records.refusals import failures_in, manifest_there, other_plan, refuse_shards, taken, unprotected
+from shoal.pack.output.journal import Journal
+from shoal.pack.output.refusals import failures_in, manifest_there, other_plan, refuse_shards, taken, unprotected
 from shoal.storage.cache_directory import expand_home
 from shoal.storage.files.atomic_writes import UnfinishedObject, begin_object
 from shoal.storage.files.machine_locks import InheritedLock
@@ -37,14 +37,14 @@ _WAIT_SECONDS = 20.0
 _READ_BYTES = 8 << 20
 
 DIGEST_BYTES = 16
-"""Bytes of the digest of a shard, of SHA-256, which has hardware instructions: half the time of blake2b."""
+"""Bytes of a shard's SHA-256 digest; hardware instructions make it twice as fast as blake2b."""
 
 
 class Output:
-    """A directory, or a prefix of an object store, into which one packing writes.
+    """A directory, or a prefix of an object store, to which one packing writes. Can be pickled for workers.
 
     ``url`` as everywhere; ``plan`` is the digest of the request: only the same request may continue an unfinished
-    output. Can be pickled for workers, which share the lock of the process that began.
+    output. Workers share the lock of their parent.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Output:
         self.store: Store = with_retries(open_store(text, self._options or None), self._options)
         self.journal = Journal(self.url, plan=plan, store=self.store)
         self._lock: InheritedLock | None = None
-        self.may_withdraw = False  # only who is alone here may remove a shard: another might just commit it
+        self.may_withdraw = False  # other machines might just commit a shard that this one removes
 
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(Output, plan=self.plan, storage_options=self._options)
@@ -68,28 +68,24 @@ class Output:
 
     @property
     def lock_descriptor(self) -> int | None:
-        """File descriptor of the lock, inherited by workers so that it is held while any of them runs."""
+        """File descriptor of the lock. Workers inherit it, so the lock is held until the last of them ends."""
         return self._lock.descriptor if self._lock is not None else None
 
     def begin(
         self, *, suffix: str, asked: Mapping[str, Any], may_skip: bool = True, shared: bool = False
     ) -> Index | None:
-        """Check that this packing may write here, and continue an earlier run of it; returns the index if all is done.
+        """Check that this packing may write here, and continue an earlier run; return the index if all is done.
 
-        ``suffix`` is that of its shards, ``asked`` the requested settings in readable form. Unless this packing
-        ``may_skip`` inputs, a finished dataset that skipped some is refused. For a packing that is ``shared``, by
-        engines that run units without a lock and perhaps twice, the store must be able to refuse to replace an object.
+        ``suffix`` ends the names of shards; ``asked`` has the requested settings in readable form. A packing without
+        ``may_skip`` refuses a finished dataset that lacks inputs. A ``shared`` packing needs a store that can refuse to
+        replace an object, since engines run units without a lock and maybe twice.
 
-        Raises
-        ------
-        UsageError
-            There are shards already, or another packing is unfinished; or a shared one cannot be protected.
-        StorageError
-            The output cannot be written, or another process is writing to it.
+        Raises `UsageError` if there are shards already, another packing is unfinished, or the store of a shared packing
+        gives no protection; `StorageError` if the output cannot be written, or another process is writing to it.
         """
         if not scheme_of(self.url):
             if not self.journal.exists() and (done := self._finished_index()) is not None:
-                # No process is packing here; nothing is written, as the directory may be read-only.
+                # No process is packing here. Write nothing: the directory may be read-only.
                 self._check_whole(done, may_skip=may_skip)
                 return done
             self.lock()
@@ -105,10 +101,10 @@ class Output:
         return finished
 
     def _check_whole(self, finished: Index, *, may_skip: bool) -> None:
-        """Check that the finished dataset is what this packing would make, and that its shards still exist."""
-        there = self._listed(self.url)
+        """Check that the shards of the finished dataset still exist, and that this packing may take it."""
+        listed = self._listed(self.url)
         sizes = zip(finished.shard_names, finished.shard_bytes.tolist(), strict=True)
-        if lost := [name for name, num_bytes in sizes if there.get(join(self.url, name)) != num_bytes]:
+        if lost := [name for name, num_bytes in sizes if listed.get(join(self.url, name)) != num_bytes]:
             which = f"{lost[0]} is" if len(lost) == 1 else f"{lost[0]} and {counted(len(lost) - 1, 'other')} are"
             msg = f"{without_secrets(self.url)}: this was finished, and {which} missing now, or of another size"
             raise UsageError(msg, hint="restore them, `shoal verify` lists all; or pack into another directory")
@@ -139,7 +135,7 @@ class Output:
                 raise
             known = {}
         elif not is_begun and (not is_local or self.journal.has_progress([*self._listed(self.url)])):
-            # What merely beginning a packing leaves is no reason to keep the plan of a process that is gone.
+            # The plan of a dead process that only began a packing may be replaced.
             raise other_plan(self.url, known.get("asked"), asked)
         was_shared = is_begun and bool(known.get("shared"))
         self.may_withdraw = is_local and not shared and not was_shared
@@ -147,10 +143,16 @@ class Output:
         is_recorded = is_begun and (was_shared or not shared or not is_local)
         if not is_recorded:
             is_first = self.journal.begin(asked, shared=shared, replaces=is_local)
-            self.store.close()  # drops cached facts about what was not there before
+            self.store.close()  # drops cached facts about absent objects
             if not is_first:
                 return self._begin(suffix, asked, shared=shared)
-            if (finished := self._found_meanwhile()) is not None:
+            try:
+                finished = self._finished_index()
+            except UsageError:
+                self.journal.clear()
+                raise
+            if finished is not None:  # another machine was faster
+                self.journal.clear()
                 return finished
         if shared and (reason := self.journal.lacks()):
             if not is_begun:
@@ -158,65 +160,48 @@ class Output:
             raise unprotected(self.url, reason)
         return None
 
-    def _found_meanwhile(self) -> Index | None:
-        """Return the index that another machine wrote while this one began, whose record is then of no use."""
-        try:
-            finished = self._finished_index()
-        except UsageError:
-            self.journal.clear()
-            raise
-        if finished is not None:
-            self.journal.clear()
-        return finished
-
     def begin_shard(self, name: str) -> UnfinishedObject:
         """Begin a new shard, which appears when it is finished."""
         return begin_object(join(self.url, name), store=self.store, scratch=self.journal.directory)
 
     def publish(self, unfinished: UnfinishedObject, part: Index) -> None:
-        """Make a complete shard visible; one of the same name and bytes that is there already stays.
+        """Make a complete shard visible; an existing shard of the same name and bytes stays.
 
-        Raises
-        ------
-        UsageError
-            There is a shard of this name with other bytes.
+        Raises `UsageError` if there is a shard of this name with other bytes.
         """
         name, digest = part.shard_names[0], str(part.metadata["digest"])
         path = join(self.url, name)
         self.journal.made(name, digest)
         if unfinished.finish_new():
             return
-        self.store.close()  # drops cached facts about what was not there before
-        there = digest_of(path, self.store)
-        if there != digest:
+        self.store.close()  # drops cached facts about absent objects
+        present = digest_of(path, self.store)
+        if present != digest:
             msg = f"{without_secrets(path)}: a shard of this name is there already, with other bytes (its digest is "
-            msg += f"{there}, and now {digest} came out)"
-            hint = "the inputs, or what is made of them, are not the same each time; remove a shard that is of no use"
+            msg += f"{present}, and now {digest} came out)"
+            hint = "the inputs, or the stages, are not the same each time; remove a shard that is of no use"
             raise UsageError(msg, hint=hint)
 
     def undo(self, name: str, digest: str) -> None:
-        """Remove a shard that this job published too late, unless another job here has made the same bytes."""
+        """Remove a shard that this job published too late, unless another job has made the same bytes."""
         path = join(self.url, name)
         is_own = self.journal.unmake(name, digest) and self.store.find(path) is not None
         if is_own and digest_of(path, self.store) == digest:
             self.store.delete(path)
 
     def withdraw(self, part: Index) -> None:
-        """Remove a shard of an unfinished packing, since it is to be made in another way."""
+        """Remove a shard of an unfinished packing, to make it again with other inputs."""
         self.journal.withdraw(part)
         self.store.delete(join(self.url, part.shard_names[0]))
 
     def committed(self) -> Index | None:
         """Return the index if this packing is finished, here or by another machine; None if it is under way.
 
-        Raises
-        ------
-        UsageError
-            It was never begun here, or is no longer the one that may write here.
+        Raises `UsageError` if it was never begun here, or another packing has taken its place.
         """
-        self.store.close()  # drops cached facts about what other machines have written since
+        self.store.close()  # drops cached facts about objects of other machines
         is_under_way = self.journal.is_own()
-        # The index alone decides: whoever has written it removes the plan last.
+        # The index alone decides: the machine that writes it removes the plan last.
         path = join(self.url, INDEX_NAME)
         if self.store.find(path) is not None:
             index = load_index(path, store=self.store)
@@ -227,14 +212,11 @@ class Output:
         raise taken(self.url)
 
     def versions(self, sizes: Mapping[str, int]) -> list[str]:
-        """Return the versions that the store reports for these shards, given by name and size.
+        """Return the store's versions of shards, by name and size.
 
-        Raises
-        ------
-        StorageError
-            A shard is gone, or has another size.
+        Raises `StorageError` if a shard is gone, or has another size.
         """
-        self.store.close()  # drops cached facts about shards that other processes may have rewritten since
+        self.store.close()  # drops cached facts about shards of other processes
         infos = stat_all([join(self.url, name) for name in sizes], self.store)
         for info, num_bytes in zip(infos, sizes.values(), strict=True):
             if info.num_bytes != num_bytes:
@@ -243,12 +225,9 @@ class Output:
         return [info.version for info in infos]
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a file beside the shards; it replaces only what this packing has written under this name.
+        """Write a file beside the shards; it replaces only an earlier file of this packing.
 
-        Raises
-        ------
-        UsageError
-            There is another file of this name.
+        Raises `UsageError` if there is another file of this name.
         """
         digest = hashlib.sha256(data).hexdigest()[: 2 * DIGEST_BYTES]
         path, replaces = join(self.url, name), None
@@ -258,32 +237,30 @@ class Output:
             unfinished.write([data])
             if unfinished.finish_new(replaces=replaces):
                 return
-            self.store.close()  # drops cached facts about what was not there before
+            self.store.close()  # drops cached facts about absent objects
             replaces = self.store.find(path)
-            there = digest if replaces is None else digest_of(path, self.store)
-            if replaces is not None and there == digest:
+            if replaces is None:
+                continue
+            present = digest_of(path, self.store)
+            if present == digest:
                 return
             # An earlier attempt to finish may have died between this file and the index, and have skipped other inputs.
-            if there != digest and there not in self.journal.made_by_name(self.journal.records()).get(name, ()):
+            if present not in self.journal.made_by_name(self.journal.records()).get(name, ()):
                 msg = f"{without_secrets(path)}: a file of this name is there already, which this packing has not made"
                 raise UsageError(msg, hint="move it, then finish again; nothing was committed")
 
     def commit(self, write: Callable[[UnfinishedObject], str], sizes: Mapping[str, int]) -> str:
-        """Write the index, from then on the dataset exists; returns what ``write`` does, which writes its bytes.
+        """Write the index by ``write``, and return its result: the dataset exists from then on.
 
-        ``sizes`` has the bytes of each shard.
-
-        Raises
-        ------
-        UsageError
-            Another packing has written its own index meanwhile, or has taken this destination.
+        ``sizes`` has the bytes of each shard. Raises `UsageError` if another packing has written its own index
+        meanwhile, or has taken this destination.
         """
         path, replaces = join(self.url, INDEX_NAME), None
         while True:
             unfinished = self.begin_shard(INDEX_NAME)
             try:
                 written = write(unfinished)
-                self.store.close()  # drops cached facts about what was not there before
+                self.store.close()  # drops cached facts about absent objects
                 if self._is_committed():
                     unfinished.abandon()
                     break
@@ -301,7 +278,7 @@ class Output:
         return written
 
     def _check_committed(self, sizes: Mapping[str, int]) -> None:
-        """Remove the index that was written just now, if the job was removed in the moment before it."""
+        """Remove the index that was just written, if the job was removed in the moment before."""
         self.store.close()
         known = self.journal.planned()
         if known is not None and known.get("plan") == self.plan:
@@ -309,12 +286,12 @@ class Output:
         if known is None:
             with suppress(StorageError):
                 self.versions(sizes)
-                return  # another machine has seen that this is committed, and removed the records
+                return  # another machine has seen this commit, and removed the records
         self.store.delete(join(self.url, INDEX_NAME))
         raise taken(self.url)
 
     def _is_committed(self) -> bool:
-        """Return True if another machine has committed this packing; `UsageError` if another packing took its place."""
+        """Return True if another machine has committed this packing; raise if another packing took its place."""
         if self.journal.is_own():
             return False
         path = join(self.url, INDEX_NAME)
@@ -323,13 +300,13 @@ class Output:
         return True
 
     def discard(self, names: Sequence[str]) -> None:
-        """Remove these empty shards and all records of the packing, as if it had not begun."""
+        """Remove empty shards and all records of the packing, as if it had not begun."""
         for name in names:
             self.store.delete(join(self.url, name))
         self.journal.clear()
 
     def _is_in_the_way(self, path: str) -> bool:
-        """Return True if the index there must be replaced, False if it is our own; raise if it is another packing's."""
+        """Return True if the index must be replaced, False if it is our own; raise if it is another packing's."""
         index = load_index(path, store=self.store)
         if index.metadata.get("plan") == self.plan:
             return False
@@ -344,7 +321,7 @@ class Output:
         return load_index(join(self.url, INDEX_NAME), store=self.store)
 
     def lock(self) -> None:
-        """On a local file system, keep other processes of this machine from packing here; `StorageError` if one is."""
+        """Lock a local output against other processes of this machine; `StorageError` if one is packing here."""
         if not scheme_of(self.url):
             self._lock = InheritedLock(self.journal.lock_path, wait_seconds=_WAIT_SECONDS)
 
@@ -355,7 +332,7 @@ class Output:
             self._lock = None
 
     def _finished_index(self) -> Index | None:
-        """Return the index if it is what this packing makes, None if there is none; raise if it is another one."""
+        """Return the index of this packing, None if there is none; raise if there is another index."""
         path = join(self.url, INDEX_NAME)
         if self.store.find(path) is None:
             return None
@@ -375,16 +352,16 @@ class Output:
         """Return the size of every object below a directory, by path."""
         if not scheme_of(directory) and not Path(directory).is_dir():
             return {}
-        self.store.close()  # some stores list other versions than they tell when asked for one object
+        self.store.close()  # some stores list versions that differ from the version of a single request
         sizes = {info.path: info.num_bytes for info in self.store.list(directory)}
         self.store.close()
         return sizes
 
 
 def digest_of(path: str, store: Store) -> str:
-    """Return the digest of an object, as `ShardSummary` has it; 8 MiB at a time."""
-    found = hashlib.sha256()
+    """Return the digest of an object, as in `ShardSummary`; 8 MiB at a time."""
+    digest = hashlib.sha256()
     num_bytes = store.stat(path).num_bytes
     for first in range(0, num_bytes, _READ_BYTES):
-        found.update(store.read_range(path, first, min(num_bytes, first + _READ_BYTES)))
-    return found.hexdigest()[: 2 * DIGEST_BYTES]
+        digest.update(store.read_range(path, first, min(num_bytes, first + _READ_BYTES)))
+    return digest.hexdigest()[: 2 * DIGEST_BYTES]
