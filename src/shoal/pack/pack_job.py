@@ -11,7 +11,7 @@ from typing import Any
 from shoal.errors import StorageError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.index.table import Index
-from shoal.indexing.jobs.shard_units import check_unit
+from shoal.indexing.jobs.job_units import check_unit
 from shoal.pack.destination import Output
 from shoal.pack.jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
 from shoal.pack.packed_dataset import Committed, PackSummary, finish_groups, summary_of_finished

@@ -19,10 +19,9 @@ from shoal.order.mixture.source_schedule import SequenceChange
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.sequences.packed_order import Grouping, PackedOrder
 from shoal.order.state_dict import CHANGES, LENGTHS, PACKED, State
-from shoal.reading.mixture.changes_of_sequences import changes_adopted, changes_told
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.mixture.sequence_epochs import SequenceEpochs
+from shoal.reading.mixture.weights_by_sequence import SequenceEpochs, changes_adopted, changes_told
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_epochs import BatchSegments, ResolvedEpochs
 from shoal.reading.resolved_order import ResolvedOrder

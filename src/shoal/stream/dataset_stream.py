@@ -24,8 +24,8 @@ from shoal.order.state_dict import State
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
 from shoal.quality.prediction import ShuffleQuality
-from shoal.reading.cached_ranges import cache_counts, expect_windows
-from shoal.reading.large_chunks import refuse_too_large
+from shoal.reading.cache.cached_ranges import cache_counts, expect_windows
+from shoal.reading.cache.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.resolved_epochs import BatchSegments, Piece
 from shoal.reading.resolved_order import Resolved, ResolvedOrder

@@ -21,7 +21,7 @@ from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shard_writer import Named, Unreadable
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage, in_epoch
-from shoal.reading.checks.salvage import Damaged, salvaged_sample
+from shoal.reading.checks.damaged_samples import Damaged, salvaged_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
