@@ -24,7 +24,7 @@ from servers.quick import Quick
 
 from shoal.formats.format_registry import format_named
 from shoal.indexing.build import scans_of_tasks
-from shoal.indexing.scan import remote_processes
+from shoal.indexing.scan import processes
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES, ScanReads, scan_in_threads
 from shoal.indexing.scan.scan_task import ScanTask
@@ -118,7 +118,7 @@ def scan(url: str, way: str, num_shards: int, num_members: int) -> tuple[int, in
     if way == RAW:
         read_all(tasks, reads)
     elif way == PROCESSES:
-        remote_processes.MUCH_BYTES = 0
+        processes.MUCH_BYTES = 0
         scans = scans_of_tasks(
             tasks, store=store, format=format_named("tar"), workers=usable_processors(), traffic=reads.traffic
         )

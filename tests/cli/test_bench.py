@@ -11,7 +11,7 @@ from tests.cli.calls import Calls, make_shards
 
 import shoal
 from shoal.cli import bench
-from shoal.reading.raw_speed import plain_bytes_per_second
+from shoal.cli.bench import plain_bytes_per_second
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 

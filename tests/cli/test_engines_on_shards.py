@@ -13,7 +13,7 @@ from tests.cli.test_engines import FakeEngine, calls, engine
 from tests.stream.made import write_tars
 
 import shoal
-from shoal.indexing.jobs import shard_units
+from shoal.indexing.jobs import job_units
 
 __all__ = ["calls", "engine"]
 
@@ -23,7 +23,7 @@ ON = ("--engine", "spark", "--address", "spark://host")
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most two shards a unit."""
-    monkeypatch.setattr(shard_units, "_LEAST_SHARDS", 2)
+    monkeypatch.setattr(job_units, "_LEAST_SHARDS", 2)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from shoal.indexing.jobs import shared_indexing
-from shoal.indexing.jobs.shared_indexing import JobRank, Sharing
+from shoal.indexing.jobs.shared_indexing import Sharing
+from shoal.processes.job_rank import JobRank
 
 
 class _Units:

@@ -24,9 +24,9 @@ from tests.stream.made import write_lines, write_tars
 import shoal
 from shoal.cli.main import main
 from shoal.errors import ShardError, StorageError, UsageError
-from shoal.indexing.jobs import shard_units
+from shoal.indexing.jobs import job_units
+from shoal.indexing.jobs.index_from_parts import IndexUnits
 from shoal.indexing.jobs.index_job import IndexJob
-from shoal.indexing.jobs.index_units import IndexUnits
 from shoal.storage.memory_store import MemoryStore
 
 COUNTS = [20, 0, 30, 10, 5, 5, 40, 1]
@@ -35,7 +35,7 @@ COUNTS = [20, 0, 30, 10, 5, 5, 40, 1]
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most two shards a unit."""
-    monkeypatch.setattr(shard_units, "_LEAST_SHARDS", 2)
+    monkeypatch.setattr(job_units, "_LEAST_SHARDS", 2)
 
 
 @pytest.fixture
@@ -343,8 +343,8 @@ DRIVER = """
     import os, random, signal, sys, time
     sys.path[:0] = {path!r}
     import shoal
-    from shoal.indexing.jobs import shard_units
-    shard_units._LEAST_SHARDS = 2
+    from shoal.indexing.jobs import job_units
+    job_units._LEAST_SHARDS = 2
 
     def run():
         job = shoal.plan_index({source!r})

@@ -22,8 +22,8 @@ from shoal.errors import ShardError, ShoalError, StorageError
 from shoal.formats.format_registry import format_named
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
-from shoal.indexing.scan import processes, remote_processes
-from shoal.indexing.scan.remote_processes import num_remote_processes, num_requests_in_all, store_for_processes
+from shoal.indexing.scan import processes
+from shoal.indexing.scan.processes import num_remote_processes, num_requests_in_all, store_for_processes
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.memory_store import MemoryStore
@@ -37,8 +37,8 @@ SIZES = [30, 1, 0, 47, 5, 12, 3, 8]
 
 @pytest.fixture(autouse=True)
 def no_shards_are_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_processes, "MUCH_BYTES", 1)
-    monkeypatch.setattr(remote_processes, "SHARDS_EACH", 1)
+    monkeypatch.setattr(processes, "MUCH_BYTES", 1)
+    monkeypatch.setattr(processes, "SHARDS_EACH", 1)
 
 
 def objects_of(directory: Path) -> dict[str, bytes]:
@@ -66,7 +66,7 @@ def test_the_index_is_that_of_one_process(
     directory = write_tars(tmp_path / "data", SIZES) if suffix == "tar" else write_lines(tmp_path / "data", [9] * 8)
     said: list[tuple[int, int, int]] = []
     took = [ScanTraffic(), ScanTraffic()]
-    monkeypatch.setattr(remote_processes, "SHARDS_EACH", 2)
+    monkeypatch.setattr(processes, "SHARDS_EACH", 2)
     with served(directory) as server, caplog.at_level(logging.INFO, logger="shoal"):
         alone = index_of(server, tmp_path, workers=1, suffix=suffix, traffic=took[0])
         assert "processes" not in caplog.text
@@ -86,10 +86,10 @@ def test_few_bytes_or_few_shards_need_no_processes(tmp_path: Path, monkeypatch: 
     directory = write_tars(tmp_path / "data", SIZES)
     monkeypatch.setattr(processes, "start_python", pytest.fail)
     with served(directory) as server:
-        monkeypatch.setattr(remote_processes, "MUCH_BYTES", 1 << 30)
+        monkeypatch.setattr(processes, "MUCH_BYTES", 1 << 30)
         assert index_of(server, tmp_path, workers=4).num_samples == sum(SIZES)
-        monkeypatch.setattr(remote_processes, "MUCH_BYTES", 1)
-        monkeypatch.setattr(remote_processes, "SHARDS_EACH", 5)
+        monkeypatch.setattr(processes, "MUCH_BYTES", 1)
+        monkeypatch.setattr(processes, "SHARDS_EACH", 5)
         assert index_of(server, tmp_path, workers=4).num_samples == sum(SIZES)
 
 
@@ -149,11 +149,11 @@ BUILD = """
 import sys
 from shoal.formats.format_registry import format_named
 from shoal.indexing import build
-from shoal.indexing.scan import remote_processes
+from shoal.indexing.scan import processes
 from shoal.storage.sources.source import expand
 from shoal.storage.store_of_url import open_store
 
-remote_processes.MUCH_BYTES = remote_processes.SHARDS_EACH = 1
+processes.MUCH_BYTES = processes.SHARDS_EACH = 1
 store = open_store(sys.argv[1])
 found = expand(sys.argv[1], suffixes=(".tar",), store=store)
 print("begins", flush=True)

@@ -19,7 +19,7 @@ from tests.stream.made import write_tars
 import shoal
 from shoal.errors import ShardError, StorageError
 from shoal.indexing import index_making
-from shoal.indexing.jobs import shard_units, shared_indexing
+from shoal.indexing.jobs import job_units, shared_indexing
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.objects.torch_store import TorchStore
 from shoal.stream.ranks import job_rank
@@ -34,9 +34,9 @@ RANK = """
         import torch.distributed
     import shoal
     from shoal.indexing import index_making
-    from shoal.indexing.jobs import index_units, shard_units, shared_indexing
+    from shoal.indexing.jobs import index_units, job_units, shared_indexing
     index_making.small_bytes = lambda store: 0
-    shard_units._LEAST_SHARDS, shared_indexing._LEAST_WAIT_SECONDS, dies = {least}, {wait}, {dies}
+    job_units._LEAST_SHARDS, shared_indexing._LEAST_WAIT_SECONDS, dies = {least}, {wait}, {dies}
     ran, keep = [], index_units.IndexTask.keep
     def kept(self, part):
         if dies is not None and len(ran) == dies:
@@ -225,7 +225,7 @@ def as_rank(expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "own"))
     monkeypatch.setattr(index_making, "small_bytes", lambda _: 0)
-    monkeypatch.setattr(shard_units, "_LEAST_SHARDS", 1)
+    monkeypatch.setattr(job_units, "_LEAST_SHARDS", 1)
     monkeypatch.setattr(shared_indexing, "_LEAST_WAIT_SECONDS", 0.01)
 
 

@@ -23,7 +23,7 @@ from shoal.formats.format_registry import format_named
 from shoal.formats.tar import reader
 from shoal.formats.tar.reader import Tar
 from shoal.index.shard_scan import ShardScan
-from shoal.indexing.scan import costs, remote_scans, speculative_reads, walk_plan
+from shoal.indexing.scan import costs, remote_scans, speculative_reads
 from shoal.indexing.scan.remote_scans import ScanReading, ScanReads, scan_in_threads
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.indexing.scan.speculative_reads import SpeculativeReads
@@ -36,14 +36,14 @@ MIB = 1 << 20
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes so small that a tar of some members is worth several walks."""
-    for module in (costs, remote_scans, speculative_reads, walk_plan):
+    for module in (costs, remote_scans, speculative_reads, speculative_reads):
         monkeypatch.setattr(module, "REACH_BYTES", 512)
-    for module in (speculative_reads, walk_plan):
+    for module in (speculative_reads, speculative_reads):
         monkeypatch.setattr(module, "ALIGNMENT_BYTES", 512)
     monkeypatch.setattr(speculative_reads, "_MOST_USELESS", 100)
-    monkeypatch.setattr(walk_plan, "_LEAST_REQUESTS", 1)
-    monkeypatch.setattr(walk_plan, "_LEAST_HEADERS", 2)
-    monkeypatch.setattr(walk_plan, "_LEAST_SEARCH_BYTES", 1024)
+    monkeypatch.setattr(speculative_reads, "_LEAST_REQUESTS", 1)
+    monkeypatch.setattr(speculative_reads, "_LEAST_HEADERS", 2)
+    monkeypatch.setattr(speculative_reads, "_LEAST_SEARCH_BYTES", 1024)
     monkeypatch.setattr(reader, "_FIRST_WINDOW_BYTES", 512)
     monkeypatch.setattr(reader, "_SMALL_WINDOW_BYTES", 512)
 

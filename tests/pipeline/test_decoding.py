@@ -20,7 +20,7 @@ from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.map_and_filter import Filter, Map
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.pipeline.stages.with_ids import WithIds
-from shoal.reading.checks.salvage import Damaged
+from shoal.reading.checks.damaged_samples import Damaged
 from shoal.storage.retry import StoppedError
 
 FOUR = Threaded(num_stages=1, num_threads=4, limit_bytes=1 << 20)

@@ -20,7 +20,7 @@ from tests.samples import write_tar_shards
 
 import shoal
 from shoal.errors import StorageError, UsageError
-from shoal.reading import cached_ranges
+from shoal.reading.cache import cached_ranges
 from shoal.reading.checks import checked_reads
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.testing import Fault, RangeServer

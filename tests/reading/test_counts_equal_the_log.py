@@ -21,9 +21,9 @@ from tests.samples import write_tar
 import shoal
 from shoal.indexing.checksums import extent_checksums
 from shoal.indexing.index_files import save_index
-from shoal.reading.memory_division import budget_of
+from shoal.reading.cache import decoded_pieces
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.spilled import decoded_pieces
+from shoal.reading.schedule.memory_division import budget_of
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.source_reading import divided_limits

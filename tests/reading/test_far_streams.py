@@ -16,10 +16,9 @@ from tests.stream.made import check_sample, described, ids_of, open_finely, read
 from shoal.errors import ShardError, StorageError
 from shoal.indexing.checksums import extent_checksums
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import memory_division
 from shoal.reading.remote import remote_readers
 from shoal.reading.remote.read_buffer import LEAST_BUFFER_BYTES
-from shoal.reading.schedule import memory_ledger, read_requests
+from shoal.reading.schedule import memory_division, memory_ledger, read_requests
 from shoal.storage.retry import RetryRule, StoppedError
 from shoal.stream.dataset import Dataset
 from shoal.stream.open_dataset import open_dataset

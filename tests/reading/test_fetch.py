@@ -15,7 +15,7 @@ from tests.stream.made import at, batches_of, check_sample, flat, ids_of, readin
 
 from shoal.errors import StorageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import memory_division
+from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating import read_schedule

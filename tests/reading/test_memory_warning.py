@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.reading import memory_warning
+from shoal.reading.schedule import memory_division
 from shoal.storage.chunk_cache import directory
 from shoal.stream.dataset import Dataset
 
@@ -15,10 +15,10 @@ def test_a_window_beyond_the_memory_is_logged_once(
 ) -> None:
     ds = tars.shuffle(seed=1, window="100KB", chunk="6KiB").batch(5)
     held_bytes = ds.resolved.chunks_held_bytes
-    monkeypatch.setattr(memory_warning, "most_memory_bytes", lambda: held_bytes)
+    monkeypatch.setattr(memory_division, "most_memory_bytes", lambda: held_bytes)
     next(iter(ds))
     assert caplog.records == []
-    monkeypatch.setattr(memory_warning, "most_memory_bytes", lambda: held_bytes - 1)
+    monkeypatch.setattr(memory_division, "most_memory_bytes", lambda: held_bytes - 1)
     for _ in range(2):
         next(iter(ds))
     [record] = caplog.records

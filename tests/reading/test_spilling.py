@@ -29,9 +29,9 @@ from tests.stream.made import described
 import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.indexing.index_files import save_index
+from shoal.reading.cache import decoded_pieces
 from shoal.reading.schedule import memory_ledger, read_requests
 from shoal.reading.schedule.memory_ledger import MemoryBudget
-from shoal.reading.spilled import decoded_pieces
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.storage.chunk_cache.directory import FOLDER
 from shoal.testing import Fault, RangeServer

@@ -17,8 +17,8 @@ from tests.stream.made import at, batches_of, check_batch, check_sample, flat, i
 
 from shoal.errors import ShardError, UsageError
 from shoal.orders import Block, Buffer, Full, Sequential, Window
-from shoal.reading import memory_division
-from shoal.reading.checks import salvage
+from shoal.reading.checks import damaged_samples
+from shoal.reading.schedule import memory_division
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating import cut_batches
@@ -212,7 +212,7 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
     tars: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[int] = []
-    read = salvage.read_sample
+    read = damaged_samples.read_sample
 
     def counted(opened: Any, sample_id: int, *others: Any) -> Any:
         looked_at.append(sample_id)

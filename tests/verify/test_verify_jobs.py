@@ -21,7 +21,7 @@ from tests.stream.made import write_tars
 import shoal
 from shoal.cli.main import main
 from shoal.errors import UsageError
-from shoal.indexing.jobs import shard_units
+from shoal.indexing.jobs import job_units
 from shoal.testing import RangeServer
 from shoal.verify.open_to_verify import open_to_verify, verify
 from shoal.verify.verify_job import VerifyJob
@@ -31,7 +31,7 @@ from shoal.verify.verify_report import VerifyReport
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most two shards a unit."""
-    monkeypatch.setattr(shard_units, "_LEAST_SHARDS", 2)
+    monkeypatch.setattr(job_units, "_LEAST_SHARDS", 2)
 
 
 def sound(directory: Path, kind: str) -> Path:

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from shoal.cli import output
 from shoal.cli.options.argument_types import at_least_one, at_least_zero
 from shoal.cli.options.source_options import add_json_argument, add_source_arguments
@@ -21,7 +23,8 @@ from shoal.cli.options.stream_options import (
 from shoal.figures import format_bytes, format_count
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.partition import Partition
-from shoal.reading.raw_speed import plain_bytes_per_second
+from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.lifetimes import first_uses
 from shoal.stream.dataset import Dataset
 
 _DEFAULT_SECONDS = 10.0
@@ -126,3 +129,25 @@ def _seconds(text: str) -> float:
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"a positive number of seconds is wanted here, not {text!r}")
     return number
+
+
+_READS_AT_ONCE = 256
+
+
+def plain_bytes_per_second(
+    opened: Opened, resolved: ResolvedOrder, partition: Partition, *, rank: int, num_steps: int, most_seconds: float
+) -> float:
+    """Measure the bytes per second at which the units for a rank's first steps of epoch 0 can be read in sequence.
+
+    Each unit is read once, in the order of its first use, by one thread, until ``most_seconds`` are over.
+    """
+    share = partition.share(resolved.epoch(0), rank, 0, num_steps)
+    units = resolved.units_of(share.ids, share.chunks)
+    wanted = first_uses(units, np.zeros(0, dtype=np.int64))
+    num_bytes, began = 0, time.perf_counter()
+    for first in range(0, len(wanted), _READS_AT_ONCE):
+        for read in resolved.units.reads(wanted[first : first + _READS_AT_ONCE]):
+            num_bytes += len(opened.store.read_range(opened.paths[read.shard], read.first_byte, read.end_byte))
+        if time.perf_counter() - began > most_seconds:
+            break
+    return num_bytes / max(time.perf_counter() - began, 1e-9)

@@ -31,9 +31,8 @@ from shoal.hints import pip_install
 from shoal.index.cutting import usual_extent_bytes
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
-from shoal.indexing.changed_shards import ShardCheck
+from shoal.indexing.changed_shards import ShardCheck, describes
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.index_covers_source import describes
 from shoal.indexing.index_files import load_index, made_on_purpose
 from shoal.indexing.jobs.index_job import index_job
 from shoal.indexing.manifests_beside import Described, compare_hashes

@@ -36,8 +36,13 @@ from shoal.index.cutting import usual_extent_bytes
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 from shoal.indexing.manifests_beside import third_party_indexes
-from shoal.indexing.scan.processes import WORKERS_VARIABLE, scan_in_processes
-from shoal.indexing.scan.remote_processes import num_remote_processes, num_requests_each, store_for_processes
+from shoal.indexing.scan.processes import (
+    WORKERS_VARIABLE,
+    num_remote_processes,
+    num_requests_each,
+    scan_in_processes,
+    store_for_processes,
+)
 from shoal.indexing.scan.remote_scans import ScanReads, ScanTraffic, scan_in_threads
 from shoal.indexing.scan.scan_frames import scan_from, scan_to_buffers
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard

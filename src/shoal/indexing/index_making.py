@@ -19,13 +19,14 @@ from shoal.formats.shard_format import Format
 from shoal.index.cutting import CUTTING_RULE, usual_extent_bytes
 from shoal.index.table import Index
 from shoal.indexing.build import Progress, build_index, scan_rules, scan_tasks, small_bytes
-from shoal.indexing.index_covers_source import describes
+from shoal.indexing.changed_shards import describes
 from shoal.indexing.index_files import bound_cache, load_index, save_index
-from shoal.indexing.jobs.index_units import PARTS, index_units
-from shoal.indexing.jobs.shared_indexing import JobRank, index_together
-from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.jobs.index_from_parts import PARTS, index_units
+from shoal.indexing.jobs.job_units import UnitParts
+from shoal.indexing.jobs.shared_indexing import index_together
 from shoal.indexing.manifests_beside import Described, versions_beside
 from shoal.indexing.scan.scan_task import ScanTask
+from shoal.processes.job_rank import JobRank
 from shoal.storage.cache_directory import UNITS, mark_used
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.files.machine_locks import machine_lock

@@ -22,7 +22,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.shard_format import BesideFormat, Format
 from shoal.indexing.scan.costs import REACH_BYTES
 from shoal.indexing.scan.first_requests import FirstRequests, first_requests
-from shoal.indexing.scan.remote_processes import num_remote_processes, num_requests_in_all
+from shoal.indexing.scan.processes import num_remote_processes, num_requests_in_all
 from shoal.indexing.scan.remote_scans import BLOCK_BYTES, NUM_REQUESTS
 from shoal.indexing.scan.scan_task import ScanTask
 from shoal.processes.interpreters import usable_processors

@@ -32,9 +32,8 @@ from shoal.formats.tokens.token_files import options_in_name
 from shoal.index.assembly import subset
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS, Progress
-from shoal.indexing.changed_shards import ShardCheck
+from shoal.indexing.changed_shards import ShardCheck, describes, match_all
 from shoal.indexing.growing.unindexed import Unindexed
-from shoal.indexing.index_covers_source import describes, match_all
 from shoal.indexing.index_files import (
     is_sent_instead,
     load_index,
@@ -43,7 +42,6 @@ from shoal.indexing.index_files import (
     was_left_by_opening,
 )
 from shoal.indexing.index_making import IndexMaking, warn_of_unversioned
-from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.indexing.manifests_beside import (
     MANIFEST_SUFFIXES,
     Described,
@@ -53,6 +51,7 @@ from shoal.indexing.manifests_beside import (
 )
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike, samples_left, select_split, shards_of_split
+from shoal.processes.job_rank import JobRank
 from shoal.storage.cache_directory import cache_directory, expand_home
 from shoal.storage.files.local_store import LocalStore
 from shoal.storage.objects.torch_store import reachable_torch_store

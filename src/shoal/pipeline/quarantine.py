@@ -18,7 +18,7 @@ from shoal.errors import ShardError, UsageError
 from shoal.index.table import SampleIndex
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage
-from shoal.reading.checks.salvage import Damaged
+from shoal.reading.checks.damaged_samples import Damaged
 from shoal.reading.reading_options import ReadingOptions
 from shoal.stats.counters import Counters
 from shoal.storage.files.atomic_writes import append_line, make_line_file, read_lines

@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 
 from shoal.formats.shard_format import Records, Sample
 from shoal.indexing.opened_dataset import Opened
-from shoal.reading.checks.salvage import Damaged, SalvagedRecords, salvage
+from shoal.reading.cache.spilled_readers import SpillingReaders
+from shoal.reading.checks.damaged_samples import Damaged, SalvagedRecords, salvage
 from shoal.reading.local.local_readers import LocalReaders
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.remote.remote_readers import RemoteReaders
+from shoal.reading.remote.remote_readers import RemoteReaders, SharedReading
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget, groups_with_room
 from shoal.reading.schedule.units import UnitRead, UnitReaders, Units
-from shoal.reading.shared_reading import SharedReading
-from shoal.reading.spilled.spilled_readers import SpillingReaders
 from shoal.stats.counters import Counters
 
 _PLANNED_AT_ONCE = 256  # units; a span of the order may have one for every sample

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, singledispatch
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
 from shoal.figures import parse_bytes
+from shoal.formats.shard_format import SpillingFormat
 from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
+from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.position_subsets import NO_GAPS, ChosenPositions, Gaps, OverStored
 from shoal.order.protocol import Adopting, BindsBetween, BoundOrder, Order, OwnLength
@@ -23,8 +25,8 @@ from shoal.order.state_dict import State
 from shoal.order.states.deals import Deal
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, resolve_window
-from shoal.reading.order_request import OrderRequest
-from shoal.reading.resolved_epochs import ResolvedEpochs
+from shoal.reading.order_request import OrderRequest, Request, Selection
+from shoal.reading.resolved_epochs import ResolvedEpochs, Source
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits, TurnUnits, Units
 
 # Below this fraction of the bytes of the chunks around them, reading single records costs less than reading the chunks.
@@ -332,3 +334,23 @@ def _keep(cache: dict[int, Any], epoch: int, found: Any) -> None:
     for earlier in sorted(list(cache))[:-1]:  # noqa: C414  # list() is atomic; other threads add epochs
         cache.pop(earlier, None)
     cache[epoch] = found
+
+
+def can_spill(opened: Opened) -> bool:
+    """Return True if a dataset can keep decoded chunks: it has a cache, and its format can spill."""
+    return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
+
+
+@singledispatch
+def resolve(request: Request, source: Source, selection: Selection) -> Resolved:
+    """Return the epochs of a selection of samples in the order that a request asks for."""
+    opened = source.whole.one("this order")
+    return ResolvedOrder(
+        opened.index,
+        cast("OrderRequest", request),
+        selection.stored,
+        selection.delivered,
+        selection.gaps,
+        spills=can_spill(opened),
+        sampling=selection.sampling,
+    )

@@ -21,10 +21,9 @@ from shoal.order.sequences.packed_order import PackedOrder
 from shoal.order.state_dict import LENGTHS, PACKED, State
 from shoal.order.states.deals import Deal
 from shoal.order.states.state_fields import CHANGES
-from shoal.reading.mixture.changes_of_sequences import changes_adopted, changes_told
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
-from shoal.reading.mixture.sequence_epochs import SequenceEpochs
+from shoal.reading.mixture.weights_by_sequence import SequenceEpochs, changes_adopted, changes_told
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_epochs import BatchSegments, ResolvedEpochs
 from shoal.reading.resolved_order import ResolvedOrder

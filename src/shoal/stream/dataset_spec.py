@@ -26,8 +26,7 @@ from shoal.reading.growing.resolved_growing import GrowingRequest
 from shoal.reading.order_request import OrderRequest, Request, Selection
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_epochs import Source
-from shoal.reading.resolved_order import Resolved
-from shoal.reading.resolving import resolve
+from shoal.reading.resolved_order import Resolved, resolve
 from shoal.stream.choosing.column_functions import choose_by_columns, numbers_left
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.rows import Rows

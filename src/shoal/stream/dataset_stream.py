@@ -18,8 +18,8 @@ from shoal.order.partition import Partition, check_rank
 from shoal.order.states.deals import RankPlace
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
-from shoal.reading.cached_ranges import expect_windows
-from shoal.reading.large_chunks import refuse_too_large
+from shoal.reading.cache.cached_ranges import expect_windows
+from shoal.reading.cache.large_chunks import refuse_too_large
 from shoal.reading.resolved_epochs import Piece
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.stats.counters import Counters

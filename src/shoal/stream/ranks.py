@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from shoal.arguments import with_type
 from shoal.errors import UsageError
-from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.order.partition import check_rank
+from shoal.processes.job_rank import JobRank
 
 _HINT = ".partition(rank=..., world_size=...) overrides them"
 

@@ -28,8 +28,8 @@ from shoal.indexing.scan.remote_scans import reading_one
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.running import FieldError
 from shoal.reading.checks.checked_reads import parse_unit
+from shoal.reading.checks.damaged_samples import Damaged, SalvagedRecords
 from shoal.reading.checks.record_checksums import FRAMES, wrong_records
-from shoal.reading.checks.salvage import Damaged, SalvagedRecords
 from shoal.reading.schedule.units import UnitRead, extent_read, starts_in
 from shoal.storage.stat_many import find_all
 from shoal.storage.storage_errors import is_broken, is_missing

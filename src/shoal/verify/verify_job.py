@@ -18,8 +18,7 @@ from shoal.index.assembly import subset
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
 from shoal.indexing.changed_shards import ShardCheck
-from shoal.indexing.jobs.shard_units import check_unit, cut_units
-from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.jobs.job_units import UnitParts, check_unit, cut_units
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.split_selection import SplitLike
 from shoal.pipeline.stages.decode import Decode

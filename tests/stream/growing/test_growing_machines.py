@@ -15,13 +15,14 @@ _RUN = f"""
 import json, sys
 import torch.distributed
 import shoal
-from shoal.indexing.jobs import index_units, shared_indexing
+from shoal.indexing.jobs import shared_indexing
+from shoal.indexing.jobs import index_from_parts
 shared_indexing._LEAST_WAIT_SECONDS = shared_indexing._UNKNOWN_WAIT_SECONDS = 60.0  # nobody takes over
-ran, kept = [], index_units.IndexTask.keep
+ran, kept = [], index_from_parts.IndexTask.keep
 def keep(task, part):
     ran.append(task.number)
     return kept(task, part)
-index_units.IndexTask.keep = keep
+index_from_parts.IndexTask.keep = keep
 dataset = shoal.open(sys.argv[1], index="grow").shuffle(seed=5, window="{WINDOW}")
 keys = [sample["key"] for sample in dataset]
 again = shoal.open(sys.argv[1])

@@ -14,9 +14,9 @@ from tests.stream.growing.growing_data import COUNTS, WINDOW, gated, growing, ke
 import shoal
 from shoal.errors import StateError, StorageError, UsageError
 from shoal.indexing.growing import segments_ahead
-from shoal.indexing.jobs import index_units, shared_indexing
-from shoal.indexing.jobs.shared_indexing import JobRank
-from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.jobs import index_from_parts, shared_indexing
+from shoal.indexing.jobs.job_units import UnitParts
+from shoal.processes.job_rank import JobRank
 from shoal.reading.growing.resolved_segments import ResolvedSegments
 from shoal.stream.dataset import Dataset
 
@@ -29,13 +29,13 @@ def test_ranks_index_each_shard_once(shards: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shared_indexing, "_LEAST_WAIT_SECONDS", 60.0)  # nobody takes over
     monkeypatch.setattr(shared_indexing, "_LONGEST_PAUSE_SECONDS", 0.05)
     scanned: list[int] = []
-    kept = index_units.IndexTask.keep
+    kept = index_from_parts.IndexTask.keep
 
-    def keep(task: index_units.IndexTask, part: object) -> object:
+    def keep(task: index_from_parts.IndexTask, part: object) -> object:
         scanned.append(task.number)
         return kept(task, part)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(index_units.IndexTask, "keep", keep)
+    monkeypatch.setattr(index_from_parts.IndexTask, "keep", keep)
     found: dict[int, list[str]] = {}
 
     def run(rank: int) -> None:

@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from shoal.reading.remote.request_concurrency import ConcurrencyControl
+from shoal.reading.remote.requests_in_flight import ConcurrencyControl
 
 REQUEST_BYTES = 1_000_000
 

@@ -17,7 +17,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.tar.reader import Tar
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
-from shoal.indexing.sample_keys import sample_keys
+from shoal.indexing.scan.sample_keys import sample_keys
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_spec import DatasetSpec
 

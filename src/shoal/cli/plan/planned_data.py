@@ -24,7 +24,7 @@ from shoal.indexing.build import MANY_SAMPLES
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
-from shoal.reading.large_chunks import refuse_too_large, too_large
+from shoal.reading.cache.large_chunks import refuse_too_large, too_large
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.mixing.mixed_dataset import MixedDataset

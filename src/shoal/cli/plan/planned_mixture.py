@@ -23,12 +23,12 @@ from shoal.order.protocol import Changing, innermost
 from shoal.order.window.order import Window
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
 from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
-from shoal.reading.large_chunks import refuse_too_large
-from shoal.reading.memory_division import budget_of
+from shoal.reading.cache.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER, MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.order_request import OrderRequest
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.memory_division import budget_of
 from shoal.reading.schedule.read_requests import request_sizes
 from shoal.reading.schedule.units import ChunkUnits, RecordUnits
 from shoal.storage.sources.source import printed

@@ -16,9 +16,9 @@ from shoal.index.assembly import joined
 from shoal.index.table import Index
 from shoal.indexing.growing.segment_indexes import KnownSegments, SegmentIndexes, SegmentsAhead
 from shoal.indexing.growing.unindexed import Unindexed
-from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.indexing.opened_dataset import Opened, refuse_empty
 from shoal.order.growing_segments import cut_segments, permuted_shards
+from shoal.processes.job_rank import JobRank
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 
 

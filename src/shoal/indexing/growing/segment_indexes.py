@@ -16,8 +16,8 @@ from shoal.index.table import Index
 from shoal.indexing.growing.segments_ahead import IndexingAhead, SegmentJob
 from shoal.indexing.growing.unindexed import Unindexed
 from shoal.indexing.index_making import IndexMaking
-from shoal.indexing.jobs.shared_indexing import JobRank
 from shoal.indexing.scan.remote_scans import ScanTraffic
+from shoal.processes.job_rank import JobRank
 from shoal.storage.passing_bytes.passing_bytes import PassingBytes
 
 _SEGMENTS_KEPT = 4  # those that are read, and those that are indexed ahead

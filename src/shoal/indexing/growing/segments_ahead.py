@@ -23,11 +23,12 @@ from shoal.figures import format_bytes
 from shoal.index.assembly import joined, subset
 from shoal.index.table import Index
 from shoal.indexing.index_making import IndexMaking
-from shoal.indexing.jobs.index_units import IndexUnits, index_units
-from shoal.indexing.jobs.shared_indexing import KEEP_SECONDS, JobRank, Sharing
-from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.jobs.index_from_parts import IndexUnits, index_units
+from shoal.indexing.jobs.job_units import UnitParts
+from shoal.indexing.jobs.shared_indexing import KEEP_SECONDS, Sharing
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.scan.scan_task import ScanTask
+from shoal.processes.job_rank import JobRank
 from shoal.processes.process_ends import Stop
 from shoal.storage.memory_store import MemoryStore
 from shoal.storage.passing_bytes.passing_bytes import PassingBytes

@@ -16,8 +16,8 @@ from shoal.formats.shard_format import Format
 from shoal.index.index_file import encode
 from shoal.index.table import Index
 from shoal.indexing.index_files import load_index
-from shoal.indexing.jobs.index_units import PARTS, IndexTask, IndexUnits, UnitScanned, index_units
-from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.jobs.index_from_parts import PARTS, IndexTask, IndexUnits, UnitScanned, index_units
+from shoal.indexing.jobs.job_units import UnitParts
 from shoal.indexing.manifests_beside import Described
 from shoal.indexing.open_source import choose_format, described_shards, refuse_unfinished, shards_of
 from shoal.indexing.split_selection import SplitLike, select_split

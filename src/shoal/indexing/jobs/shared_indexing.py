@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from shoal.errors import StorageError, UsageError
 from shoal.index.table import Index
 from shoal.indexing.build import Progress
-from shoal.indexing.jobs.index_units import IndexUnits
+from shoal.indexing.jobs.index_from_parts import IndexUnits
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.processes.interpreters import usable_processors
+from shoal.processes.job_rank import JobRank
 from shoal.storage.urls import without_secrets
 
 _log = logging.getLogger("shoal")
@@ -32,14 +33,6 @@ _LONGEST_PAUSE_SECONDS = 1.0
 _JOIN_SECONDS = 2.0  # for which a rank waits for each of up to four before it to join the parts
 _MOST_FAILURES = 5  # of reading all parts
 _SIDE_BY_SIDE = 32  # shards of others that are taken over in one pass, since as many are read at a time
-
-
-class JobRank(NamedTuple):
-    """The rank of this process in its job, the number of ranks, and the number of those on this machine."""
-
-    rank: int
-    world_size: int
-    local_size: int
 
 
 def index_together(

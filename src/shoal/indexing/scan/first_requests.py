@@ -18,7 +18,7 @@ from shoal.formats.shard_format import Format, MidwayFormat
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
-from shoal.indexing.scan.walk_plan import NO_WALKS, WalkPlan, Walks
+from shoal.indexing.scan.speculative_reads import NO_WALKS, WalkPlan, Walks
 from shoal.storage.store_protocol import Store
 
 MOST_REQUESTS = 8

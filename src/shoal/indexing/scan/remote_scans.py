@@ -24,8 +24,7 @@ from shoal.formats.shard_format import Format, MidwayFormat, ReadBytes
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
-from shoal.indexing.scan.speculative_reads import SpeculativeReads
-from shoal.indexing.scan.walk_plan import WalkPlan
+from shoal.indexing.scan.speculative_reads import SpeculativeReads, WalkPlan
 from shoal.storage.retry import RetryControl, StoppedError, current_retry_control, retry_control
 from shoal.storage.store_protocol import Store
 from shoal.storage.urls import without_secrets

@@ -15,7 +15,7 @@ from shoal.formats.folder.reader import Folder
 from shoal.formats.tar.reader import Tar
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
-from shoal.indexing.sample_keys import sample_keys
+from shoal.indexing.scan.sample_keys import sample_keys
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.sampling.weights_and_classes import Sampling
 from shoal.pack.from_shards.span_reader import SAMPLE, FixedCounts, SpanReader, SpanSamples

@@ -19,15 +19,15 @@ from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.orders_without_window import Sequential
-from shoal.order.sampling.shares import Repeats
+from shoal.order.sampling.weights_and_classes import Repeats
 from shoal.pack.from_shards.repack_sources import with_ids_from
 from shoal.pack.inputs.duplicates import KEY_FIELDS
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shards.shard_writer import Named, Unreadable
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import Stage, in_epoch
+from shoal.reading.checks.damaged_samples import Damaged, salvaged_sample
 from shoal.reading.checks.record_checksums import RECORD_CRCS
-from shoal.reading.checks.salvage import Damaged, salvaged_sample
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from shoal.errors import StorageError, UsageError
 from shoal.formats.shard_format import Sample
 from shoal.index.table import Index
-from shoal.indexing.jobs.shard_units import check_unit
+from shoal.indexing.jobs.job_units import check_unit
 from shoal.pack.jobs.process_jobs import PackProgress, Progress, ShardJob, peak_bytes, run_jobs
 from shoal.pack.output.commit import Committed, PackSummary, commit_groups
 from shoal.pack.output.destination import Output

@@ -23,7 +23,7 @@ from shoal.index.assembly import MOST_SAMPLES_WITH_SIZES, joined
 from shoal.index.index_file import USER_PREFIX, columns_of, encode, read_head, shard_columns
 from shoal.index.streamed_index import StreamedColumn
 from shoal.index.table import EXTENT_COLUMNS, Index
-from shoal.indexing.jobs.shard_units import missing_units
+from shoal.indexing.jobs.job_units import missing_units
 from shoal.pack.output.journal import Journal
 from shoal.pack.shards.column_values import as_texts, codes_of, joined_columns
 from shoal.processes.calls_in_threads import called_in_order

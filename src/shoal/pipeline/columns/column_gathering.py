@@ -22,7 +22,7 @@ from shoal.pipeline.columns.column_sources import ColumnSource
 from shoal.pipeline.columns.lifetimes_of_rows import RowLifetimes
 from shoal.pipeline.columns.unit_columns import Rows, Table
 from shoal.pipeline.output_format import Formatting
-from shoal.reading.checks.salvage import Damaged, SalvagedRecords
+from shoal.reading.checks.damaged_samples import Damaged, SalvagedRecords
 from shoal.reading.fetcher import most_in_run
 from shoal.reading.schedule.units import UnitRead
 

@@ -14,7 +14,7 @@ from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.stages.by_source import FillMissing
 from shoal.pipeline.stages.chosen_fields import SelectColumns, ToTuple
 from shoal.pipeline.stages.stage import Stage
-from shoal.reading.checks.salvage import SalvagedRecords
+from shoal.reading.checks.damaged_samples import SalvagedRecords
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.schedule.units import UnitRead
 

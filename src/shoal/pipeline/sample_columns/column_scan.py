@@ -44,7 +44,7 @@ from shoal.pipeline.sample_columns.column_parts import (
 )
 from shoal.pipeline.sample_columns.kept_parts import KeptParts
 from shoal.reading.checks.checked_reads import parse_again, parse_unit, read_unit, span_of
-from shoal.reading.checks.salvage import read_sample
+from shoal.reading.checks.damaged_samples import read_sample
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.units import UnitRead, extent_of
 from shoal.stats.counters import Counters

@@ -9,7 +9,7 @@ from shoal.errors import ShardError
 from shoal.hints import SKIP_HINT
 from shoal.index.table import SampleIndex
 from shoal.pipeline.stages.stage import DROPPED, Stage
-from shoal.reading.checks.salvage import Damaged
+from shoal.reading.checks.damaged_samples import Damaged
 
 
 class DecodeError(Exception):

@@ -17,7 +17,7 @@ from shoal.formats.shard_format import ColumnRecords, Records, Sample, Span
 from shoal.index.shard_scan import Buffer
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
-from shoal.reading.cached_ranges import read_cached
+from shoal.reading.cache.cached_ranges import read_cached
 from shoal.reading.checks.record_checksums import wrong_extent
 from shoal.reading.remote.read_buffer import ReadBuffer
 from shoal.reading.remote.request_stats import RequestStats

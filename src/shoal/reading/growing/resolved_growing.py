@@ -19,13 +19,11 @@ from shoal.order.protocol import BoundOrder
 from shoal.order.state_dict import State
 from shoal.order.states.deals import Deal
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES
-from shoal.reading.growing.growing_pieces import FirstSegments, GrowingPieces
+from shoal.reading.growing.pieces_once_indexed import FirstSegments, GrowingPieces
 from shoal.reading.growing.resolved_segments import Growing, ResolvedSegments
-from shoal.reading.large_chunks import can_spill
 from shoal.reading.order_request import OrderRequest, Selection
 from shoal.reading.resolved_epochs import Length, Piece, Pieces, Piecewise, ResolvedEpochs, Source
-from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.resolving import resolve
+from shoal.reading.resolved_order import ResolvedOrder, can_spill, resolve
 
 
 @dataclass(frozen=True)

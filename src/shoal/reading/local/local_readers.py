@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from shoal.formats.shard_format import Records
 from shoal.indexing.opened_dataset import Opened
-from shoal.reading.cached_ranges import is_cached
+from shoal.reading.cache.cached_ranges import is_cached
 from shoal.reading.checks.checked_reads import read_unit, span_of
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats

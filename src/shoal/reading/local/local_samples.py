@@ -17,7 +17,7 @@ from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample, Span, reading_alone
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.checked_reads import parse_unit, read_unit
-from shoal.reading.checks.salvage import Damaged, salvage_one
+from shoal.reading.checks.damaged_samples import Damaged, salvage_one
 from shoal.reading.local.local_readers import SLOW_READ_SECONDS, SLOW_SECONDS_PER_BYTE, ReadAdvice, ShardReaders
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats

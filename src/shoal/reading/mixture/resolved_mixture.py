@@ -27,8 +27,7 @@ from shoal.reading.mixture.mixture_orders import epoch_orders
 from shoal.reading.mixture.mixture_state import adopted, check_sources, told
 from shoal.reading.order_request import OrderRequest, Selection
 from shoal.reading.resolved_epochs import ResolvedEpochs, Source
-from shoal.reading.resolved_order import ResolvedOrder
-from shoal.reading.resolving import resolve
+from shoal.reading.resolved_order import ResolvedOrder, resolve
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from shoal.formats.shard_format import Records, Sample
 from shoal.index.shard_scan import Buffer
@@ -219,3 +220,11 @@ class RemoteReaders:
         if not is_counted:
             request = request._replace(num_reads=1, read_bytes=read.num_bytes)
         return self._pool.wait(self._pool.ask([request], at_once=True)[0])
+
+
+class SharedReading(NamedTuple):
+    """Shared by all sources: threads for requests, None if all are local; and a ledger of the bytes of all."""
+
+    requests: RequestPool | None
+    memory: MemoryBudget
+    num_sources: int

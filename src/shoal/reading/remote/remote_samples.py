@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.shard_format import Sample
 from shoal.indexing.opened_dataset import Opened
-from shoal.reading.checks.salvage import Damaged, salvage_one
+from shoal.reading.checks.damaged_samples import Damaged, salvage_one
 from shoal.reading.reading_options import ReadingOptions
-from shoal.reading.remote.remote_readers import Promise, RemoteReaders
+from shoal.reading.remote.remote_readers import Promise, RemoteReaders, SharedReading
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, Units
-from shoal.reading.shared_reading import SharedReading
 from shoal.stats.counters import Counters
 
 _MOST_IN_GROUP = 256

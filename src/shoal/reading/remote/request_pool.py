@@ -25,8 +25,8 @@ from functools import partial
 from shoal.errors import StorageError
 from shoal.processes.interrupts import InterruptsHeld, wait_in_slices
 from shoal.reading.remote.read_buffer import ReadBuffer
-from shoal.reading.remote.request_concurrency import ConcurrencyControl
 from shoal.reading.remote.request_stats import RequestStats, is_throttling
+from shoal.reading.remote.requests_in_flight import ConcurrencyControl
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.read_requests import Request
 from shoal.storage.retry import RetryControl, StoppedError, retry_control

@@ -12,7 +12,7 @@ from shoal.pipeline.columns.column_sources import with_chosen
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import in_epoch, stages_of
 from shoal.processes.process_ends import end_with_trainer
-from shoal.reading.checks.salvage import read_sample
+from shoal.reading.checks.damaged_samples import read_sample
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.dataset_spec import DatasetSpec
 from shoal.stream.iterating.iterator_specs import IteratorSpec

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shoal.errors import UsageError
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
-from shoal.indexing.sample_keys import sample_keys
+from shoal.indexing.scan.sample_keys import sample_keys
 from shoal.order.arrays.index_ranges import Runs
 from shoal.order.arrays.vectorized import distinct
 from shoal.order.seeds import key, keys, text_keys

@@ -14,7 +14,7 @@ from shoal.errors import UsageError
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
 from shoal.pipeline.stages.stage import DROPPED
-from shoal.reading.checks.salvage import Damaged, read_sample, salvaged_sample
+from shoal.reading.checks.damaged_samples import Damaged, read_sample, salvaged_sample
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher

@@ -17,11 +17,11 @@ from shoal.pipeline.decode_pool import Decoders
 from shoal.pipeline.quarantine import Quarantine, quarantine_of
 from shoal.pipeline.stages.stage import Stage, in_epoch, stages_of
 from shoal.reading.borrowed_values import with_views
-from shoal.reading.memory_warning import warn_of_memory
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_epochs import Piece
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.memory_division import warn_of_memory
 from shoal.stats.counters import Counters, Pins
 from shoal.stream.iterating.batch_context import BatchContext
 from shoal.stream.iterating.iterator_specs import IteratorSpec

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.figures import counted, format_bytes, format_count
-from shoal.reading.cached_ranges import cache_counts
+from shoal.reading.cache.cached_ranges import cache_counts
 from shoal.stats.counters import Counters
 from shoal.stats.live_line import LiveLine
 from shoal.storage.chunk_cache.chunk_cache import ChunkCache

@@ -16,9 +16,9 @@ from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
-from shoal.reading.memory_division import Budget
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.schedule.lifetimes import handed_on, span_positions
+from shoal.reading.schedule.memory_division import Budget
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.states.iterator_position import Position
 

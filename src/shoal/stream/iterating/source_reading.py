@@ -19,14 +19,14 @@ from shoal.pipeline.quarantine import QUARANTINED, Quarantine
 from shoal.reading.checks.checked_reads import read_request
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
-from shoal.reading.memory_division import Budget, budget_of
 from shoal.reading.reading_options import ReadingOptions
+from shoal.reading.remote.remote_readers import SharedReading
 from shoal.reading.remote.remote_samples import RemoteSamples
 from shoal.reading.remote.request_pool import FIRST_AT_A_TIME, RequestPool
 from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.resolved_order import ResolvedOrder
+from shoal.reading.schedule.memory_division import Budget, budget_of
 from shoal.reading.schedule.memory_ledger import MemoryBudget
-from shoal.reading.shared_reading import SharedReading
 from shoal.stats.counters import Counters
 from shoal.storage.retry import unwrap_retries
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares, planned, singly, unplanned, wanted_of

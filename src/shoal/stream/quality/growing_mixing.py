@@ -23,7 +23,7 @@ from shoal.quality.growing_quality import (
 )
 from shoal.quality.metrics import expected_distinct_of
 from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
-from shoal.reading.growing.growing_pieces import FirstSegments
+from shoal.reading.growing.pieces_once_indexed import FirstSegments
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.stream.choosing.index_columns import key_column
 from shoal.stream.quality.shuffle_quality import check_batch, mean_distinct, name_of, quality_of, quality_with

@@ -13,7 +13,7 @@ from shoal.hints import no_attribute
 from shoal.order.seeds import MAX_SEED
 from shoal.order.state_dict import State
 from shoal.order.states.deals import Start
-from shoal.reading.cached_ranges import cache_counts
+from shoal.reading.cache.cached_ranges import cache_counts
 from shoal.stream.dataset_stream import Stream
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.refilling.refilled_states import resumed

@@ -20,7 +20,7 @@ from shoal.errors import ShoalError, StorageError, UsageError
 from shoal.figures import format_bytes
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.quarantine import MOST_LISTED
-from shoal.reading.cached_ranges import cache_counts, chunk_cache_of, expect_windows
+from shoal.reading.cache.cached_ranges import cache_counts, chunk_cache_of, expect_windows
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
 from shoal.storage.retry import StoppedError

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from shoal.formats.field_columns import Columns
 from shoal.formats.shard_format import ColumnRecords, Records, Sample
 from shoal.indexing.opened_dataset import Opened
+from shoal.reading.cache.decoded_pieces import DecodedPieces
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.remote_readers import RemoteReaders
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead, UnitReaders
-from shoal.reading.spilled.decoded_pieces import DecodedPieces
 from shoal.stats.counters import Counters
 
 

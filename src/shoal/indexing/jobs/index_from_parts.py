@@ -28,8 +28,7 @@ from shoal.indexing.build import (
 )
 from shoal.indexing.changed_shards import ShardCheck
 from shoal.indexing.checksums import extent_checksums
-from shoal.indexing.jobs.shard_units import check_unit, cut_units
-from shoal.indexing.jobs.unit_parts import UnitParts
+from shoal.indexing.jobs.job_units import UnitParts, check_unit, cut_units
 from shoal.indexing.manifests_beside import Described, compare_hashes
 from shoal.indexing.scan.remote_scans import ScanTraffic
 from shoal.indexing.scan.scan_task import ScanTask

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from shoal.indexing.growing.growing_shards import GrowingShards
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.states.forms import MAX_POSITION
+from shoal.reading.cache.large_chunks import refuse_too_large
 from shoal.reading.growing.resolved_segments import ResolvedSegments
-from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.resolved_epochs import Piece, Pieces, Piecewise
 from shoal.reading.resolved_order import ResolvedOrder
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.indexing.jobs.shard_units import cut_units, spans
+from shoal.indexing.jobs.job_units import cut_units, spans
 
 GIB = 1 << 30
 

@@ -17,7 +17,7 @@ from zlib import crc32
 from shoal.errors import ShardError
 from shoal.formats.shard_format import ReadBytes, Records, Span, Spilled, SpillingFormat
 from shoal.indexing.opened_dataset import Opened
-from shoal.reading.cached_ranges import range_key
+from shoal.reading.cache.cached_ranges import range_key
 from shoal.reading.checks.checked_reads import MOST_PARSES, check_shard, parse_again, parse_unit, read_unit
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.remote.request_stats import RequestStats

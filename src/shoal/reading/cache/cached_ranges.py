@@ -14,7 +14,7 @@ from shoal.errors import UsageError
 from shoal.figures import parse_bytes
 from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened
-from shoal.reading.large_chunks import too_large
+from shoal.reading.cache.large_chunks import too_large
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import UnitRead
 from shoal.storage.chunk_cache.cache_status import record_chunk_cache

@@ -21,11 +21,6 @@ from shoal.reading.schedule.units import RecordUnits
 _PART_OF_LIMIT = 8  # a chunk larger than the memory limit divided by this is too large
 
 
-def can_spill(opened: Opened) -> bool:
-    """Return True if pieces of this dataset can be kept decoded: it has a cache, and its format supports it."""
-    return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
-
-
 def too_large(resolved: ResolvedOrder, memory_limit_bytes: int | None, *, slack_bytes: int = 0) -> NDArray[np.bool_]:
     """Return True for chunks that take more than half of the window, or an eighth of the limit; shape (num_chunks,).
 
