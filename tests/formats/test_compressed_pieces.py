@@ -28,8 +28,7 @@ from shoal.formats.compressed.reader import Compressed
 from shoal.formats.format_registry import format_named, format_of
 from shoal.formats.lines.reader import JsonLines
 from shoal.formats.shard_format import Format, Span
-from shoal.index.assembly import ScannedShard, assemble
-from shoal.index.consistency import validate
+from shoal.index.assembly import ScannedShard, assemble, validate
 from shoal.index.shard_scan import ShardScan
 from shoal.indexing.index_files import save_index
 from shoal.storage.files.local_store import LocalStore

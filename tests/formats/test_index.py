@@ -16,12 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import IndexFileError, UsageError
-from shoal.index.assembly import ScannedShard, assemble, subset
-from shoal.index.consistency import validate
+from shoal.index.assembly import ScannedShard, assemble, subset, validate
 from shoal.index.cutting import ChunkTable, cut_chunks, cut_extents, even_cuts
 from shoal.index.index_file import confirm, decode, encode
 from shoal.index.shard_scan import ShardScan
-from shoal.index.table import Index, locate, sample_starts
+from shoal.index.table import Index, locate
 
 
 def scan_of(sizes: list[int], *, start: int = 512, **kwargs: Any) -> ShardScan:
@@ -75,16 +74,13 @@ def test_an_index_says_where_each_sample_lies(sizes: list[list[int]]) -> None:
     shards, first, end = locate(index, np.arange(len(flat)))
     assert list(zip(shards.tolist(), first.tolist(), end.tolist(), strict=True)) == flat
     for row in range(index.num_extents):
-        starts = sample_starts(index, first_extent=row, end_extent=row + 1)
-        assert starts is not None
         samples = flat[index.extent_first_sample[row] : index.extent_first_sample[row + 1]]
-        assert starts.tolist() == [samples[0][1], *(sample[2] for sample in samples)]
+        assert (samples[0][1], samples[-1][2]) == (index.extent_first_byte[row], index.extent_end_byte[row])
 
 
 def test_without_sample_sizes_the_extent_is_given() -> None:
     index = index_of(SOME, keep_sample_bytes=False)
     validate(index)
-    assert sample_starts(index, first_extent=0, end_extent=1) is None
     shards, first, end = locate(index, [8, 0])
     row = int(np.searchsorted(index.extent_first_sample, 8, side="right")) - 1
     assert (shards[0], first[0], end[0]) == (2, index.extent_first_byte[row], index.extent_end_byte[row])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import UsageError
-from shoal.index.assembly import ScannedShard, assemble, joined, subset
-from shoal.index.consistency import validate
+from shoal.index.assembly import ScannedShard, assemble, joined, subset, validate
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import Index
 

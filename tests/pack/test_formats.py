@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.errors import UsageError
-from shoal.index.consistency import validate
+from shoal.index.assembly import validate
 from shoal.indexing.index_files import load_index
 from shoal.pack.writer import Writer
 from shoal.storage.files.local_store import LocalStore

@@ -17,7 +17,7 @@ from tests.pack.contents import contents_of
 
 import shoal
 from shoal.errors import StorageError, UsageError
-from shoal.index.consistency import validate
+from shoal.index.assembly import validate
 from shoal.indexing.index_files import load_index
 from shoal.pack import pack
 from shoal.pack.output.destination import Output

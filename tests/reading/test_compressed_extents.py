@@ -18,8 +18,7 @@ from tests.stream.made import described
 import shoal
 from shoal.errors import IndexFileError, ShardError
 from shoal.formats.format_registry import format_named
-from shoal.index.assembly import ScannedShard, assemble, fingerprint
-from shoal.index.consistency import validate
+from shoal.index.assembly import ScannedShard, assemble, fingerprint, validate
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.build import build_index
 from shoal.indexing.checksums import extent_checksums

@@ -241,7 +241,7 @@ WRONG = [
     ("sources: {web: web}\nseed: !!python/name:os.system\n", 2, 7, "tag"),
     ("sources: {web: web}\nseed: [1\n", 3, 1, "not YAML"),
     ("sources: {web: web}\nseed: *one\n", 2, 7, "undefined alias"),
-    ("sources: &all {inner: {sources: *all}}\n", 1, 10, "within what it names"),
+    ("sources: &all {inner: {sources: *all}}\n", 1, 10, "within its own value"),
     ("sourcs: {web: web}\n", 1, 1, "did you mean 'sources'"),
     ("- {remote: web, proportoin: 1}\n", 1, 17, "did you mean 'proportion'"),
     ("- {remote: web, proportion: 1}\n- {remote: code, repeat: 1}\n", 2, 3, "no proportion"),

@@ -1,4 +1,4 @@
-"""Assembly of an index from the scans of shards, from other indexes, or from some shards of one; its fingerprint."""
+"""Assembly of an index from scans of shards, from other indexes, or from some shards of an index; its validation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
+from shoal.errors import IndexFileError, UsageError
 from shoal.index.cutting import CUTTING_RULE, EXTENT_BYTES, cut_extents
+from shoal.index.index_file import check_names
 from shoal.index.shard_scan import ShardScan
 from shoal.index.table import EXTENT_COLUMNS, Index, joined_ranges
 
@@ -22,12 +23,12 @@ MOST_SAMPLES_WITH_SIZES = 10**8
 """Larger datasets have no sample sizes in their index."""
 
 FINGERPRINTED = ("extent_shard", "extent_first_byte", "extent_end_byte", "extent_num_samples")
-"""The columns of extents that the fingerprint covers."""
+"""The columns of extents in the fingerprint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScannedShard:
-    """One shard and the result of its scan; ``name`` is relative to the directory of the dataset."""
+    """A shard and its scan; ``name`` is relative to the directory of the dataset."""
 
     name: str
     num_bytes: int
@@ -45,8 +46,8 @@ def assemble(
 ) -> Index:
     """Build the index of a dataset from the scans of its shards, in the given order; O(samples).
 
-    A shard without samples is kept and has no extents. ``keep_sample_bytes=False`` omits the sample sizes, which take
-    4 bytes per sample; shards of pieces, which have no sample sizes, omit them as well.
+    A shard without samples is kept and has no extents. ``keep_sample_bytes=False`` omits the sample sizes, 4 bytes per
+    sample; shards of pieces have none.
     """
     cuts = [cut_extents(shard.scan, extent_bytes=extent_bytes) for shard in shards]
     counts = [len(cut.first_byte) for cut in cuts]
@@ -80,11 +81,11 @@ def joined(
     metadata: Mapping[str, Any] | None = None,
     most_samples_with_sizes: int = MOST_SAMPLES_WITH_SIZES,
 ) -> Index:
-    """Join indexes into that of a dataset with the shards of all of them, in their order; O(extents + samples).
+    """Concatenate indexes, in their order; O(extents + samples).
 
-    The result equals that of `assemble` on the scans of all shards. ``columns`` replace those of the parts, which are
-    joined by name. Checksums are kept if all parts have them, sample sizes likewise and for up to 10^8 samples. Raises
-    `UsageError` if there are none, they have different formats, or one lacks a column that another has.
+    The result equals `assemble` of the scans of all shards. ``columns`` replace the columns of the parts, which are
+    joined by name. Checksums are kept if all parts have them, and so are sample sizes, for up to 10^8 samples. Raises
+    `UsageError` if there is no index, formats differ, or an index lacks a column of another index.
     """
     formats = sorted({index.format for index in indexes})
     if len(formats) != 1:
@@ -119,7 +120,7 @@ def joined(
 def subset(index: Index, shard_numbers: Sequence[int]) -> Index:
     """Return the index of some shards, in the given order, with its own fingerprint; O(extents + chosen samples).
 
-    Notes describe the whole dataset, and are left out. Raises `UsageError` if a shard number is out of range or comes
+    Notes describe the whole dataset, and are left out. Raises `UsageError` if a shard number is out of range or occurs
     twice.
     """
     chosen = np.asarray(shard_numbers, dtype=np.int64).reshape(-1)
@@ -157,14 +158,13 @@ def fingerprint(
 
     Excludes directory, times, versions and checksums: a copied dataset is the same dataset.
     """
-    columns: tuple[NDArray[Any], ...] = (extent_shard, first_byte, end_byte, num_samples)
-    named = zip(FINGERPRINTED, columns, strict=True)
-    chunks = (column.astype(EXTENT_COLUMNS[name], copy=False) for name, column in named)
+    columns = zip(FINGERPRINTED, (extent_shard, first_byte, end_byte, num_samples), strict=True)
+    chunks = (column.astype(EXTENT_COLUMNS[name], copy=False) for name, column in columns)
     return fingerprint_of_chunks(shard_names, len(extent_shard), chunks)
 
 
 def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: Iterable[NDArray[Any]]) -> str:
-    """`fingerprint` of the columns `FINGERPRINTED`, one after the other, in pieces of any length."""
+    """`fingerprint` of the columns `FINGERPRINTED`, one after the other, in chunks of any length."""
     digest = hashlib.blake2b(_FINGERPRINT_TAG, digest_size=16)
     base_names = [name.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape") for name in shard_names]
     digest.update(f"{len(base_names)} {num_extents}\0".encode())
@@ -174,8 +174,54 @@ def fingerprint_of_chunks(shard_names: Iterable[str], num_extents: int, chunks: 
     return digest.hexdigest()
 
 
+def validate(index: Index) -> None:
+    """Check that the columns of an index agree; O(extents + samples), vectorised.
+
+    Extents must lie in their shards, in order and without gaps, each with at least one sample; the sizes of samples
+    must add up to the sizes of the extents; names must be safe and distinct; the fingerprint must match the rest. If
+    sample sizes are unknown, an extent may begin with the last bytes of the extent before it. Opening a file skips this
+    check, since it reads all columns. Raises `IndexFileError`, with the first row that does not match.
+    """
+    check_names(index.shard_names)
+    if len(set(index.shard_names)) != index.num_shards:
+        _refuse("two of its shards have the same name")
+    shard, first, end = index.extent_shard, index.extent_first_byte, index.extent_end_byte
+    _check_rows(index.shard_bytes >= 0, "the size of shard {} is negative")
+    _check_rows((shard >= 0) & (shard < index.num_shards), "extent {} belongs to no shard")
+    _check_rows(shard[1:] >= shard[:-1], "extent {} belongs to a later shard than the next one")
+    _check_rows((first >= 0) & (first < end), "extent {} has no bytes")
+    _check_rows(end <= index.shard_bytes[shard], "extent {} ends behind its shard")
+    follows = (shard[1:] != shard[:-1]) | (first[1:] == end[:-1])
+    if index.sample_bytes is None:
+        follows |= (first[:-1] < first[1:]) & (first[1:] < end[:-1]) & (end[:-1] < end[1:])
+    _check_rows(follows, "extent {} does not end where the next one begins")
+    separate = (shard[2:] != shard[:-2]) | (first[2:] >= end[:-2])
+    _check_rows(separate, "extent {} ends behind the start of the next but one")
+    _check_rows(index.extent_num_samples >= 1, "extent {} has no samples")
+    _check_rows(index.extent_decoded_bytes >= 0, "extent {} has a negative size in memory")
+    counts = np.diff(index.extent_first_sample)
+    _check_rows(counts == index.extent_num_samples, "the samples of extent {} are miscounted")
+    if index.sample_bytes is not None and index.num_extents:
+        sums = np.add.reduceat(index.sample_bytes, index.extent_first_sample[:-1], dtype=np.uint64)
+        _check_rows(sums == (end - first).view(np.uint64), "the samples of extent {} do not add up to its bytes")
+        _check_rows(index.sample_bytes > 0, "sample {} has no bytes")
+    actual = fingerprint(index.shard_names, shard, first, end, index.extent_num_samples)
+    if actual != index.fingerprint:
+        _refuse(f"its fingerprint is {index.fingerprint[:40]!r}, and its contents have {actual!r}")
+
+
+def _check_rows(is_right: NDArray[np.bool_] | Any, msg: str) -> None:
+    """Raise for the first row that is not right."""
+    if not is_right.all():
+        _refuse(msg.format(int(np.argmin(is_right))))
+
+
+def _refuse(problem: str) -> NoReturn:
+    msg = f"the index contradicts itself: {problem}"
+    raise IndexFileError(msg, hint="the file is damaged, or was not made by shoal: make the index again")
+
+
 def _index(extents: Mapping[str, Any], *, shard_names: Sequence[str], **rest: Any) -> Index:
-    """Build an index of these extents, with the fingerprint of its contents."""
     digest = fingerprint(shard_names, *(extents[name] for name in FINGERPRINTED))
     return Index(shard_names=shard_names, fingerprint=digest, **extents, **rest)
 

@@ -1,4 +1,4 @@
-"""Cutting of shards into extents, the rows of an index, and of extents into chunks, which are read at once."""
+"""Cutting of shards into extents, the rows of an index, and grouping of extents into chunks, the units of reading."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_EXTENTS = 10_000_000
 
 
 def usual_extent_bytes(total_bytes: int) -> int:
-    """Return the bytes of an extent of a dataset of this size, unless others are asked for; part of cutting rule 1.
+    """Return the default bytes of an extent in a dataset of this size; part of cutting rule 1.
 
-    64 KiB, doubled until the dataset has at most ten million extents. So its index takes some 520 MB at most, however
-    large the dataset is, beside columns of its samples.
+    64 KiB, doubled until the dataset has at most ten million extents. So the index of any dataset takes about 520 MB at
+    most, without columns of samples.
 
     >>> [usual_extent_bytes(terabytes * 10**12) >> 10 for terabytes in (0, 0.6, 1, 30, 1000)]
     [64, 64, 128, 4096, 131072]
@@ -35,7 +35,7 @@ def usual_extent_bytes(total_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extents:
-    """The extents of one shard; all arrays have shape (num_extents,)."""
+    """The extents of a shard; all arrays have shape (num_extents,)."""
 
     first_byte: NDArray[np.int64]
     end_byte: NDArray[np.int64]
@@ -45,7 +45,7 @@ class Extents:
 
 
 def even_cuts(total: int, *, size: int) -> NDArray[np.int64]:
-    """Return the borders that cut ``total`` items into ``ceil(total / size)`` parts whose sizes differ by at most one.
+    """Cut ``total`` items into ``ceil(total / size)`` parts whose sizes differ by at most one; return the borders.
 
     >>> even_cuts(10, size=4).tolist()
     [0, 3, 6, 10]
@@ -58,8 +58,7 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
     """Cut the samples of a shard into extents of about ``extent_bytes``, by cutting rule 1.
 
     With ``n = max(1, round(extent_bytes / mean sample bytes))`` the shard's S samples form ``ceil(S / n)`` extents
-    whose counts differ by at most one. An extent never holds part of a sample. Pieces, which cannot be cut, are extents
-    as they are.
+    whose counts differ by at most one. An extent never holds part of a sample. Pieces cannot be cut: each is an extent.
     """
     if extent_bytes < 1:
         msg = f"extent_bytes={extent_bytes} is not positive"
@@ -79,7 +78,7 @@ def cut_extents(scan: ShardScan, *, extent_bytes: int = EXTENT_BYTES) -> Extents
 
 
 def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
-    """Return the samples at which `cut_extents` cuts a shard of samples, not pieces; the last is their number."""
+    """Return where `cut_extents` cuts a shard without pieces, as sample numbers from 0 to the number of samples."""
     starts, num_samples = scan.sample_starts, scan.num_samples
     # round(extent_bytes * S / bytes) in integers, halves up: the rule must give equal results everywhere.
     num_bytes = int(starts[-1] - starts[0])
@@ -88,20 +87,20 @@ def cut_borders(scan: ShardScan, *, extent_bytes: int) -> NDArray[np.int64]:
 
 
 def layout_of(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the layout CRCs of extents that have one CRC each, of a piece or of a single sample; same shape."""
+    """Return the layout CRCs of extents with one CRC each, of a piece or a single sample; same shape."""
     return np.array([crc32(crc.tobytes()) for crc in crcs.astype("<u4")], dtype=np.uint32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkTable:
-    """The chunks of a dataset: consecutive extents of one shard that an order moves as a unit.
+    """The chunks of a dataset: consecutive extents of a shard that an order moves as a unit.
 
     The columns have shape (num_chunks,) except ``first_sample``, int64, with shape (num_chunks + 1,): chunk ``c`` holds
     the samples ``[first_sample[c], first_sample[c + 1])``. ``shard`` int32 is its shard, ``[first_byte, end_byte)``
     int64 its bytes there, ``num_samples`` int64 its samples, ``decoded_bytes`` int64 its bytes in memory once decoded.
 
-    In tars with unverified borders, the bytes of a chunk include the headers behind it, by which `Format.parse` sees
-    whether its last sample continues in the next chunk.
+    In tars with unverified borders, a chunk includes the headers behind it: they show `Format.parse` whether its last
+    sample continues in the next chunk.
     """
 
     first_sample: NDArray[np.int64]
@@ -119,9 +118,9 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     """Cut each shard's X extents into ``ceil(X / extents_per_chunk)`` chunks whose extents differ by at most one.
 
     Cuts are even, without a short remainder: chunk sizes within a shard stay within a factor of two. A chunk never
-    crosses a shard border. O(num_extents), vectorised. Chunks of one extent have the columns of the index itself: those
-    of 10^7 would take 0.4 s to copy, and 0.5 GB in each process, where the file is mapped by all of them. Raises
-    `UsageError` if ``extents_per_chunk`` is not positive.
+    crosses a shard border. O(num_extents), vectorised. Chunks of one extent share the columns of the index, which all
+    processes map: copies of 10^7 rows would take 0.4 s, and 0.5 GB per process. Raises `UsageError` if
+    ``extents_per_chunk`` is not positive.
     """
     if extents_per_chunk < 1:
         msg = f"extents_per_chunk={extents_per_chunk} is not positive"
@@ -143,7 +142,7 @@ def cut_chunks(index: Index, *, extents_per_chunk: int) -> ChunkTable:
     cuts = shard_first[shard] + number * num_extents[shard] // num_chunks[shard]
     first = np.append(cuts, index.num_extents).astype(np.int64)
     first_sample = index.extent_first_sample[first]
-    # reduceat, not differences of a running sum: decoded bytes of a whole dataset can exceed 2**63 in hostile files.
+    # reduceat, not differences of a running sum: in a hostile file, the sum of decoded bytes can exceed 2**63.
     decoded = np.add.reduceat(index.extent_decoded_bytes, first[:-1]) if len(cuts) else np.zeros(0, dtype=np.int64)
     end_byte = index.extent_end_byte[first[1:] - 1] if len(cuts) else np.zeros(0, dtype=np.int64)
     return ChunkTable(

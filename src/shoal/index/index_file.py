@@ -1,15 +1,14 @@
 """The index file, which a process maps and reads without copying.
 
-The layout is that of safetensors: 8 bytes little-endian header length; a JSON header, padded with spaces to 64-byte
-alignment; then the columns, little-endian, each 64-byte aligned (entries named ``padding.N`` fill the gaps, which
-safetensors does not allow), so any tool that reads safetensors reads an index. ``__metadata__`` holds only text:
-``format`` "shoal.index", ``version``, ``crc32`` and ``index``, the rest as JSON. Names, versions and heads of shards
-are columns of bytes, so the header has a few KB for any number of shards; of shards that shoal has packed it also has
-the digests, 70 bytes each. ``crc32`` is that of the whole file in eight hexadecimal digits, computed with zeros in
-their place; files from before it was introduced have none.
+Any tool for safetensors reads an index: 8 bytes little-endian header length; a JSON header, padded with spaces to
+64-byte alignment; then the columns, little-endian, each 64-byte aligned (entries named ``padding.N`` fill the gaps,
+which safetensors does not allow). ``__metadata__`` holds only text: ``format`` "shoal.index", ``version``, ``crc32``
+and ``index``, the rest as JSON. Names, versions and heads of shards are columns of bytes, so the header has a few KB
+for any number of shards; for shards packed by shoal it also has digests of 70 bytes. ``crc32`` covers the whole file,
+in eight hexadecimal digits, computed with zeros in their place; old files have none.
 
 An index may come from anywhere, so nothing in it is trusted: `decode` checks the header against the file, and
-`validate` the columns against each other. `confirm` detects bytes that changed by accident.
+`shoal.index.assembly.validate` the columns against each other. `confirm` detects bytes that changed by accident.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _KINDS = {
 }  # fmt: skip
 _KIND_OF = {np.dtype(text): name for name, text in _KINDS.items()}
 USER_PREFIX = "column."
-"""Prefix of the columns of samples that users named, in the file."""
+"""Prefix of the names of users' columns in the file."""
 _NO_CRC = "00000000"
 _BEGINNING = b'{"__metadata__":{"format":"shoal.index"'
 _HINT = "the file is damaged or of another kind: make the index again"
 
 
 class Texts(Sequence[str]):
-    """Many short texts stored as newline-separated UTF-8, decoded on first access (10^6 take 0.1 s)."""
+    """Many short texts, stored as newline-separated UTF-8 and decoded on first access (10^6 take 0.1 s)."""
 
     def __init__(self, blob: Buffer, *, num_texts: int, is_path: bool) -> None:
         self._blob, self._num_texts, self._is_path = blob, num_texts, is_path
@@ -76,7 +75,7 @@ class Texts(Sequence[str]):
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Check that names of shards stay inside the directory they are joined to.
+    """Check that names of shards stay inside a directory.
 
     Raises `IndexFileError` if a name is empty or absolute, has a part ".." or holds control characters.
     """
@@ -90,10 +89,9 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def encode(index: Index) -> list[Buffer]:
-    """Return the bytes of the index file, as buffers to be written one after the other; the columns are not copied.
+    """Return the bytes of an index file as consecutive buffers; the columns are not copied.
 
-    Raises `IndexFileError` if no reader would accept a name of a shard, or a column has a type that the file cannot
-    hold.
+    Raises `IndexFileError` if the name of a shard is not safe, or the file cannot hold the type of a column.
     """
     columns = [(name, _flat(name, column)) for name, column in columns_of(index)]
     described = {name: getattr(index, name) for name in ("format", "fingerprint", "num_shards", "notes", "metadata")}
@@ -107,10 +105,10 @@ def encode(index: Index) -> list[Buffer]:
 
 
 def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[Any], int]]) -> tuple[bytes, list[int]]:
-    """Return the head of an index file, all that comes before the columns, and the bytes of the gap behind each.
+    """Return the head of an index file, all bytes before the columns, and the bytes of the gap behind each column.
 
     ``described`` has format, fingerprint, num_shards, notes and metadata; columns are names in the file, types and
-    lengths. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if no reader would accept the head.
+    lengths. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if the head is too large for readers.
     """
     about = {**described, "notes": dict(described["notes"]), "metadata": dict(described["metadata"])}
     outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(about)}
@@ -135,7 +133,7 @@ def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[
 
 
 def begins_as_index(beginning: bytes) -> bool:
-    """Return True if these are the first bytes of an index file, 64 or all that there are.
+    """Return True if these are the first bytes of an index file, 64 or fewer.
 
     >>> begins_as_index(bytes(8) + b'{"__metadata__":{"form'), begins_as_index(b"<p>Not found</p>")
     (True, False)
@@ -167,7 +165,7 @@ def _entry(kind: str, length: int, start: int, end: int) -> dict[str, Any]:
 
 
 def _crc_entry(digits: str) -> bytes:
-    """Return the header's CRC entry, which comes before anything that could look alike."""
+    """Return the CRC entry of the header; no similar text comes before it."""
     return f'"crc32":"{digits}"'.encode()
 
 
@@ -176,7 +174,7 @@ def _crc_of(*parts: Buffer) -> int:
 
 
 def columns_of(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the columns of the file, by their names in it, in their order."""
+    """Yield the names and values of the columns of the file, in its order."""
     yield from shard_columns(index.shard_bytes, index.shard_names, index.shard_versions, index.shard_heads)
     yield "extent_first_sample", index.extent_first_sample
     for name in (*EXTENT_COLUMNS, "extent_checksum", "sample_bytes"):
@@ -187,10 +185,7 @@ def columns_of(index: Index) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def num_column_bytes(index: Index) -> int:
-    """Return the bytes of the columns of extents and samples: the size of the file but for a few bytes a shard.
-
-    O(1); nothing is read.
-    """
+    """Return the bytes of the columns of extents and samples: all but a few bytes per shard of the file; O(1)."""
     columns = [getattr(index, name) for name in (*EXTENT_COLUMNS, "extent_checksum", "sample_bytes")]
     columns += [index.extent_first_sample, *index.columns.values()]
     return sum(column.nbytes for column in columns if column is not None)
@@ -202,7 +197,7 @@ def shard_columns(
     versions: Sequence[str],
     heads: Mapping[int, Mapping[str, Any]],
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the columns about shards, with which the file begins; see `Index`."""
+    """Yield the columns about shards, the first columns of the file; see `Index`."""
     check_names(names)
     if any("\n" in version for version in versions):
         raise IndexFileError("a version of a shard holds a newline", hint="leave the version empty")
@@ -220,8 +215,8 @@ def _blob(text: str) -> NDArray[np.uint8]:
 def decode(buffer: Buffer) -> Index:
     """Decode an index file; the columns are read-only views of ``buffer``, which may be a memory map.
 
-    O(header): the columns are not read, only their ranges, types and lengths are checked. `validate` reads them. Raises
-    `IndexFileError` if the bytes are no index file, one of a newer version, or one whose parts do not fit together.
+    O(header): only the ranges, types and lengths of columns are checked; `shoal.index.assembly.validate` reads them.
+    Raises `IndexFileError` if the bytes are no index file, have a newer version, or parts that do not fit together.
     """
     header, data_start = _header(buffer)
     described = _taken_metadata(header)
@@ -230,19 +225,19 @@ def decode(buffer: Buffer) -> Index:
     if borders[0::2] != borders[1::2]:
         _refuse("its columns do not follow each other from the header to the end of the file")
     num_shards = described["num_shards"]
-    first_sample = _expected(columns, "extent_first_sample", ("I64",))
+    first_sample = _required(columns, "extent_first_sample", ("I64",))
     num_extents, num_samples = len(first_sample) - 1, int(first_sample[-1]) if len(first_sample) else -1
     if num_extents < 0 or num_samples < 0 or int(first_sample[0]) != 0:
         _refuse("its column 'extent_first_sample' does not begin at 0 and ascend")
-    user = {name[len(USER_PREFIX) :]: _expected(columns, name, tuple(_KINDS), num_samples)
+    user = {name[len(USER_PREFIX) :]: _required(columns, name, tuple(_KINDS), num_samples)
             for name in columns if name.startswith(USER_PREFIX)}  # fmt: skip
-    sums = _expected(columns, "extent_checksum", ("U32",), num_extents) if "extent_checksum" in columns else None
-    sizes = _expected(columns, "sample_bytes", ("U32", "U64"), num_samples) if "sample_bytes" in columns else None
-    names, versions = (_expected(columns, name, ("U8",)) for name in ("shard_names", "shard_versions"))
+    sums = _required(columns, "extent_checksum", ("U32",), num_extents) if "extent_checksum" in columns else None
+    sizes = _required(columns, "sample_bytes", ("U32", "U64"), num_samples) if "sample_bytes" in columns else None
+    names, versions = (_required(columns, name, ("U8",)) for name in ("shard_names", "shard_versions"))
     return Index(
         format=described["format"],
         shard_names=Texts(names.data, num_texts=num_shards, is_path=True),
-        shard_bytes=_expected(columns, "shard_bytes", ("I64",), num_shards),
+        shard_bytes=_required(columns, "shard_bytes", ("I64",), num_shards),
         shard_versions=Texts(versions.data, num_texts=num_shards, is_path=False),
         shard_heads=_heads(columns, num_shards),
         extent_checksum=sums,
@@ -253,7 +248,7 @@ def decode(buffer: Buffer) -> Index:
         metadata=described["metadata"],
         extent_first_sample=first_sample,
         **{
-            name: _expected(columns, name, (_KIND_OF[np.dtype(kind)],), num_extents)
+            name: _required(columns, name, (_KIND_OF[np.dtype(kind)],), num_extents)
             for name, kind in EXTENT_COLUMNS.items()
         },
     )
@@ -261,7 +256,7 @@ def decode(buffer: Buffer) -> Index:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexHead:
-    """Contents of the head of an index file; ``columns`` are their types and byte ranges in the file."""
+    """Contents of the head of an index file; ``columns`` has types and byte ranges in the file by name."""
 
     format: str
     num_shards: int
@@ -271,9 +266,9 @@ class IndexHead:
 
 
 def read_head(read: Callable[[int, int], Buffer], num_bytes: int) -> IndexHead:
-    """Return what the head of an index file of ``num_bytes`` says; ``read`` returns a range of the file, in two calls.
+    """Decode the head of an index file of ``num_bytes``; ``read`` returns a range of the file, and is called twice.
 
-    Raises `IndexFileError` if it is no index file, or a column would lie outside.
+    Raises `IndexFileError` if the file is no index, or a column would lie outside of it.
     """
     length = int.from_bytes(bytes(read(0, min(num_bytes, _LENGTH_BYTES))), "little")
     if length > min(_MAX_HEADER_BYTES, num_bytes - _LENGTH_BYTES):
@@ -289,15 +284,10 @@ def read_head(read: Callable[[int, int], Buffer], num_bytes: int) -> IndexHead:
 
 
 def confirm(buffer: Buffer, *, required: bool = False) -> None:
-    """Check that the bytes of an index are as they were written; O(bytes), 0.4 s per GB.
+    """Check that the bytes of an index match the CRC-32 in its header; O(bytes), 0.4 s per GB.
 
-    Finds changed values that `validate` cannot, such as those in columns that users added.
-
-    Raises
-    ------
-    IndexFileError
-        If their CRC-32 is not the one in the header. A header without one proves nothing, which is an error only if it
-        is ``required``.
+    Finds changed values that `validate` cannot find, for example in columns that users added. Raises `IndexFileError`
+    for another CRC-32, and for a header without a CRC-32 if it is ``required``.
     """
     header, data_start = _header(buffer)
     digits = header.get("__metadata__", {}).get("crc32")
@@ -306,14 +296,14 @@ def confirm(buffer: Buffer, *, required: bool = False) -> None:
             _refuse("its header has no CRC-32")
         return
     head = bytes(buffer[:data_start]).replace(_crc_entry(str(digits)), _crc_entry(_NO_CRC), 1)
-    found = f"{_crc_of(head, memoryview(buffer)[data_start:]):08x}"
-    if found != digits:
-        msg = f"its bytes have the CRC-32 {found}, and its header says {str(digits)[:20]!r}"
+    crc = f"{_crc_of(head, memoryview(buffer)[data_start:]):08x}"
+    if crc != digits:
+        msg = f"its bytes have the CRC-32 {crc}, and its header says {str(digits)[:20]!r}"
         raise IndexFileError(msg, hint="the file was damaged: restore it, or make the index again")
 
 
 def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
-    """Return the JSON header, and the byte at which the columns begin."""
+    """Return the JSON header, and the first byte of the columns."""
     length = int.from_bytes(bytes(buffer[:_LENGTH_BYTES]), "little")
     if len(buffer) < _LENGTH_BYTES or length > min(_MAX_HEADER_BYTES, len(buffer) - _LENGTH_BYTES):
         _refuse("its first 8 bytes are not the length of a header")
@@ -327,7 +317,7 @@ def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
 
 
 def _taken_metadata(header: dict[str, Any]) -> dict[str, Any]:
-    """Remove the metadata from the header, with types checked."""
+    """Remove the metadata from the header, and check its types."""
     outer = header.pop("__metadata__", None)
     if not isinstance(outer, dict) or outer.get("format") != _MAGIC:
         _refuse(f"its header does not say {_MAGIC!r}")
@@ -348,7 +338,7 @@ def _taken_metadata(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _column(buffer: Buffer, data_start: int, name: str, entry: object) -> NDArray[Any]:
-    """Return one column as a read-only view, its range checked against the file."""
+    """Return a column as a read-only view, and check its range against the file."""
     kind, start, end = _range_of(name, entry, data_start, len(buffer))
     if start == end:
         return np.zeros(0, dtype=kind)
@@ -358,33 +348,28 @@ def _column(buffer: Buffer, data_start: int, name: str, entry: object) -> NDArra
 
 
 def _range_of(name: str, entry: object, data_start: int, num_bytes: int) -> tuple[np.dtype[Any], int, int]:
-    """Return type, first and end byte of one column behind the head, checked against the size of the file."""
-    shape = entry.get("shape") if isinstance(entry, dict) else None
-    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    kind = _KINDS.get(str(entry.get("dtype"))) if isinstance(entry, dict) else None
-    if not (_are_counts(shape, 1) and _are_counts(offsets, 2) and kind) or shape is None or offsets is None:
-        _refuse(f"its header does not describe the column {name[:80]!r}")
-    start, end = offsets
-    inside = start <= end <= num_bytes - data_start and end - start == shape[0] * np.dtype(kind).itemsize
-    if not inside or (data_start + start) % np.dtype(kind).itemsize:
-        _refuse(f"its column {name[:80]!r} of {shape[0]} values cannot lie at bytes {start} to {end}")
-    return np.dtype(kind), start, end
+    """Return type, first and end byte of a column behind the head, and check them against the size of the file."""
+    match entry:
+        case {"shape": [int(length)], "data_offsets": [int(start), int(end)], "dtype": str(dtype)} if dtype in _KINDS:
+            kind = np.dtype(_KINDS[dtype])
+        case _:
+            _refuse(f"its header does not describe the column {name[:80]!r}")
+    is_whole = bool not in {type(length), type(start), type(end)} and end - start == length * kind.itemsize
+    if not (is_whole and 0 <= start <= end <= num_bytes - data_start) or (data_start + start) % kind.itemsize:
+        _refuse(f"its column {name[:80]!r} of {length} values cannot lie at bytes {start} to {end}")
+    return kind, start, end
 
 
-def _are_counts(values: object, length: int) -> bool:
-    return isinstance(values, list) and len(values) == length and all(type(v) is int and v >= 0 for v in values)
-
-
-def _expected(
+def _required(
     columns: Mapping[str, NDArray[Any]], name: str, kinds: tuple[str, ...], length: int | None = None
 ) -> NDArray[Any]:
-    """Return a required column, of one of these types and of this length."""
+    """Return a column of one of these types and of this length."""
     column = columns.get(name)
     if column is None:
         _refuse(f"it has no column {name!r}")
     if _KIND_OF.get(column.dtype) not in kinds or (length is not None and len(column) != length):
-        wanted = "any length" if length is None else f"length {length}"
-        _refuse(f"its column {name!r} is {column.dtype} of length {len(column)}, not {kinds[0]} of {wanted}")
+        expected = "any length" if length is None else f"length {length}"
+        _refuse(f"its column {name!r} is {column.dtype} of length {len(column)}, not {kinds[0]} of {expected}")
     return column
 
 
@@ -393,13 +378,13 @@ def _heads(columns: Mapping[str, NDArray[Any]], num_shards: int) -> dict[int, di
     if "shard_heads" not in columns:
         return {}
     try:
-        heads = json.loads(_expected(columns, "shard_heads", ("U8",)).tobytes().decode("utf-8"))
-        found = {int(number): head for number, head in heads.items()}
+        text = _required(columns, "shard_heads", ("U8",)).tobytes().decode("utf-8")
+        heads = {int(number): head for number, head in json.loads(text).items()}
     except (AttributeError, ValueError, RecursionError):
         _refuse("its column 'shard_heads' is not a JSON object")
-    if not all(0 <= number < num_shards and isinstance(head, dict) for number, head in found.items()):
+    if not all(0 <= number < num_shards and isinstance(head, dict) for number, head in heads.items()):
         _refuse("its column 'shard_heads' names shards that do not exist")
-    return found
+    return heads
 
 
 def _refuse(what: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Indexes of several datasets as one, whose sample ids follow one another; their tables stay apart."""
+"""The index of several datasets with consecutive sample ids; their tables stay separate."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shoal.index.table import Index
 
 @dataclass(frozen=True)
 class JoinedIndex:
-    """The samples of several datasets, which have names; sample ids of one follow those of the one before it."""
+    """The samples of several named datasets; the ids of a dataset follow the ids of the dataset before it."""
 
     names: tuple[str, ...]
     parts: tuple[Index, ...]
 
     @cached_property
     def first_id(self) -> NDArray[np.int64]:
-        """The first sample id of each dataset, and the number of all; shape (num_parts + 1,)."""
+        """First sample id of each dataset, then the number of ids; shape (num_parts + 1,)."""
         return np.cumsum([0, *(part.num_samples for part in self.parts)], dtype=np.int64)
 
     @property
@@ -38,23 +38,19 @@ class JoinedIndex:
         return hashlib.blake2b("\0".join(words).encode(), digest_size=16).hexdigest()
 
     def part_of(self, sample_id: int) -> tuple[int, int]:
-        """Return the number of the dataset that holds a sample, and the id of the sample there."""
+        """Return the number of a sample's dataset, and the sample's id in it."""
         part = int(np.searchsorted(self.first_id, sample_id, side="right")) - 1
         return part, sample_id - int(self.first_id[part])
 
     def place(self, sample_id: int) -> tuple[str, int, int]:
-        """Return the shard that holds a sample, and its first and end byte, or those of its extent."""
+        """Return the shard of a sample, and the first and end byte of the sample or of its extent."""
         part, number = self.part_of(sample_id)
         return self.parts[part].place(number)
 
     def by_part(self, ids: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Return for each dataset that has some of these samples: its number, their rows, ascending, and ids there."""
+        """Group samples by dataset: its number, the rows of its samples, ascending, and their ids in it."""
         owners = np.searchsorted(self.first_id, ids, side="right") - 1
         by_owner = np.argsort(owners.astype(np.uint16) if len(self.parts) < 1 << 16 else owners, kind="stable")
         ends = np.cumsum(np.bincount(owners, minlength=len(self.parts))).tolist()
-        found = []
-        for part, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
-            if begin < end:
-                rows = by_owner[begin:end]
-                found.append((part, rows, ids[rows] - self.first_id[part]))
-        return found
+        groups = ((part, by_owner[begin:end]) for part, (begin, end) in enumerate(itertools.pairwise([0, *ends])))
+        return [(part, rows, ids[rows] - self.first_id[part]) for part, rows in groups if len(rows)]

@@ -1,4 +1,4 @@
-"""The scan of one shard: where its samples lie, from which an index is built."""
+"""The scan of a shard: where its samples lie. An index is built from scans."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ Buffer = bytes | bytearray | memoryview
 BY_BORDERS = "by_borders"
 """The key in the head of a shard whose sample borders come from the index of another tool."""
 ALL_VERIFIED = "all seen"
-"""The value of that key if each border was compared with the shard."""
+"""The value of `BY_BORDERS` in a head if each border was compared with the shard."""
 BEHIND_BYTES = 3 * 512
-"""Bytes behind some samples of a tar that show whether the last one continues there: three blocks."""
+"""Three blocks behind some samples of a tar: they show whether the last sample continues there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardScan:
-    """The byte ranges of the samples of one shard.
+    """The byte ranges of the samples of a shard.
 
     ``sample_starts`` has shape (num_samples + 1,), int64, ascending: sample ``i`` occupies bytes
-    ``[sample_starts[i], sample_starts[i + 1])`` of the shard, anything between two samples (directories, links,
-    blank lines) belonging to the later one. Bytes before the first and after the last sample belong to none.
-    ``layout_crcs`` has shape (num_samples,), uint32: a CRC-32 of what the scan read of each sample (the headers of
-    its tar members; the whole line of a text format), by which a shard is recognised again.
-    ``head`` holds what `Format.parse` needs from elsewhere in the shard; JSON types only, small.
-    ``notes`` counts what the scan met and did not index (``{"links": 3}``), for display.
+    ``[sample_starts[i], sample_starts[i + 1])`` of the shard. Bytes between two samples (directories, links, blank
+    lines) belong to the later sample; bytes before the first and after the last sample to none. ``layout_crcs``, shape
+    (num_samples,), uint32, identifies the shard later: the CRC-32 of the bytes that the scan read of each sample (the
+    headers of its tar members; the whole line of a text format). ``head`` holds other facts about the shard for
+    `Format.parse`; JSON types only, small. ``notes`` counts entries that were not indexed (``{"links": 3}``), for
+    display.
 
-    If no bytes belong to a single sample (a row group, a compressed shard), the spans between two ``sample_starts``
-    are *pieces* instead, each of which is an extent: ``piece_samples``, shape (num_pieces,), int64, positive, is the
-    number of samples in each, ``piece_decoded_bytes`` the bytes it takes in memory, and ``layout_crcs`` has one value
-    per piece. If a piece needs bytes with which the next one begins, ``piece_ends``, shape (num_pieces,), int64,
-    ascending, holds the end of each piece's bytes; the last equals the last of ``sample_starts``, and none lies beyond
-    the start of the next piece but one.
+    If no bytes belong to a single sample (a row group, a compressed shard), the spans between two ``sample_starts`` are
+    *pieces*, and each piece is an extent: ``piece_samples``, shape (num_pieces,), int64, positive, has their numbers of
+    samples, ``piece_decoded_bytes`` their bytes in memory, and ``layout_crcs`` one value per piece. If a piece needs
+    the first bytes of the next piece, ``piece_ends``, shape (num_pieces,), int64, ascending, holds the ends of the
+    bytes of pieces; the last end equals the last of ``sample_starts``, and no end lies beyond the start of the next
+    piece but one.
     """
 
     sample_starts: NDArray[np.int64]
@@ -49,7 +49,7 @@ class ShardScan:
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """End of the bytes of each sample, or piece."""
+        """End of the bytes of each sample or piece."""
         return self.sample_starts[1:] if self.piece_ends is None else self.piece_ends
 
     @property
@@ -70,5 +70,5 @@ def has_foreign_borders(head: Mapping[str, Any]) -> bool:
 
 
 def has_unverified_borders(head: Mapping[str, Any]) -> bool:
-    """Return True if they do, and some were not compared with the shard: a sample may be cut in two."""
+    """Return True if some of these borders were not compared with the shard, so that a sample may be cut in two."""
     return has_foreign_borders(head) and head[BY_BORDERS] != ALL_VERIFIED

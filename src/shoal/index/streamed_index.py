@@ -1,4 +1,4 @@
-"""An index file written column after column, from pieces: for an index that is too large for the memory at hand."""
+"""Writing of an index that does not fit into memory: an index file, column after column, from chunks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shoal.index.index_file import head_of, with_crc
 from shoal.index.shard_scan import Buffer
 
 
-class _Growing(Protocol):
-    """A file being written."""
+class _File(Protocol):
+    """An unfinished file."""
 
     def write(self, buffers: Sequence[Buffer]) -> None: ...
 
@@ -25,7 +25,7 @@ class _Growing(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamedColumn:
-    """A column of the file by its name there, its type and length; ``chunks`` yields it in pieces, each time anew."""
+    """A column of an index file: its name, type and length; each call of ``chunks`` yields its values again."""
 
     name: str
     kind: np.dtype[Any]
@@ -34,24 +34,19 @@ class StreamedColumn:
 
 
 def write_streamed(
-    file: _Growing, columns: Sequence[StreamedColumn], *, shard_names: Sequence[str], about: Mapping[str, Any]
+    file: _File, columns: Sequence[StreamedColumn], *, shard_names: Sequence[str], about: Mapping[str, Any]
 ) -> str:
-    """Write an index file and return the fingerprint of the dataset; the bytes are those of `encode`.
+    """Write an index file, with the same bytes as `encode`, and return the fingerprint of the dataset.
 
-    ``about`` has the format, notes and metadata. Memory: two chunks, and the head. Those columns that the fingerprint
-    covers are read twice, since it comes before them. Raises `IndexFileError` as `encode` does.
+    ``about`` has the format, notes and metadata. Memory: two chunks, and the head. The columns in the fingerprint are
+    read twice, since it comes before them in the file. Raises `IndexFileError` as `encode`.
     """
     by_name = {column.name: column for column in columns}
     num_extents = by_name[FINGERPRINTED[0]].length
     chunks = (chunk for name in FINGERPRINTED for chunk in by_name[name].chunks())
     fingerprint = fingerprint_of_chunks(shard_names, num_extents, chunks)
-    described = {
-        "format": about["format"],
-        "fingerprint": fingerprint,
-        "num_shards": len(shard_names),
-        "notes": about["notes"],
-        "metadata": about["metadata"],
-    }
+    described = {"format": about["format"], "fingerprint": fingerprint, "num_shards": len(shard_names)}
+    described |= {"notes": about["notes"], "metadata": about["metadata"]}
     head, gaps = head_of(described, [(column.name, column.kind, column.length) for column in columns])
     file.write([head])
     crc = crc32(head)

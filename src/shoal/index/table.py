@@ -1,8 +1,8 @@
 """The index: where the samples of a dataset lie, as columns that numpy maps from one file.
 
-One row per extent, the smallest indexed byte range of a shard. Extents follow each other without a gap inside a shard;
-if they consist of frames, one may begin with the last frame of the one before. Samples are numbered over all shards in
-their order. `shoal.index.assembly` builds an index, `shoal.index.index_file` stores it.
+A row is an extent, the smallest indexed byte range of a shard. The extents of a shard have no gaps between them; if
+they consist of frames, an extent may begin with the last frame of the extent before it. Samples are numbered over all
+shards in their order. `shoal.index.assembly` builds an index, `shoal.index.index_file` stores it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ EXTENT_COLUMNS = {
     "extent_decoded_bytes": "<i8",
     "extent_layout_crc": "<u4",
 }
-"""The columns that each extent has, and their types in an index file."""
+"""The columns of extents, and their types in an index file."""
 
 BYTES_OF_AN_EXTENT, BYTES_OF_A_SAMPLE = 52, 4
-"""Bytes of an index file for each extent, with its first sample and its checksum, and for the size of each sample."""
+"""Bytes of an index file per extent, with its first sample and its checksum, and per sample size."""
 
 
 class SampleIndex(Protocol):
-    """An index as seen by those who ask for single samples: of one dataset, or of several that are mixed."""
+    """An index of single samples, of one dataset or of a mixture."""
 
     @property
     def fingerprint(self) -> str:
@@ -44,7 +44,7 @@ class SampleIndex(Protocol):
         ...
 
     def place(self, sample_id: int) -> tuple[str, int, int]:
-        """Return the shard that holds a sample, and its first and end byte, or those of its extent."""
+        """Return the shard of a sample, and the first and end byte of the sample or of its extent."""
         ...
 
 
@@ -54,22 +54,22 @@ class Index:
 
     Shards (sequences or arrays of length num_shards): ``shard_names`` relative to the directory of the dataset, with
     "/" between parts; ``shard_bytes`` int64; ``shard_versions`` as the store gave them (`ObjectInfo.version`);
-    ``shard_heads``, what `Format.parse` needs to know of a shard, by shard number, only for shards that have any.
+    ``shard_heads``, the heads of shards for `Format.parse`, by shard number, without empty heads.
 
     Extents (arrays of length num_extents): ``extent_shard`` int32; ``extent_first_byte`` and ``extent_end_byte``
     int64; ``extent_num_samples`` int64; ``extent_decoded_bytes`` int64, bytes in memory once decoded;
     ``extent_layout_crc`` uint32, CRC-32 over the little-endian layout CRCs of its samples;
     ``extent_checksum`` uint32, CRC-32 of its bytes, or None if they were not read.
 
-    Samples (length num_samples): ``sample_bytes`` uint32 (uint64 if one is 4 GiB or larger), or None for very large
+    Samples (length num_samples): ``sample_bytes`` uint32 (uint64 if a sample has 4 GiB or more), or None for very large
     datasets; ``columns``, further columns by name.
 
     ``fingerprint`` identifies the dataset: base names of shards, extents and counts; not location, time or checksums.
-    ``notes`` counts what indexing met and did not index; ``metadata`` keeps the rest (creation time, cutting rule).
+    ``notes`` counts entries that were not indexed; ``metadata`` has the creation time, the cutting rule and so on.
 
     ``extent_first_sample``, shape (num_extents + 1,), int64: extent ``i`` holds the samples
-    ``[extent_first_sample[i], extent_first_sample[i + 1])``. It follows from the counts and is computed if not given;
-    an index file stores it, so that opening one of 10^7 extents does not read a column.
+    ``[extent_first_sample[i], extent_first_sample[i + 1])``. By default it is computed from the counts; an index file
+    stores it, so that opening a file of 10^7 extents does not read a column.
     """
 
     format: str
@@ -100,13 +100,13 @@ class Index:
         object.__setattr__(self, "extent_first_sample", first)
 
     def place(self, sample_id: int) -> tuple[str, int, int]:
-        """Return the shard that holds a sample, and its first and end byte, or those of its extent; see `locate`."""
+        """Return the shard of a sample, and the first and end byte of the sample or of its extent; see `locate`."""
         (shard,), (first_byte,), (end_byte,) = (column.tolist() for column in locate(self, [sample_id]))
         return self.shard_names[shard], first_byte, end_byte
 
     @property
     def num_shards(self) -> int:
-        """Number of shards of the dataset, including those without samples."""
+        """Number of shards of the dataset, also without samples."""
         return len(self.shard_names)
 
     @property
@@ -131,7 +131,7 @@ class Index:
 
 
 def own_bytes(index: Index) -> NDArray[np.int64]:
-    """Count the bytes of each extent that no extent before it has, shape (num_extents,); their sum is the coverage."""
+    """Count the bytes of each extent that no earlier extent has; shape (num_extents,). Their sum is the coverage."""
     first, end = index.extent_first_byte, index.extent_end_byte
     before = np.where(index.extent_shard[1:] == index.extent_shard[:-1], end[:-1], 0)
     own = end - first
@@ -139,28 +139,13 @@ def own_bytes(index: Index) -> NDArray[np.int64]:
     return own
 
 
-def sample_starts(index: Index, *, first_extent: int, end_extent: int) -> NDArray[np.int64] | None:
-    """Return the first byte in the shard of each sample of some consecutive extents of one shard.
-
-    Shape (num_samples + 1,), the last entry being the end of the last sample; None if the index has no sample sizes.
-    """
-    if index.sample_bytes is None:
-        return None
-    first, end = index.extent_first_sample[first_extent], index.extent_first_sample[end_extent]
-    starts = np.empty(end - first + 1, dtype=np.int64)
-    starts[0] = index.extent_first_byte[first_extent]
-    np.cumsum(index.sample_bytes[first:end], out=starts[1:], dtype=np.int64)
-    starts[1:] += starts[0]
-    return starts
-
-
 def locate(
     index: Index, sample_ids: NDArray[np.integer[Any]] | Sequence[int]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Return shard number, first byte and end byte of each sample, each array of shape (len(sample_ids),).
+    """Return shard number, first byte and end byte of each sample, as arrays of shape (len(sample_ids),).
 
-    Without sample sizes in the index the bytes are those of the extent that holds the sample. O(log num_extents +
-    samples of an extent) for each id, vectorised. Raises `NoSampleError` if an id is not in 0..num_samples-1.
+    Without sample sizes in the index, the bytes are the whole extent of the sample. O(log num_extents + samples of an
+    extent) per id, vectorised. Raises `NoSampleError` if an id is not in 0..num_samples-1.
     """
     ids = np.asarray(sample_ids, dtype=np.int64)
     check_ids(index, ids)
@@ -178,7 +163,7 @@ def locate(
 
 
 def check_ids(index: SampleIndex, ids: NDArray[np.int64]) -> None:
-    """Raise `NoSampleError` if one of these ids is not that of a sample."""
+    """Raise `NoSampleError` if no sample has one of these ids."""
     outside = ids[(ids < 0) | (ids >= index.num_samples)]
     if outside.size:
         msg = f"there is no sample {outside[0]}: the dataset has {index.num_samples} samples"
@@ -186,7 +171,7 @@ def check_ids(index: SampleIndex, ids: NDArray[np.int64]) -> None:
 
 
 def joined_ranges(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenate the ranges of ``counts[i]`` numbers from ``firsts[i]`` on; O(their sum).
+    """Concatenate the ranges of ``counts[i]`` numbers from ``firsts[i]`` on; O(sum of counts).
 
     >>> joined_ranges(np.array([7, 0]), np.array([2, 3])).tolist()
     [7, 8, 0, 1, 2]

@@ -19,7 +19,7 @@ from typing import Any
 
 from shoal.errors import IndexFileError, StorageError
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
-from shoal.index.consistency import validate
+from shoal.index.assembly import validate
 from shoal.index.index_file import begins_as_index, confirm, decode, encode
 from shoal.index.table import Index
 from shoal.storage.cache_directory import keep_within, mark_used

@@ -1,1 +1,1 @@
-"""WHAT DO BYTES MEAN? From the fields of samples to text, arrays and pictures."""
+"""WHAT DO BYTES MEAN? Fields of samples become texts, arrays and pictures."""

@@ -1,4 +1,4 @@
-"""Decoders of audio to arrays or tensors, by libsndfile; suffixes and values are those of WebDataset."""
+"""Decoders of audio to arrays or tensors, by libsndfile, with the suffixes and values of WebDataset."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from shoal.formats.decoding.images import torch_for
 from shoal.hints import pip_install
 
 AUDIO_SUFFIXES = ("wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "aifc", "au", "caf", "w64", "rf64")
-# The format of a file follows from its bytes. libsndfile reads others, which are seldom read, or have no header at all.
+# The format of a file follows from its bytes. libsndfile also reads formats that are rare or have no header.
 _READ = frozenset(("WAV", "WAVEX", "FLAC", "OGG", "MP3", "MPEG", "AIFF", "AU", "CAF", "W64", "RF64"))
 _LIMIT_BYTES = 1 << 30  # of the samples of one file
 _SAMPLE_BYTES = 4
 
 AUDIO_SPECS: Mapping[str, str] = {"audio": "numpy", "torchaudio": "torch"}
-"""Names of audio decoders, and what they give."""
+"""Audio decoders by name, with the library of their results."""
 
 
 def audio_decoder(name: str) -> Callable[[bytes], tuple[Any, int]]:
-    """Return the decoder for one of `AUDIO_SPECS`: to samples and their rate in Hz.
+    """Return a decoder of `AUDIO_SPECS`: to samples and their rate in Hz.
 
-    Samples are float32 from -1 to 1, of shape (num_channels, num_frames): an array for "audio", a tensor for
-    "torchaudio". A file of more than 1 GiB of samples is an error, and so is one that ends before its last frame.
-    Raises `UsageError` if a library that it needs is not installed.
+    Samples are float32 from -1 to 1, shape (num_channels, num_frames): an array for "audio", a tensor for "torchaudio".
+    A file of more than 1 GiB of samples is an error, and so is a file that ends before its last frame. Raises
+    `UsageError` if a library is missing.
     """
     library = _soundfile(f"decode({name!r})")
     torch = torch_for(f"decode({name!r})", "audio") if AUDIO_SPECS[name] == "torch" else None
@@ -51,6 +51,6 @@ def audio_decoder(name: str) -> Callable[[bytes], tuple[Any, int]]:
 def _soundfile(what: str) -> Any:
     try:
         import soundfile  # noqa: PLC0415  # optional
-    except (ImportError, OSError) as error:  # OSError: it is there, and libsndfile is not
+    except (ImportError, OSError) as error:  # OSError: libsndfile is missing
         raise UsageError(f"{what} needs soundfile with libsndfile: {error}", hint=pip_install("audio")) from None
     return soundfile

@@ -1,6 +1,6 @@
-"""Decoders of fields, chosen by the field's suffix, as WebDataset names them.
+"""Decoders of fields by suffix, with the names of WebDataset.
 
-Nothing here runs code from a dataset unless that was allowed: pickles and torch files stay bytes.
+By default no decoder runs code from a dataset: pickles and torch files stay bytes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -65,56 +65,48 @@ _PLAIN: Mapping[str, Decoder] = {
 }
 
 
-def _images(name: str, size: tuple[int, int] | None) -> Mapping[str, Decoder]:
-    return dict.fromkeys(IMAGE_SUFFIXES, image_decoder(name, size))
-
-
-def _audio(name: str, _: object) -> Mapping[str, Decoder]:
-    return dict.fromkeys(AUDIO_SUFFIXES, audio_decoder(name))
-
-
-def _video(name: str, _: object) -> Mapping[str, Decoder]:
-    return dict.fromkeys(VIDEO_SUFFIXES, video_decoder(name))
+def _media(
+    suffixes: Sequence[str], decoder: Callable[..., Decoder], name: str, size: tuple[int, int] | None
+) -> Mapping[str, Decoder]:
+    return dict.fromkeys(suffixes, decoder(name, size) if name in IMAGE_SPECS else decoder(name))
 
 
 DECODERS: Door[Mapping[str, Decoder]] = Door(
     "shoal.decoders",
     {
-        **{name: partial(_images, name) for name in IMAGE_SPECS},
-        **{name: partial(_audio, name) for name in AUDIO_SPECS},
-        **{name: partial(_video, name) for name in VIDEO_SPECS},
+        **{name: partial(_media, IMAGE_SUFFIXES, image_decoder, name) for name in IMAGE_SPECS},
+        **{name: partial(_media, AUDIO_SUFFIXES, audio_decoder, name) for name in AUDIO_SPECS},
+        **{name: partial(_media, VIDEO_SUFFIXES, video_decoder, name) for name in VIDEO_SPECS},
     },
     members=("keys", "__getitem__"),
 )
-"""What makes the decoders of a name, by suffix, from the size of images (height and width), or None."""
+"""Functions from the size of images (height and width, or None) to decoders by suffix, by the name of ``decode``."""
 
 
 def decoders_of(
     name: str | None, *, allow_pickle: bool = False, size: tuple[int, int] | None = None
 ) -> dict[str, Decoder]:
-    """Return decoders by suffix: for None those of unambiguous suffixes, else those of a name in `DECODERS`.
+    """Return the decoders of a name in `DECODERS`, by suffix; for None, the decoders of unambiguous suffixes.
 
-    Images are resized to ``size``, a height and a width, if that is given. Raises `UsageError` if there is no such
-    decoder, or a library that it needs is not installed.
+    Images are resized to ``size``, a height and a width, unless it is None. Raises `UsageError` if there is no decoder
+    of this name, or a library is missing.
     """
     if name is not None:
         if name not in DECODERS:
             msg = f"decode() knows no decoder named {name!r}; it knows {', '.join(known_decoders())}"
-            raise UsageError(
-                msg,
-                hint=did_you_mean(name, known_decoders()) + "a mapping from suffix to function decodes anything else",
-            )
+            hint = did_you_mean(name, known_decoders()) + "a mapping from suffix to function decodes anything else"
+            raise UsageError(msg, hint=hint)
         return dict(DECODERS.make(name, size))
     load = array_loader(allow_pickle=allow_pickle)
-    found = {**_PLAIN, "npy": load, "npz": _npz(load)}
+    decoders = {**_PLAIN, "npy": load, "npz": _npz(load)}
     if allow_pickle:
         unpickle = unpickler("a pickle", allow_pickle=True, how="")
-        found |= dict.fromkeys(_PICKLES, unpickle) | dict.fromkeys(_TORCH, torch_loader())
-    return found
+        decoders |= dict.fromkeys(_PICKLES, unpickle) | dict.fromkeys(_TORCH, torch_loader())
+    return decoders
 
 
 def may_resize(name: str) -> bool:
-    """Return True if the decoders of a name take a size: those of images, and those that other packages bring."""
+    """Return True if the decoders of a name take a size: image decoders and decoders of other packages."""
     return name in IMAGE_SPECS or (name not in DECODERS.own and name in DECODERS)
 
 
@@ -124,31 +116,31 @@ def known_decoders() -> tuple[str, ...]:
 
 
 def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
-    """Return the decoder of a field, by the last part of its name; a final ``.gz`` is decompressed first.
+    """Return the decoder of a field by the suffix of its name; a final ``.gz`` is decompressed first.
 
     >>> decoder_for("name.txt.gz", {"txt": bytes.decode})(zlib.compress(b"shoal", wbits=31))
     'shoal'
     """
     stem, _, suffix = field.rpartition(".")
-    found = decoders.get(suffix.lower())
-    if found is not None or suffix.lower() != "gz" or not stem:
-        return found
+    decoder = decoders.get(suffix.lower())
+    if decoder is not None or suffix.lower() != "gz" or not stem:
+        return decoder
     inner = decoder_for(stem, decoders)
     return None if inner is None else lambda data: inner(_gunzipped(data))
 
 
 def _gunzipped(data: bytes) -> bytes:
-    """Decompress gzip: all members, but at most a gibibyte."""
-    found, left = bytearray(), data
+    """Decompress all members of gzip data, up to a gibibyte."""
+    plain, left = bytearray(), data
     while left:
         member = zlib.decompressobj(wbits=31)
-        found += member.decompress(left, _LIMIT_BYTES + 1 - len(found))
-        if len(found) > _LIMIT_BYTES:
+        plain += member.decompress(left, _LIMIT_BYTES + 1 - len(plain))
+        if len(plain) > _LIMIT_BYTES:
             raise _too_large(len(data))
         if not member.eof:
             raise ValueError(f"a field of {len(data)} bytes ends inside its gzip stream")
         left = member.unused_data
-    return bytes(found)
+    return bytes(plain)
 
 
 def _too_large(num_bytes: int) -> ValueError:

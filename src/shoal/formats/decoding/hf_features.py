@@ -1,8 +1,8 @@
-"""Decoders of the columns of a Hugging Face dataset, by the description that ``datasets`` leaves in Arrow's schema.
+"""Decoders of the columns of a Hugging Face dataset, by its features in Arrow's schema.
 
-``save_to_disk``, cache files and ``to_parquet`` keep it as JSON under the key ``huggingface``. Values are decoded as by
-``datasets`` without a format, with two exceptions: audio stays the bytes of its file, and images must be in the shard,
-since no other file is opened.
+``save_to_disk``, cache files and ``to_parquet`` keep features as JSON under the key ``huggingface``. Values are decoded
+as by ``datasets`` without a format, with two exceptions: audio stays the bytes of its file, and images must be in the
+shard, since no other file is opened.
 """
 
 from __future__ import annotations
@@ -23,62 +23,63 @@ _Decode = Callable[[Any], Any]
 
 
 def features_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any] | None:
-    """Return the features in a schema, by column; None if it does not describe any.
+    """Return the features in the metadata of a schema, by column; None if there are none.
 
     >>> features_in({b"huggingface": b'{"info": {"features": {"x": {"dtype": "int64", "_type": "Value"}}}}'})
     {'x': {'dtype': 'int64', '_type': 'Value'}}
     """
     try:
-        found = json.loads((metadata or {})[_KEY])["info"]["features"]
+        features = json.loads((metadata or {})[_KEY])["info"]["features"]
     except (KeyError, TypeError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return features if isinstance(features, dict) else None
 
 
 def feature_decoders(features: Mapping[str, Any], *, names: bool) -> dict[str, _Decode]:
     """Return decoders of the columns that need one; with ``names``, class numbers become their names."""
-    found = {name: _decoder(feature, names=names) for name, feature in features.items()}
-    return {name: decode for name, decode in found.items() if decode is not None}
+    decoders = {name: _decoder(feature, names=names) for name, feature in features.items()}
+    return {name: decode for name, decode in decoders.items() if decode is not None}
 
 
 def _decoder(feature: Any, *, names: bool) -> _Decode | None:
-    """Return the decoder of a feature's values; None if they need none."""
+    """Return the decoder of a feature's values; None if they stay as they are."""
     if isinstance(feature, list):
-        return _each(_decoder(feature[0], names=names)) if feature else None
+        return _list_decoder(_decoder(feature[0], names=names)) if feature else None
     if not isinstance(feature, dict):
         return None
     kind = feature.get("_type")
     if not isinstance(kind, str):  # a struct of features, which may have a field of that name
-        return _fields({name: _decoder(inner, names=names) for name, inner in feature.items()})
+        return _struct_decoder({name: _decoder(inner, names=names) for name, inner in feature.items()})
+    if kind in ("Image", "Audio", "Json") and not feature.get("decode", True):
+        return None
     if kind == "Image":
-        return partial(_image, feature.get("mode")) if feature.get("decode", True) else None
+        return partial(_image, feature.get("mode"))
     if kind == "Audio":
-        return partial(_embedded, "audio") if feature.get("decode", True) else None
+        return partial(_embedded, "audio")
     if kind == "Json":
-        return parse_json if feature.get("decode", True) else None
+        return parse_json
     if kind == "ClassLabel":
         return partial(_class_name, feature.get("names") or []) if names else None
     if kind in _LISTS:
         inner = feature.get("feature")
-        # Before datasets 4 a sequence of structs was a struct of lists; since then such a struct is declared as one.
+        # Before datasets 4 a sequence of structs was a struct of lists; newer versions declare such a struct.
         if kind == "Sequence" and isinstance(inner, dict) and not isinstance(inner.get("_type"), str):
-            return _fields({name: _each(_decoder(value, names=names)) for name, value in inner.items()})
-        return _each(_decoder(inner, names=names))
+            return _struct_decoder({name: _list_decoder(_decoder(part, names=names)) for name, part in inner.items()})
+        return _list_decoder(_decoder(inner, names=names))
     return None
 
 
-def _each(decode: _Decode | None) -> _Decode | None:
+def _list_decoder(decode: _Decode | None) -> _Decode | None:
     return None if decode is None else lambda values: [None if value is None else decode(value) for value in values]
 
 
-def _fields(decoders: Mapping[str, _Decode | None]) -> _Decode | None:
-    wanted = {name: decode for name, decode in decoders.items() if decode is not None}
-    if not wanted:
+def _struct_decoder(decoders: Mapping[str, _Decode | None]) -> _Decode | None:
+    if not any(decoders.values()):
         return None
 
     def decode(values: Any) -> Any:
         return {
-            name: wanted[name](value) if name in wanted and value is not None else value
+            name: value if value is None or (decoder := decoders.get(name)) is None else decoder(value)
             for name, value in values.items()
         }
 

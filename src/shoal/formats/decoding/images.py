@@ -1,4 +1,4 @@
-"""Decoders of images to pictures, arrays or tensors; names and values are those of WebDataset."""
+"""Decoders of images to pictures, arrays or tensors, with the names and values of WebDataset."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ IMAGE_SUFFIXES = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "ppm", "pgm", "pbm", "pnm", "bmp", "dib", "gif", "tif", "tiff"),
     *("webp", "jp2", "j2k", "jpx", "tga", "ico", "avif"),
 )
-# The format of a file follows from its bytes and not from its name. Others are left out: for some Pillow runs another
-# program (Ghostscript for PostScript), and many readers have not been reviewed for long.
+# The format of a file follows from its bytes and not from its name. Other formats are left out: for some Pillow runs
+# another program (Ghostscript for PostScript), and many readers have not been reviewed for long.
 _READ = frozenset(("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "GIF", "TIFF", "WEBP", "JPEG2000", "TGA", "ICO", "AVIF"))
 
 _BITS_PER_SAMPLE = 258  # the tag of TIFF
 
 
 class _Spec(NamedTuple):
-    """The result of an image decoder: "pil", "numpy" or "torch"; its bands (None: as stored); True for 0 to 1."""
+    """The result of an image decoder: "pil", "numpy" or "torch"; its bands (None: as stored); floats from 0 to 1."""
 
     kind: str
     mode: str | None
@@ -50,18 +50,18 @@ IMAGE_SPECS: Mapping[str, _Spec] = {
 
 
 def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[bytes], Any]:
-    """Return the decoder for one of `IMAGE_SPECS`; it needs Pillow, and torch if it gives tensors.
+    """Return a decoder of `IMAGE_SPECS`; it needs Pillow, and torch for tensors.
 
-    "pil" gives RGB images, "pilraw" images as they are stored. "rgb8" gives uint8 arrays of shape (height, width, 3),
-    "rgb" those as float32 from 0 to 1, "l8" and "l" arrays of shape (height, width) of grey; "torchrgb8" and so on
-    tensors with the bands first, shape (3, height, width). Of 16 bits the upper 8 are taken; pixels that are integers
-    of 32 bits or floating numbers are an error, except by "pilraw".
+    "pil" gives RGB images, "pilraw" images as stored. "rgb8" gives uint8 arrays, shape (height, width, 3), "rgb" the
+    same as float32 from 0 to 1, "l8" and "l" arrays of grey, shape (height, width). "torchrgb8" and so on give tensors
+    with the bands first, shape (3, height, width). Pixels of 16 bits keep the upper 8. Integers of 32 bits and floating
+    numbers are an error, except with "pilraw".
 
-    With ``size``, a height and a width, every image is resized to exactly that: a JPEG is first scaled while it is
-    decoded, as far as that leaves it no smaller; the rest is done on its 8-bit bands by Pillow's bilinear filter, which
-    averages over all pixels that fall on one of the result.
+    Every image is resized to exactly ``size``, a height and a width, unless it is None: a JPEG is first scaled while it
+    is decoded, to no less than ``size``; then Pillow's bilinear filter resizes the 8-bit bands, and averages over all
+    pixels that fall on one pixel of the result.
 
-    Raises `UsageError` if a library that it needs is not installed, or images as they are stored are to be resized.
+    Raises `UsageError` if a library is missing, or "pilraw" is used with a size.
     """
     spec = IMAGE_SPECS[name]
     if size is not None and spec.mode is None:
@@ -72,13 +72,13 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
 
     def decode(data: bytes) -> Any:
         if spec.kind != "pil" and spec.mode is not None:
-            found = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
-            if found is None:
+            jpeg = jpeg_pixels(data, spec.mode, most_pixels=library.MAX_IMAGE_PIXELS, least=size)
+            if jpeg is None:
                 pixels = np.array(_by_pillow(data, spec.mode, size))
-            elif size is None or found.pixels.shape[:2] == size == found.extent:
-                pixels = found.pixels
+            elif size is None or jpeg.pixels.shape[:2] == size == jpeg.extent:
+                pixels = jpeg.pixels
             else:
-                pixels = np.array(_resized(library.fromarray(found.pixels), size, found.extent))
+                pixels = np.array(_resized(library.fromarray(jpeg.pixels), size, jpeg.extent))
             return _finished(pixels, spec, torch)
         if spec.mode is not None:
             return _by_pillow(data, spec.mode, size)
@@ -90,13 +90,13 @@ def image_decoder(name: str, size: tuple[int, int] | None = None) -> Callable[[b
 
 
 def exact_size(size: Any) -> tuple[int, int]:
-    """Return a height and a width as two integers, given those or one of a square; raises `UsageError`.
+    """Return a height and a width from two integers, or from the side of a square; raises `UsageError`.
 
     >>> exact_size(224), exact_size((240, 320))
     ((224, 224), (240, 320))
     """
     pair = (size, size) if isinstance(size, int | np.integer) else size
-    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(each, int | np.integer) for each in pair):
+    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(side, int | np.integer) for side in pair):
         height, width = map(index, pair)
         if height > 0 and width > 0:
             return height, width
@@ -106,7 +106,7 @@ def exact_size(size: Any) -> tuple[int, int]:
 
 def _by_pillow(data: bytes, mode: str, size: tuple[int, int] | None) -> Any:
     image = open_image(data)
-    # Scales a JPEG while it is decoded, and does nothing to others.
+    # Scales a JPEG while it is decoded; other formats ignore it.
     drafted = None if size is None else image.draft(None, size[::-1])
     image.load()
     # If the bands are right, converting is only a copy, during which Pillow blocks other threads.
@@ -118,9 +118,9 @@ def _by_pillow(data: bytes, mode: str, size: tuple[int, int] | None) -> Any:
 
 
 def _converted(image: Any, mode: str) -> Any:
-    """Return an image in one of the modes of 8 bits; of 16 bits the upper 8, as Pillow reads those of colours.
+    """Return an image in a mode of 8 bits; `ValueError` for numbers whose range is unknown.
 
-    Pillow itself would clip: 65535 and 255 alike to 255. Raises `ValueError` for numbers whose range nothing tells.
+    Of 16 bits the upper 8 are kept, as Pillow does for colours. For grey, Pillow would clip both 65535 and 256 to 255.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         bits = image.tag_v2.get(_BITS_PER_SAMPLE, (16,))[0] if image.format == "TIFF" else 16
@@ -130,13 +130,13 @@ def _converted(image: Any, mode: str) -> Any:
         stored = "floating numbers" if image.mode == "F" else "integers of 32 bits"
         instead = 'decode("pilraw") gives them as stored'
         raise ValueError(f"the pixels are {stored}, and nothing says which are black and white: {instead}")
-    elif image.mode == "LAB" and mode == "L":  # which Pillow converts to colours alone
+    elif image.mode == "LAB" and mode == "L":  # Pillow converts LAB only to colours
         image = image.convert("RGB")
     return image.convert(mode)
 
 
 def _resized(image: Any, size: tuple[int, int], extent: tuple[float, float]) -> Any:
-    """Return an image of this size; ``extent`` is the part of the height and the width that shows anything."""
+    """Resize the part of an image of height and width ``extent``."""
     return image.resize(size[::-1], pillow("an image").Resampling.BILINEAR, (0, 0, *extent[::-1]))
 
 
@@ -150,7 +150,7 @@ def _finished(array: NDArray[Any], spec: _Spec, torch: Any) -> Any:
 
 
 def open_image(data: bytes) -> Any:
-    """Open the image in these bytes, without reading its pixels; raises whatever Pillow does if it cannot."""
+    """Open an image without reading its pixels; Pillow's errors are passed on."""
     return pillow("an image").open(io.BytesIO(data), formats=_formats())
 
 
@@ -163,7 +163,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def pillow(what: str) -> Any:
-    """Return Pillow's module of images; raises `UsageError` for ``what`` needs it if it is not installed."""
+    """Return Pillow's module of images. Raises `UsageError`, which names ``what``, if Pillow is missing."""
     try:
         from PIL import Image  # noqa: PLC0415  # optional
     except ImportError:
@@ -172,7 +172,7 @@ def pillow(what: str) -> Any:
 
 
 def torch_for(what: str, instead: str) -> Any:
-    """Return torch; raises `UsageError` for ``what`` needs it, and ``instead`` names decoders to arrays."""
+    """Return torch. Raises `UsageError`, which names ``what`` and the decoders ``instead``, if torch is missing."""
     try:
         import torch  # noqa: PLC0415  # optional, and slow to import
     except ImportError:

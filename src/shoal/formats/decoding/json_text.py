@@ -1,4 +1,4 @@
-"""JSON to values: by msgspec where it is installed, and always with the results and errors of Python's own."""
+"""JSON to values, by msgspec if it is installed, with the results and errors of Python's parser."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ Parse = Callable[[bytes], Any]
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the value of a JSON text, as `json.loads` does: 16 times as fast on a small object with msgspec.
+    """Return the value of a JSON text as `json.loads` does, 16 times as fast for a small object with msgspec.
+
+    Raises `ValueError` or `RecursionError`, as `json.loads`.
 
     >>> parse_json(b'{"a": [1, NaN]}')
     {'a': [1, nan]}
-
-    Raises `ValueError` or `RecursionError`, those of `json.loads`.
     """
     return json_parser(json.loads)(data)
 
 
 @cache
 def strict_parser() -> tuple[Parse, tuple[type[Exception], ...]] | None:
-    """Return msgspec's parser and the errors by which it refuses a text; None if it is not installed.
+    """Return msgspec's parser and its errors; None if msgspec is not installed.
 
-    What it accepts it reads as Python does: integers of any size, the last of equal keys. It refuses more, NaN or half
-    of a surrogate pair for one.
+    It reads integers of any size and the last of equal keys, as Python does, but refuses NaN and half a surrogate pair.
     """
     try:
         import msgspec  # noqa: PLC0415  # optional
@@ -37,18 +36,18 @@ def strict_parser() -> tuple[Parse, tuple[type[Exception], ...]] | None:
 
 @cache
 def json_parser(exact: Parse) -> Parse:
-    """Return a parser that gives what ``exact`` does, a variant of `json.loads`, but faster where msgspec is installed.
+    """Return a parser with the results of ``exact``, a variant of `json.loads`, but faster with msgspec.
 
-    Where the strict parser refuses, ``exact`` decides.
+    ``exact`` parses the texts that msgspec refuses.
     """
     if (strict := strict_parser()) is None:
         return exact
-    decode, refused = strict
+    decode, refusals = strict
 
     def parse(data: bytes) -> Any:
         try:
             return decode(data)
-        except refused:
+        except refusals:
             return exact(data)
 
     return parse

@@ -1,6 +1,6 @@
-"""Pickles: the only place where bytes of a dataset may run code, and only if the user allowed that.
+"""Pickles: the only module where bytes of a dataset may run code, and only if the user allowed that.
 
-All code that reads a pickle from a shard (a field of a tar, a column of MDS, an array of objects) comes through here.
+It reads all pickles of shards: fields of a tar, columns of MDS, arrays of objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.errors import UsageError
 
 
 def unpickler(what: str, *, allow_pickle: bool, how: str) -> Callable[[bytes], Any]:
-    """Return a function that loads pickles, raising ValueError for damaged ones; ``how`` is the call that allows them.
+    """Return a function that loads pickles, with ValueError for damaged ones; ``how`` is the call that allows them.
 
     >>> unpickler("a column of pickles", allow_pickle=False, how="...")
     Traceback (most recent call last):
@@ -49,7 +49,7 @@ class _NoClasses(pickle.Unpickler):
 
 
 def plain_pickle(data: bytes) -> Any:
-    """Load a pickle of numbers, texts, lists and tuples, which runs no code; raises `ValueError` for any other.
+    """Load a pickle of numbers, texts, lists and tuples, which runs no code; `ValueError` for any other pickle.
 
     >>> plain_pickle(pickle.dumps((2, 3)))
     (2, 3)
@@ -63,15 +63,15 @@ def plain_pickle(data: bytes) -> Any:
 
 
 def refusal(*, what: str, how: str) -> UsageError:
-    """Return the error that explains why a pickle is not read."""
+    """Return the error of a pickle that is not read."""
     msg = f"{what} can run any code when it is read, so shoal does not read it"
-    return UsageError(msg, hint=f"if you trust whoever wrote it: {how}")
+    return UsageError(msg, hint=f"if you trust its source: {how}")
 
 
 def array_loader(*, allow_pickle: bool) -> Callable[[bytes], Any]:
-    """Return a function that loads an array of an ``.npy`` file; an array of objects is a pickle.
+    """Return a function that loads the array of an ``.npy`` file; an array of objects is a pickle.
 
-    Memory is allocated for no more than the bytes that are present, whatever shape they claim.
+    Memory is allocated only for the bytes of the file, even if its shape claims more.
     """
 
     def load(data: bytes) -> Any:
@@ -82,25 +82,21 @@ def array_loader(*, allow_pickle: bool) -> Callable[[bytes], Any]:
         if kind.hasobject:
             if not allow_pickle:
                 raise refusal(what="an array of objects", how="decode(..., allow_pickle=True)")
-            return _read_whole(data, allow_pickle=True)
+            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=True)
         num_bytes, left = math.prod(shape) * kind.itemsize, len(data) - stream.tell()
         if min(shape, default=0) < 0 or num_bytes > left or (not num_bytes and math.prod(shape) > len(data)):
             msg = f"an array of shape {shape} and type {kind} needs {num_bytes} bytes, and only {left} follow"
             raise ValueError(msg)
         if version > (2, 0) or not num_bytes:  # names of fields may be beyond Latin-1
-            return _read_whole(data, allow_pickle=False)
+            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         array = np.frombuffer(data, kind, count=math.prod(shape), offset=stream.tell()).copy()
         return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
 
     return load
 
 
-def _read_whole(data: bytes, *, allow_pickle: bool) -> Any:
-    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=allow_pickle)
-
-
 def torch_loader() -> Callable[[bytes], Any]:
-    """Return a function that loads a file of ``torch.save``, whatever is in it; needs torch."""
+    """Return a function that loads a file of ``torch.save``, including pickles; needs torch."""
 
     def load(data: bytes) -> Any:
         try:

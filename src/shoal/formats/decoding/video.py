@@ -1,4 +1,4 @@
-"""Decoders of video to arrays or tensors, by FFmpeg; its libraries come with PyAV."""
+"""Decoders of video to arrays or tensors, by FFmpeg, whose libraries come with PyAV."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from shoal.formats.decoding.images import torch_for
 from shoal.hints import pip_install
 
 VIDEO_SUFFIXES = ("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ogv", "wmv", "flv")
-# Containers that hold what they show. FFmpeg also reads playlists, which name files and addresses; no protocol that
-# would open one is allowed either.
+# Only containers that hold their own frames: FFmpeg also reads playlists, which name files and addresses. No protocol
+# that would open those is allowed either.
 _OPTIONS = {"format_whitelist": "mov,matroska,avi,mpeg,ogg,asf,flv", "protocol_whitelist": ""}
 _LIMIT_BYTES = 1 << 30  # of the pixels of one video
 
 VIDEO_SPECS: Mapping[str, str] = {"video": "numpy", "torchvideo": "torch"}
-"""Names of video decoders, and what they give."""
+"""Video decoders by name, with the library of their results."""
 
 
 def video_decoder(name: str) -> Callable[[bytes], tuple[Any, float]]:
-    """Return the decoder for one of `VIDEO_SPECS`: to all frames in RGB, and their mean number per second.
+    """Return a decoder of `VIDEO_SPECS`: to all frames in RGB, and their mean number per second.
 
     "video" gives a uint8 array of shape (num_frames, height, width, 3), "torchvideo" a tensor of shape (num_frames, 3,
-    height, width). More than 1 GiB of frames is an error. A video that ends early gives the frames that are there, if
-    its container can be opened. Raises `UsageError` if a library that it needs is not installed.
+    height, width). More than 1 GiB of frames is an error. A video that ends early gives the frames before its end, if
+    its container can be opened. Raises `UsageError` if a library is missing.
     """
     library = _av(f"decode({name!r})")
     torch = torch_for(f"decode({name!r})", "video") if VIDEO_SPECS[name] == "torch" else None

@@ -1,7 +1,7 @@
 """Manifests: the ``index.json`` beside shards, which lists the shards, their format, their sizes and sample counts.
 
-MosaicML Streaming and LitData write one for each directory. A manifest is checked before it is trusted: every shard it
-names must exist and hold what it says (`shoal.formats.metadata.scanning.checked_scan`).
+MosaicML Streaming and LitData write a manifest per directory. Every shard must exist and match its manifest
+(`shoal.formats.metadata.scanning.checked_scan`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CODECS = {"zstd": "zst", "gz": "gz", "bz2": "bz2", "br": "br", "snappy": "snapp
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Expected bytes and samples of a shard (None where not stated), and its digests by hash name."""
+    """Expected bytes and samples of a shard (None if not stated), and its digests by hash name."""
 
     num_bytes: int | None = None
     num_samples: int | None = None
@@ -37,9 +37,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class NamedShard:
-    """One shard of a manifest: its file name, what it should contain, and both for its compressed form, if any.
+    """One shard of a manifest: file name and expected contents, and the same for its compressed form, if any.
 
-    As a rule exactly one of the two forms exists; Streaming's local caches have both.
+    As a rule one of the two forms exists; Streaming's local caches have both.
     """
 
     name: str
@@ -50,7 +50,7 @@ class NamedShard:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The shards that an ``index.json`` names, in its order, and their format; ``packed_format`` when compressed."""
+    """The shards of an ``index.json``, in its order, and their format; ``packed_format`` if they are compressed."""
 
     format: Format
     shards: tuple[NamedShard, ...]
@@ -58,43 +58,43 @@ class Manifest:
 
 
 def read_manifest(data: Buffer, *, path: str) -> Manifest | None:
-    """Parse a manifest; None if the bytes are some other JSON.
+    """Parse a manifest; None for other JSON.
 
-    Raises `SourceError` if it is a manifest, but names shards that cannot be read, or mixes formats, or contradicts
-    itself; or it is not JSON, for example because it was cut short.
+    Raises `SourceError` if the bytes are not JSON, for example because they were cut short, or if the manifest
+    contradicts itself, mixes formats, or names shards that cannot be read.
     """
     try:
-        found = json.loads(bytes(data))
+        document = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         msg = f"{path}: this index.json of {len(data)} bytes is not JSON: {reason}"
         hint = "was it cut short? copy it again; or remove it, or name the shards by a glob"
         raise SourceError(msg, hint=hint) from None
     with _readable(path, "it begins like the index.json of a dataset", "a glob, with format="):
-        if _is_streaming(found) and found["shards"]:
-            return _of_streaming(found["shards"], path)
-        if _is_litdata(found):
-            return _of_litdata(found, path)
+        if _is_streaming(document) and document["shards"]:
+            return _of_streaming(document["shards"], path)
+        if _is_litdata(document):
+            return _of_litdata(document, path)
     return None
 
 
 def named_shards(data: Buffer, *, path: str) -> tuple[NamedShard, ...]:
-    """Return the shards that a manifest names, in its order, whatever their format; none if it is no manifest.
+    """Return the shards of a manifest in its order, of any format; () if the bytes are no manifest.
 
-    Raises `SourceError` if it begins like a manifest, but cannot be read.
+    Raises `SourceError` if they begin like a manifest, but cannot be read.
     """
     with _readable(path, "it says the order of the shards", "a list or a glob"):
-        found = json.loads(bytes(data))
-        if _is_streaming(found):
-            return tuple(_streaming_shard(about, path) for about in found["shards"])
-        if _is_litdata(found):
-            return _litdata_shards(found, path)
+        document = json.loads(bytes(data))
+        if _is_streaming(document):
+            return tuple(_streaming_shard(shard, path) for shard in document["shards"])
+        if _is_litdata(document):
+            return _litdata_shards(document, path)
     return ()
 
 
 @contextmanager
 def _readable(path: str, what: str, instead: str) -> Iterator[None]:
-    """Turn the errors of a manifest that cannot be read into `SourceError`."""
+    """Turn the errors of an unreadable manifest into `SourceError`."""
     try:
         yield
     except UsageError as error:
@@ -104,23 +104,24 @@ def _readable(path: str, what: str, instead: str) -> Iterator[None]:
         raise SourceError(msg, hint=f"copy it again; or name the shards by {instead}") from None
 
 
-def _is_streaming(found: Any) -> bool:
-    return isinstance(found, dict) and isinstance(found.get("shards"), list)
+def _is_streaming(document: Any) -> bool:
+    return isinstance(document, dict) and isinstance(document.get("shards"), list)
 
 
-def _is_litdata(found: Any) -> bool:
-    return isinstance(found, dict) and isinstance(found.get("chunks"), list) and isinstance(found.get("config"), dict)
+def _is_litdata(document: Any) -> bool:
+    kinds = {"chunks": list, "config": dict}
+    return isinstance(document, dict) and all(isinstance(document.get(name), kind) for name, kind in kinds.items())
 
 
 class Hashes:
-    """Running digests of a shard's bytes, to be compared with the expected ones.
+    """Running digests of a shard's bytes, for comparison with the expected digests.
 
-    xxhash digests are computed only where that library is installed.
+    xxhash digests are computed only if that library is installed.
     """
 
     def __init__(self, expected: Expected) -> None:
-        digests = ((name, wanted, _digest(name)) for name, wanted in expected.hashes.items())
-        self._digests = [(name, wanted, digest) for name, wanted, digest in digests if digest is not None]
+        digests = ((name, hexdigest, _digest(name)) for name, hexdigest in expected.hashes.items())
+        self._digests = [(name, hexdigest, digest) for name, hexdigest, digest in digests if digest is not None]
 
     def add(self, data: Buffer) -> None:
         """Update the digests with the next bytes."""
@@ -128,26 +129,22 @@ class Hashes:
             digest.update(data)
 
     def check(self, *, shard: str) -> int:
-        """Compare the digests once all bytes were added; return how many of the hashes are supported here.
+        """Compare the digests of all bytes, and return how many an installed library supports.
 
         Raises `ShardError` if a digest differs.
         """
-        for name, wanted, digest in self._digests:
-            if digest.hexdigest() != wanted.lower():
-                msg = f"the index.json beside it says {name} {wanted:.80}, and its bytes have {digest.hexdigest()}"
+        for name, hexdigest, digest in self._digests:
+            if digest.hexdigest() != hexdigest.lower():
+                msg = f"the index.json beside it says {name} {hexdigest:.80}, and its bytes have {digest.hexdigest()}"
                 raise ShardError(msg, shard=shard, byte=0, hint=STALE)
         return len(self._digests)
 
 
 def check_hashes(data: Iterable[Buffer], expected: Expected, *, shard: str) -> int:
-    """Compare the bytes of a whole shard with its hashes; return how many of these are supported here.
-
-    Raises `ShardError` if a digest differs.
-    """
+    """Compare the bytes of a whole shard with its hashes; returns and raises as `Hashes.check`."""
     hashes = Hashes(expected)
-    if expected.hashes:
-        for part in data:
-            hashes.add(part)
+    for part in data if expected.hashes else ():
+        hashes.add(part)
     return hashes.check(shard=shard)
 
 
@@ -155,81 +152,76 @@ def _digest(name: str) -> Any:
     """Return a hash object of this name; None if no installed library has it."""
     if name in hashlib.algorithms_available and not name.startswith("shake_"):
         return hashlib.new(name, usedforsecurity=False)
-    if name not in _XXHASHES:
-        return None
     try:
         import xxhash  # noqa: PLC0415  # optional
-
-        return getattr(xxhash, name)()
     except ImportError:
         return None  # counts, sizes and other hashes must suffice; `shoal index --checksum` reports it
+    return getattr(xxhash, name)() if name in _XXHASHES else None
 
 
 def _of_streaming(shards: Sequence[Mapping[str, Any]], path: str) -> Manifest:
-    formats = {json.dumps(_streaming_format(about), sort_keys=True) for about in shards}
+    formats = {json.dumps(_streaming_format(shard), sort_keys=True) for shard in shards}
     if len(formats) > 1:
-        kinds = sorted({str(about["format"]) for about in shards})
+        kinds = sorted({str(shard["format"]) for shard in shards})
         msg = f"it names shards of {len(formats)} formats or schemas ({', '.join(kinds)})"
         raise UsageError(msg, hint="name the shards of one format by a glob, with format=")
     name, options = json.loads(next(iter(formats)))
-    packings = {about.get("compression") for about in shards}
-    codecs = {_CODECS[str(packing).partition(":")[0]] for packing in packings if packing}
+    compressions = {shard.get("compression") for shard in shards}
+    codecs = {_CODECS[str(compression).partition(":")[0]] for compression in compressions if compression}
     if len(codecs) > 1:
         msg = f"its shards are compressed in {len(codecs)} ways"
         raise UsageError(msg, hint="name the shards of one kind by a glob")
     packed = format_named(f"{name}.{codecs.pop()}", options) if codecs else None
-    return Manifest(format_named(name, options), tuple(_streaming_shard(about, path) for about in shards), packed)
+    return Manifest(format_named(name, options), tuple(_streaming_shard(shard, path) for shard in shards), packed)
 
 
-def _streaming_format(about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name and options of the format of one of Streaming's shards."""
-    kind = str(about["format"])
-    if kind not in _STREAMING or about["version"] != 2:
-        msg = f"it names shards of the format {kind!r}, version {about['version']!r}"
+def _streaming_format(shard: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name and options of the format of a Streaming shard."""
+    kind = str(shard["format"])
+    if kind not in _STREAMING or shard["version"] != 2:
+        msg = f"it names shards of the format {kind!r}, version {shard['version']!r}"
         raise UsageError(msg, hint=f"shoal reads shards of {', '.join(_STREAMING)}, version 2")
     if kind == "mds":
         return kind, {}
-    if about["newline"] not in ("\n", "\r\n"):
-        msg = f"the lines of its shards end with {about['newline']!r}"
+    if shard["newline"] not in ("\n", "\r\n"):
+        msg = f"the lines of its shards end with {shard['newline']!r}"
         raise UsageError(msg, hint=r'lines that end with "\n" or "\r\n" are read')
     if kind == "json":
         return "jsonl", {}
-    encodings = dict(zip(about["column_names"], about["column_encodings"], strict=True))
+    encodings = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
     types = {str(name): str(encoding) for name, encoding in encodings.items() if encoding != "str"}
-    delimiter = {"csv": ",", "tsv": "\t"}.get(kind) or str(about["separator"])
-    return "csv", {"delimiter": delimiter, "quoted": False, "newline": about["newline"], "types": types}
+    delimiter = {"csv": ",", "tsv": "\t"}.get(kind) or str(shard["separator"])
+    return "csv", {"delimiter": delimiter, "quoted": False, "newline": shard["newline"], "types": types}
 
 
-def _streaming_shard(about: Mapping[str, Any], path: str) -> NamedShard:
+def _streaming_shard(shard: Mapping[str, Any], path: str) -> NamedShard:
     forms: list[Any] = []
-    for form in (about["raw_data"], about.get("zip_data")):
+    for form in (shard["raw_data"], shard.get("zip_data")):
         if form is None:
             break
         hashes = {str(name): str(digest) for name, digest in dict(form.get("hashes") or {}).items()}
-        forms += [_safe(form["basename"], path), Expected(int(form["bytes"]), int(about["samples"]), hashes)]
+        forms += [_safe(form["basename"], path), Expected(int(form["bytes"]), int(shard["samples"]), hashes)]
     return NamedShard(*forms)
 
 
-def _of_litdata(found: Mapping[str, Any], path: str) -> Manifest:
-    if found["config"].get("item_loader") == "ParquetLoader":
-        return Manifest(format_named("parquet"), _litdata_shards(found, path))
-    reader = LitData(found)
+def _of_litdata(document: Mapping[str, Any], path: str) -> Manifest:
+    if document["config"].get("item_loader") == "ParquetLoader":
+        return Manifest(format_named("parquet"), _litdata_shards(document, path))
+    reader = LitData(document)
     # Looked up by name and options, so that equal formats are one object.
     plain = format_named(reader.name, options_of(reader))
     packed = format_named(f"{reader.name}.{reader.whole_codec}", options_of(reader)) if reader.whole_codec else None
-    return Manifest(plain, _litdata_shards(found, path), packed)
+    return Manifest(plain, _litdata_shards(document, path), packed)
 
 
-def _litdata_shards(found: Mapping[str, Any], path: str) -> tuple[NamedShard, ...]:
-    """Return the chunks in their order. Of compressed chunks the manifest has the decompressed size.
-
-    LitData's reader leaves decompressed chunks, under another name, in directories that it read locally.
-    """
-    infix = f".{found['config']['compression']}." if whole_codec(found["config"]) else None
+def _litdata_shards(document: Mapping[str, Any], path: str) -> tuple[NamedShard, ...]:
+    """Return the chunks in their order; for compressed chunks the manifest has the decompressed size."""
+    # LitData's reader leaves decompressed chunks, under another name, in directories that it read locally.
+    infix = f".{document['config']['compression']}." if whole_codec(document["config"]) else None
     shards = []
-    for about in found["chunks"]:
-        name = _safe(about["filename"], path)
-        expected = Expected(int(about["chunk_bytes"]), int(about["chunk_size"]))
+    for chunk in document["chunks"]:
+        name = _safe(chunk["filename"], path)
+        expected = Expected(int(chunk["chunk_bytes"]), int(chunk["chunk_size"]))
         if infix is None:
             shards.append(NamedShard(name, expected))
         else:
@@ -238,7 +230,7 @@ def _litdata_shards(found: Mapping[str, Any], path: str) -> tuple[NamedShard, ..
 
 
 def _safe(name: Any, path: str) -> str:
-    """Return a shard's name, refusing one that leaves the directory of the manifest."""
+    """Return the name of a shard; ValueError if it leaves the directory of the manifest."""
     text = str(name).replace("\\", "/")
     if not text or text.startswith("/") or ".." in text.split("/") or any(ord(letter) < 32 for letter in text):
         raise ValueError(f"{path} names a shard {name!r:.200}")

@@ -1,15 +1,16 @@
-"""YAML in which every value knows its line and column, so that an error about any of them can name the place.
+"""YAML whose values know their line and column, so that errors can name them.
 
-Only the safe loader's parser runs, and tags are refused: a file cannot run code. Plain words are read by the rules of
-YAML 1.2, by which ``no``, ``on`` and ``1:30`` are texts; ``1e6`` and ``1_000`` are numbers.
+Only the safe loader's parser runs, and tags are refused: a file cannot run code. Plain words follow YAML 1.2: ``no``,
+``on`` and ``1:30`` are texts, ``1e6`` and ``1_000`` numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 from shoal.errors import UsageError
@@ -27,10 +28,10 @@ _MERGE = "<<"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marked:
-    """A value of a file, its line and column (from 1), and the keys of a mapping with theirs.
+    """A value of a file with its line and column (from 1); ``keys`` are the keys of a mapping with their positions.
 
-    ``value`` is the text of a scalar as it is written, or a list, or a mapping by the text of the key. ``is_quoted``
-    scalars are texts whatever they look like.
+    ``value`` is the text of a scalar as written, a list, or a mapping by the text of the key. A scalar that
+    ``is_quoted`` is always a text.
     """
 
     path: str
@@ -42,31 +43,30 @@ class Marked:
 
     @property
     def where(self) -> str:
-        """The place, as errors begin."""
+        """The beginning of an error message: path, line and column."""
         return f"{self.path}, line {self.line}, column {self.column}"
 
     def error(self, message: str, hint: str = "") -> UsageError:
-        """Return an error that names the place."""
+        """Return an error that begins with the position."""
         return UsageError(f"{self.where}: {message}", hint=hint)
 
     @property
     def is_null(self) -> bool:
-        """True if nothing is written here."""
+        """True if the value is null or empty."""
         return not self.is_quoted and self.value in ("", "~", "null", "Null", "NULL")
 
     def mapping(self, what: str, known: Collection[str] | None = None) -> dict[str, Marked]:
-        """Return the values by key; raise `UsageError` at a key that is not among those ``known``."""
+        """Return the values by key; raise `UsageError` at a key that is not ``known``."""
         if not isinstance(self.value, dict):
             raise self.error(f"{what} maps names to values; here is {self._kind}")
-        unknown = [] if known is None else [name for name in self.value if name not in known]
-        if unknown and known is not None:
-            msg = f"{what} has no key {unknown[0]!r}"
-            hint = did_you_mean(unknown[0], known) + f"the keys are {', '.join(known)}"
-            raise self.keys[unknown[0]].error(msg, hint)
+        for name in self.value if known is not None else ():
+            if known is not None and name not in known:
+                hint = did_you_mean(name, known) + f"the keys are {', '.join(known)}"
+                raise self.keys[name].error(f"{what} has no key {name!r}", hint)
         return self.value
 
     def part(self, key: str) -> Marked:
-        """Return the value of a key, or this value if it has no such key: the nearest place that an error can name."""
+        """Return the value of a key, or this value if it has no such key: the nearest position for an error."""
         return self.value.get(key, self) if isinstance(self.value, dict) else self
 
     def items(self, what: str) -> list[Marked]:
@@ -82,19 +82,19 @@ class Marked:
         return self.value
 
     def texts(self, what: str) -> str | list[str]:
-        """Return a text, or a list of them."""
+        """Return a text or a list of texts."""
         if isinstance(self.value, list):
-            return [each.text(f"each of {what}") for each in self.value]
+            return [item.text(f"each of {what}") for item in self.value]
         return self.text(what)
 
     def number(self, what: str) -> Fraction:
-        """Return an exact number: a decimal as it is written, or a fraction such as 1/3."""
+        """Return an exact number, written as a decimal or as a fraction such as 1/3."""
         if isinstance(self.value, str) and not self.is_quoted:
-            whole, _, part = self.value.partition("/")
-            if all(_NUMBER.fullmatch(text) for text in ([whole, part] if part else [self.value])):
-                bottom = self._exact(what, part) if part else Fraction(1)
-                if bottom:
-                    return self._exact(what, whole) / bottom
+            top, _, bottom = self.value.partition("/")
+            if all(_NUMBER.fullmatch(text) for text in ([top, bottom] if bottom else [self.value])):
+                divisor = self._exact(what, bottom) if bottom else Fraction(1)
+                if divisor:
+                    return self._exact(what, top) / divisor
         msg = f"{what} is a number; here is {self._kind}"
         raise self.error(msg, "a number such as 0.3, 1/3 or 1e6, without quotes")
 
@@ -105,7 +105,7 @@ class Marked:
             raise self.error(f"{what} is too long: {error}; here is {shown(text)}") from None
 
     def whole(self, what: str) -> int:
-        """Return an integer of at least 0, which may be written with an exponent."""
+        """Return an integer of at least 0, perhaps written with an exponent."""
         number = self.number(what)
         if number.denominator != 1 or number < 0:
             raise self.error(f"{what} is a whole number of at least 0; here is {shown(self.value)}")
@@ -114,14 +114,14 @@ class Marked:
     def plain(self) -> Any:
         """Return the value in plain Python: texts, numbers, booleans, None, lists and dicts."""
         if isinstance(self.value, dict):
-            return {name: each.plain() for name, each in self.value.items()}
+            return {name: item.plain() for name, item in self.value.items()}
         if isinstance(self.value, list):
-            return [each.plain() for each in self.value]
-        if self.is_quoted:
-            return self.value
-        if self.is_null or self.value.lower() in ("true", "false"):
-            return None if self.is_null else self.value.lower() == "true"
-        if _NUMBER.fullmatch(self.value):
+            return [item.plain() for item in self.value]
+        if self.is_null:
+            return None
+        if not self.is_quoted and self.value.lower() in ("true", "false"):
+            return self.value.lower() == "true"
+        if not self.is_quoted and _NUMBER.fullmatch(self.value):
             exact = self._exact("a number", self.value)
             return float(self.value) if set(self.value) & set(".eE") else int(exact)
         return self.value
@@ -138,10 +138,7 @@ class Marked:
 def parse_yaml(data: bytes, path: str) -> Marked:
     """Parse a file of one YAML document.
 
-    Raises
-    ------
-    UsageError
-        It is not YAML, has a tag, a key twice, or an alias within itself; or PyYAML is not installed.
+    Raises `UsageError` if it is not YAML, has a tag, a key twice, or an alias within itself; or PyYAML is missing.
     """
     try:
         import yaml  # noqa: PLC0415
@@ -162,76 +159,70 @@ def parse_yaml(data: bytes, path: str) -> Marked:
 
 
 def _not_yaml(error: Any, path: str) -> UsageError:
-    """Return an error of PyYAML with its place, and with what is most often wrong there."""
+    """Return an error of PyYAML with its position and a hint about common mistakes."""
     problem = getattr(error, "problem", None) or "it has a character that is not allowed"
     mark, hint = getattr(error, "problem_mark", None), ""
-    if problem == "could not find expected ':'":  # noticed at the next line
+    if problem == "could not find expected ':'":  # PyYAML notices it only at the next line
         mark, problem, hint = error.context_mark, "this key has no ':'", "key: value"
     elif "'<block mapping start>'" in problem or problem == "mapping values are not allowed here":
         hint = "keys of one mapping begin in the same column, and a value that holds ': ' is quoted"
     elif "\\t" in problem:
         hint = "indent by spaces; YAML allows no tabs there"
-    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-    return UsageError(f"{path}{place}: this is not YAML: {problem}", hint=hint)
+    position = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return UsageError(f"{path}{position}: this is not YAML: {problem}", hint=hint)
 
 
 class _Marking:
-    """Conversion of PyYAML's nodes; a node that several aliases name is converted once."""
+    """Conversion of PyYAML's nodes; a node with several aliases is converted once."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._known: dict[int, Marked] = {}
-        self._num_values: dict[int, int] = {}  # with what aliases stand for: a short file may name very many
+        self._num_values: dict[int, int] = {}  # with the values of aliases: a short file may repeat very many
 
     def marked(self, node: Any, above: tuple[int, ...]) -> Marked:
         if id(node) in self._known:
             return self._known[id(node)]
-        place = self._path, node.start_mark.line + 1, node.start_mark.column + 1
-        here = Marked(*place, "")
+        position = self._path, node.start_mark.line + 1, node.start_mark.column + 1
+        empty = Marked(*position, "")
         if node.tag not in _TAGS:
-            raise here.error("a tag has no meaning here", "leave out what begins with an exclamation mark")
+            raise empty.error("a tag has no meaning here", "leave out the word with the exclamation mark")
         if id(node) in above or len(above) > _MOST_DEPTH:
-            msg = "an alias stands within what it names" if id(node) in above else "this is nested too deeply"
-            raise here.error(msg)
-        inside = (*above, id(node))
+            msg = "an alias stands within its own value" if id(node) in above else "this is nested too deeply"
+            raise empty.error(msg)
+        path = (*above, id(node))
+        inner: list[Any] = []
         if node.id == "scalar":
-            found = Marked(*place, node.value, is_quoted=node.style is not None)
+            marked = Marked(*position, node.value, is_quoted=node.style is not None)
         elif node.id == "sequence":
-            found = Marked(*place, [self.marked(each, inside) for each in node.value])
+            inner = node.value
+            marked = Marked(*position, [self.marked(item, path) for item in inner])
         else:
-            found = self._mapping(node, place, inside)
-        inner = [] if node.id == "scalar" else [each for pair in node.value for each in _nodes(pair)]
-        self._num_values[id(node)] = 1 + sum(self._num_values[id(each)] for each in inner)
+            inner = [*chain(*node.value)]
+            marked = self._mapping(node, position, path)
+        self._num_values[id(node)] = 1 + sum(self._num_values[id(item)] for item in inner)
         if self._num_values[id(node)] > _MOST_VALUES:
-            raise here.error(f"this holds more than {_MOST_VALUES} values")
-        self._known[id(node)] = found
-        return found
+            raise empty.error(f"this holds more than {_MOST_VALUES} values")
+        self._known[id(node)] = marked
+        return marked
 
-    def _mapping(self, node: Any, place: tuple[str, int, int], inside: tuple[int, ...]) -> Marked:
+    def _mapping(self, node: Any, position: tuple[str, int, int], path: tuple[int, ...]) -> Marked:
         keys: dict[str, Marked] = {}
         values: dict[str, Marked] = {}
         merged: list[Marked] = []
         for key_node, value_node in node.value:
-            key, value = self.marked(key_node, inside), self.marked(value_node, inside)
+            key, value = self.marked(key_node, path), self.marked(value_node, path)
             if not isinstance(key.value, str):
                 raise key.error("a key is a word")
             if key.value == _MERGE and not key.is_quoted:
-                merged += _several(value)
+                merged += value.value if isinstance(value.value, list) else [value]
                 continue
             if key.value in values:
                 msg = f"the key {key.value!r} was given on line {keys[key.value].line} already"
                 raise key.error(msg, "two sources need two names; otherwise keep one of both")
             keys[key.value], values[key.value] = key, value
-        for each in merged:
-            for name, value in each.mapping("what << adds").items():
+        for other in merged:
+            for name, value in other.mapping("the value of <<").items():
                 if name not in values:
-                    keys[name], values[name] = each.keys[name], value
-        return Marked(*place, values, keys=keys)
-
-
-def _nodes(pair: Any) -> tuple[Any, ...]:
-    return pair if isinstance(pair, tuple) else (pair,)
-
-
-def _several(value: Marked) -> Sequence[Marked]:
-    return value.value if isinstance(value.value, list) else [value]
+                    keys[name], values[name] = other.keys[name], value
+        return Marked(*position, values, keys=keys)

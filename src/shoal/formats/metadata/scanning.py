@@ -1,4 +1,4 @@
-"""Scans of shards that are checked against a manifest or sped up by a third-party index."""
+"""Scans that are checked against a manifest or sped up by a third-party index."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def checked_scan(
     index_bytes: int = 0,
     is_local: bool = True,
 ) -> ShardScan:
-    """Scan a shard by a third-party index beside it if given, else with `Format.scan`; compare it with ``expected``.
+    """Scan a shard by the third-party index beside it, if any, or with `Format.scan`; compare it with ``expected``.
 
-    ``index`` reads such an index, of ``index_bytes``. If it does not fit the shard, the shard is scanned with
-    `Format.scan`, and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more
-    of its offsets are compared.
+    ``index`` reads the third-party index, of ``index_bytes``. If it does not fit the shard, `Format.scan` scans the
+    shard, and ``notes`` count it under ``stale_indexes``. With ``is_local``, where small reads are cheap, more of its
+    offsets are compared.
 
-    Hashes are compared only if the scan reads the whole shard in order, as it does for compressed shards. Raises
-    `ShardError` if the shard is not what was expected, cannot be scanned, or is a pointer to it.
+    Hashes are compared only if the scan reads the whole shard in order, as for compressed shards. Raises `ShardError`
+    if the shard does not match ``expected``, cannot be scanned, or is a pointer file.
     """
     if index is None or not isinstance(format, BesideFormat):
         read = without_pointer(read, num_bytes, shard=shard)
@@ -53,21 +53,20 @@ def checked_scan(
             hashed_bytes = end_byte
         return data
 
-    found = None
+    scan = None
     if index is not None and isinstance(format, BesideFormat):
-        found = _scan_beside(format, read, index, index_bytes, num_bytes, shard=shard)
+        scan = _scan_beside(format, read, index, index_bytes, num_bytes, shard=shard)
     elif index is not None:
-        borders = index(0, index_bytes)
-        found = scan_by_index(format, borders, read, num_bytes, shard=shard, is_local=is_local)
-    if found is None:
-        found = format.scan(hashed_read if expected.hashes else read, num_bytes, shard=shard)
-        found = found if index is None else replace(found, notes={**found.notes, STALE_INDEXES: 1})
+        scan = scan_by_index(format, index(0, index_bytes), read, num_bytes, shard=shard, is_local=is_local)
+    if scan is None:
+        scan = format.scan(hashed_read if expected.hashes else read, num_bytes, shard=shard)
+        scan = scan if index is None else replace(scan, notes={**scan.notes, STALE_INDEXES: 1})
     if hashed_bytes == num_bytes:
         hashes.check(shard=shard)
-    if expected.num_samples not in (None, found.num_samples):
-        msg = f"the index.json beside it says {expected.num_samples} samples, and {found.num_samples} are found"
+    if expected.num_samples not in (None, scan.num_samples):
+        msg = f"the index.json beside it says {expected.num_samples} samples, and {scan.num_samples} are found"
         raise ShardError(msg, shard=shard, hint=STALE)
-    return found
+    return scan
 
 
 def scan_again(
@@ -80,27 +79,26 @@ def scan_again(
     index: ReadBytes | None = None,
     index_bytes: int = 0,
 ) -> ShardScan:
-    """Scan a shard knowing only what an index that keeps ``head`` of it knows, to compare the scan with that index.
+    """Scan a shard as for an existing index that keeps ``head`` of it, to compare the scan with that index.
 
-    ``index`` reads a third-party index beside the shard, without which a `BesideFormat` cannot scan it.
-
-    Raises `ShardError` if the shard cannot be scanned, or is a pointer to it.
+    ``index`` reads the third-party index beside the shard, which a `BesideFormat` needs. Raises `ShardError` if the
+    shard cannot be scanned, or is a pointer file.
     """
     if index is not None and isinstance(format, BesideFormat):
         return _scan_beside(format, read, index, index_bytes, num_bytes, shard=shard)
     read = without_pointer(read, num_bytes, shard=shard)
     if isinstance(format, RecutFormat):
         return format.scan_as(head, read, num_bytes, shard=shard)
-    found = format.scan(read, num_bytes, shard=shard)
+    scan = format.scan(read, num_bytes, shard=shard)
     if isinstance(format, Folder):  # its head comes from the tables beside the files, which a scan does not see
-        return replace(found, head=head)
-    return by_borders(found, entry=head[BY_BORDERS]) if has_foreign_borders(head) else found
+        return replace(scan, head=head)
+    return by_borders(scan, entry=head[BY_BORDERS]) if has_foreign_borders(head) else scan
 
 
 def without_pointer(read: ReadBytes, num_bytes: int, *, shard: str) -> ReadBytes:
-    """Return a reader of the same shard, after a look at all of it if it is small enough for a pointer.
+    """Read a shard that is small enough for a pointer file, and return a reader of the shard.
 
-    Raises `ShardError` if it is a pointer of Git LFS or git-annex.
+    Raises `ShardError` if it is a pointer file of Git LFS or git-annex.
     """
     if not 0 < num_bytes <= MOST_POINTER_BYTES:
         return read
@@ -123,5 +121,5 @@ def _scan_beside(
     try:
         return format.scan_beside(index, index_bytes, num_bytes, shard=shard)
     except ShardError:
-        without_pointer(read, num_bytes, shard=shard)  # of a shard that fits its index, no byte is read
+        without_pointer(read, num_bytes, shard=shard)  # only now: a shard that fits its index is not read
         raise

@@ -1,13 +1,14 @@
-"""The splits of a dataset, as declared by its own files or implied by the names of its shards.
+"""The splits of a dataset, declared by its own files or implied by the names of its shards.
 
-Names follow the conventions of Hugging Face ``datasets`` (``train/``, ``data/train-00000-of-00005.parquet``); splits
-are declared by ``dataset_dict.json`` (``DatasetDict.save_to_disk``) or Megatron Energon's ``.nv-meta/split.yaml``.
+Names follow the conventions of Hugging Face ``datasets`` (``train/``, ``data/train-00000-of-00005.parquet``).
+``dataset_dict.json`` (``DatasetDict.save_to_disk``) and Megatron Energon's ``.nv-meta/split.yaml`` declare splits.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +28,8 @@ _PUSHED = re.compile(r"^([\w.]+)-\d{5,}-of-\d{5,}[-.]")
 class Splits:
     """The shards of each split, by name relative to the dataset, and the source of that information.
 
-    ``is_declared`` if a file of the dataset lists them. ``directories`` has the directory of each split whose shards
-    all lie in one. ``left_out`` has, by shard, the keys of single samples that belong to no split.
+    ``is_declared`` is true if a file of the dataset lists them. ``directories`` has the directory of each split that
+    has a directory of its own. ``left_out`` has, by shard, the keys of single samples that belong to no split.
     """
 
     source: str
@@ -44,25 +45,25 @@ class Splits:
 
     @property
     def must_be_chosen(self) -> bool:
-        """True if reading all shards would mix splits; those implied by names must be of several kinds."""
+        """True if reading all shards would mix declared splits, or several kinds of splits implied by names."""
         return len(self.filled if self.is_declared else {kind_in(name) or name for name in self.filled}) > 1
 
-    def named(self, asked: str) -> str | None:
-        """Return the split of this name, else the only one of its kind, as ``val`` for "validation"; else None."""
-        if asked in self.parts:
-            return asked
-        kind = KIND_OF_SPLIT.get(asked.lower())
-        alike = [name for name in self.parts if kind is not None and kind_in(name) == kind]
+    def named(self, name: str) -> str | None:
+        """Return the split of this name, else the only split of its kind, as ``val`` for "validation"; else None."""
+        if name in self.parts:
+            return name
+        kind = KIND_OF_SPLIT.get(name.lower())
+        alike = [split for split in self.parts if kind is not None and kind_in(split) == kind]
         return alike[0] if len(alike) == 1 else None
 
     def __str__(self) -> str:
-        """List the splits with their file counts, for people."""
+        """List the splits with their numbers of files."""
         counts = (f"{name} ({len(shards)} file{'s' * (len(shards) != 1)})" for name, shards in self.parts.items())
         return ", ".join(counts)
 
 
 def splits_in_names(names: Sequence[str]) -> Splits | None:
-    """Return the splits that directories or files are named after; None if no name implies one; O(names).
+    """Return the splits that the names of directories or files imply; None if there are none; O(names).
 
     >>> splits_in_names(["train/a.tar", "val/a.tar", "train/b.tar"]).parts
     {'train': ('train/a.tar', 'train/b.tar'), 'val': ('val/a.tar',)}
@@ -75,16 +76,16 @@ def splits_in_names(names: Sequence[str]) -> Splits | None:
         parts = _grouped(names, [path.rpartition("/")[2] for path in by_directory])
         paths = {path.rpartition("/")[2]: path for path in by_directory if path}
         # The same name twice, as in en/train and fr/train, is one split of several directories.
-        alone = {
-            name: path for name, path in paths.items() if all(member.startswith(f"{path}/") for member in parts[name])
+        single = {
+            name: path for name, path in paths.items() if all(part.startswith(f"{path}/") for part in parts[name])
         }
-        return Splits("directories", parts, directories=alone)
+        return Splits("directories", parts, directories=single)
     files = [name.rpartition("/")[2] for name in names]
     words = [match[1] if (match := SPLIT_WORD.search(file)) else "" for file in files]
     if not any(words):
         return None
     pushed = [_PUSHED.match(file) for file in files]
-    if all(pushed):  # push_to_hub() names every file after its split, whatever its name
+    if all(pushed):  # push_to_hub() names every file after its split, also if the split has an unusual name
         words = [match[1] for match in pushed if match]
     return Splits("file names", _grouped(names, words))
 
@@ -92,24 +93,23 @@ def splits_in_names(names: Sequence[str]) -> Splits | None:
 def splits_in_dataset_dict(data: Buffer, names: Sequence[str], *, path: str) -> Splits:
     """Return the splits of a saved ``DatasetDict``, one directory each.
 
-    Raises `SourceError` if the file is not one that ``save_to_disk`` writes.
+    Raises `SourceError` if ``save_to_disk`` did not write the file.
     """
-    listed = _texts(_mapping(json.loads, data, path).get("splits"))
-    if not listed:
+    splits = _texts(_mapping(json.loads, data, path).get("splits"))
+    if not splits:
         msg = f"{path}: it has no list of splits"
         raise SourceError(msg, hint="save the dataset again, or name the directory of one split")
-    parts = {split: tuple(name for name in names if name.startswith(f"{split}/")) for split in listed}
-    return Splits(DATASET_DICT, parts, True, {split: split for split in listed})
+    parts = {split: tuple(name for name in names if name.startswith(f"{split}/")) for split in splits}
+    return Splits(DATASET_DICT, parts, True, {split: split for split in splits})
 
 
 def splits_in_energon(
     data: Buffer, names: Sequence[str], *, path: str, expand: Callable[[str], Iterable[str]]
 ) -> Splits:
-    """Return the splits of a dataset prepared by Energon, without the shards and samples that it excludes.
+    """Return the splits of a dataset prepared by Energon, without the excluded shards and samples.
 
-    ``names`` are the shards that exist; ``expand`` expands the braces in the names that the file lists. Raises
-    `SourceError` if the file is not one of Energon's, or names shards that do not exist; `UsageError` if it is YAML,
-    and PyYAML is not installed.
+    ``names`` are the existing shards; ``expand`` expands the braces in the names in the file. Raises `SourceError` if
+    Energon did not write the file, or a shard does not exist; `UsageError` if the file is YAML, and PyYAML is missing.
     """
     declared = _mapping(json.loads if path.endswith(".json") else _yaml, data, path)
     parts, excluded = declared.get("split_parts"), _texts(declared.get("exclude"))
@@ -120,51 +120,52 @@ def splits_in_energon(
     if excluded is None:
         msg = f"{path}: exclude is not a list of shards and samples"
         raise SourceError(msg, hint="list them as Energon does: shards/000.tar or shards/000.tar/KEY")
-    there = set(names)
+    existing = set(names)
     out = {name for text in excluded for name in expand(text)}
-    found = {
+    splits = {
         split: tuple(name for text in shards or () for name in expand(text) if name not in out)
         for split, shards in listed.items()
     }
-    missing = [name for shards in found.values() for name in shards if name not in there]
+    missing = [name for shards in splits.values() for name in shards if name not in existing]
     if missing:
         msg = f"{path} names {len(missing)} shards that do not exist; the first is {missing[0]}"
         raise SourceError(msg, hint="copy them too, or take them out of the file")
-    return Splits("/".join(path.rsplit("/", 2)[1:]), found, True, left_out=_samples_in(out - there, there, path))
+    left_out = _samples_in(out - existing, existing, path)
+    return Splits("/".join(path.rsplit("/", 2)[1:]), splits, True, left_out=left_out)
 
 
 def _samples_in(texts: Iterable[str], shards: set[str], path: str) -> dict[str, frozenset[str]]:
     """Return excluded keys by shard, from entries ``shards/000.tar/KEY``; entries of excluded shards are dropped."""
-    found: dict[str, set[str]] = {}
+    keys_by_shard: dict[str, set[str]] = defaultdict(set)
     for text in texts:
         shard, mark, key = text.partition(".tar/")
         if mark and f"{shard}.tar" in shards:
-            found.setdefault(f"{shard}.tar", set()).add(key)
+            keys_by_shard[f"{shard}.tar"].add(key)
         elif not text.endswith(".tar") and not mark:
-            msg = f"{path}: exclude has {text!r}, which is neither a shard nor a sample of one"
+            msg = f"{path}: exclude has {text!r}, which is neither a shard nor a sample in a shard"
             raise SourceError(msg, hint="write shards/000.tar, or shards/000.tar/KEY")
-    return {shard: frozenset(keys) for shard, keys in found.items()}
+    return {shard: frozenset(keys) for shard, keys in keys_by_shard.items()}
 
 
 def _grouped(names: Sequence[str], splits: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Group names by split, in order of first appearance; names without a split are left out."""
-    found: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = defaultdict(list)
     for name, split in zip(names, splits, strict=True):
         if split:
-            found.setdefault(split, []).append(name)
-    return {split: tuple(members) for split, members in found.items()}
+            parts[split].append(name)
+    return {split: tuple(shards) for split, shards in parts.items()}
 
 
 def _mapping(load: Callable[[Any], Any], data: Buffer, path: str) -> Mapping[str, Any]:
     try:
-        found = load(bytes(data).decode())
+        document = load(bytes(data).decode())
     except (ValueError, RecursionError) as error:
-        found, what = None, f"it cannot be read: {error}"
+        document, problem = None, f"it cannot be read: {error}"
     else:
-        what = f"it holds {type(found).__name__}, but should map names to values"
-    if isinstance(found, Mapping):
-        return found
-    raise SourceError(f"{path}: {what}", hint="repair it, or name the shards by a glob")
+        problem = f"it holds {type(document).__name__}, but should map names to values"
+    if isinstance(document, Mapping):
+        return document
+    raise SourceError(f"{path}: {problem}", hint="repair it, or name the shards by a glob")
 
 
 def _yaml(text: str) -> Any:
@@ -180,6 +181,6 @@ def _yaml(text: str) -> Any:
 
 
 def _texts(value: Any) -> list[str] | None:
-    """Return a list of strings, where None counts as an empty list; None for anything else."""
+    """Return a list of strings, with an empty list for None; None for any other value."""
     texts = [] if value is None else value
     return texts if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else None

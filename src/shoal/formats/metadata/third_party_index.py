@@ -1,8 +1,8 @@
-"""Indexes that other tools left beside shards: sample offsets, known without reading a shard's headers.
+"""Indexes of other tools beside shards, which give sample offsets without reading a shard's headers.
 
 Supported are Energon's ``.tar.idx`` (offsets of samples, 8 bytes each), DALI's ``wds2idx`` and ``tfrecord2idx``, and
-MXNet's ``.idx`` (key and offset of a record, as text). A few of the offsets are compared with the shard; if the index
-does not fit, the shard is scanned as if there were none.
+MXNet's ``.idx`` (key and offset of a record, as text). Some offsets are compared with the shard; if the index does not
+fit, the shard is scanned without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.index.shard_scan import ALL_VERIFIED, BY_BORDERS, Buffer, ShardScan
 
 FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio", "tokens")
 _WDS2IDX_WORDS = {"v1.1": 3, "v1.2": 4}  # per member: suffix, offset, size; and the name
-_NUM_COMPARED = 8  # offsets at which an index is compared with its shard: both ends, and in between
+_NUM_COMPARED = 8  # offsets compared with the shard: at both ends, and in between
 _BLOCK = 512
 _TAIL_LIMIT_BYTES = 1 << 20  # of zeros after the last member of a tar
 _FEW_SCANS = 64  # of pairs of samples; more would cost more than a scan of the shard
@@ -48,11 +48,11 @@ def scan_by_index(
     shard: str,
     is_local: bool = True,
 ) -> ShardScan | None:
-    """Return the samples of a shard as listed in a third-party index; None if it is none, or does not fit the shard.
+    """Return the samples of a shard by a third-party index; None if it is no index, or does not fit the shard.
 
-    Checked are that its offsets ascend, where the last sample ends, and at 8 offsets that a scan of two samples agrees.
-    Of a tar that ``is_local``, so that a read costs microseconds, the headers at all borders are read too, to rule out
-    a sample cut in two. The layout CRCs cover the offsets (`by_borders`), since not all headers are read; each sample
+    Offsets must ascend, the last sample must end where the shard ends, and scans of two samples at 8 offsets must
+    agree. In a tar that ``is_local``, where a read costs microseconds, the headers at all borders are read too, so that
+    no sample is cut in two. Layout CRCs cover the offsets (`by_borders`), since not all headers are read; each sample
     is still checked in full whenever it is read.
     """
     try:
@@ -75,23 +75,20 @@ def scan_by_index(
 
 
 def by_borders(scan: ShardScan, *, entry: Any = True) -> ShardScan:
-    """Reduce a scan to the borders of its samples, whose CRCs replace those of headers.
-
-    ``entry`` is what the head records about these borders.
-    """
+    """Replace the layout CRCs of a scan by CRCs of the sample borders; the head keeps ``entry`` about the borders."""
     pairs = np.stack([scan.sample_starts[:-1], scan.sample_starts[1:]], axis=1).astype("<i8").tobytes()
     crcs = np.array([crc32(pairs[at : at + 16]) for at in range(0, len(pairs), 16)], dtype=np.uint32)
     return replace(scan, layout_crcs=crcs, head={**scan.head, BY_BORDERS: entry})
 
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
-    """Return the error for samples that disprove a border of a third-party index: not damage to be skipped."""
+    """Return the error for samples that contradict a third-party index; it is no damage that may be skipped."""
     msg = f"{shard}, byte {byte}: {what}; the index was made from the index of another tool, which is wrong"
     return IndexFileError(msg, hint="remove the .idx beside the shard, and run `shoal index` on the shards")
 
 
 def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64]:
-    """Return the offsets where samples begin and the last one ends; ValueError if the index is none."""
+    """Return the offsets where samples begin and the last sample ends; ValueError if the bytes are no index."""
     if format_name == "tar" and not index.startswith(b"v1."):
         return np.frombuffer(index, dtype="<u8").astype(np.int64)
     lines = index.decode("utf-8").splitlines()
@@ -107,7 +104,7 @@ def _borders(format_name: str, index: bytes, num_bytes: int) -> NDArray[np.int64
 
 
 def _borders_in_wds2idx(lines: list[str]) -> NDArray[np.int64]:
-    """Return the borders in a ``wds2idx`` file: a sample ends with its last payload, padded, where the next begins."""
+    """Return the borders in a ``wds2idx`` file: a sample begins where the padding of the sample before it ends."""
     version, count = lines[0].split()
     per_member = _WDS2IDX_WORDS.get(version, 0)
     if not per_member or len(lines) - 1 != int(count):
@@ -120,10 +117,10 @@ def _borders_in_wds2idx(lines: list[str]) -> NDArray[np.int64]:
         if version == "v1.2":
             parts = map(key_and_suffix, words[3::per_member])
             keys = {"" if part is None else part[0] for part in parts} - {"", key}
-        else:  # without names, a suffix that occurs twice shows that the line holds two samples
+        else:  # without names, a repeated suffix shows that the line holds two samples
             keys = {key} if len({*words[0::per_member]}) == len(words) // per_member else set()
         if len(keys) != 1:
-            raise ValueError(f"{len(keys)} samples in a line, or the one before goes on there")
+            raise ValueError(f"{len(keys)} samples in a line, or the sample of the line before continues")
         key = keys.pop()
         offsets, sizes = (np.array(words[at::per_member], dtype=np.int64) for at in (1, 2))
         end = int((offsets + sizes).max())
@@ -145,19 +142,19 @@ def _compared_head(
     read: ReadBytes,
     shard: str,
 ) -> dict[str, Any] | None:
-    """Return the head of the shard; None if a scan finds other samples. Sets the first border to the scanned one."""
+    """Return the head of the shard, and correct the first border; None if a scan finds other samples."""
     head: dict[str, Any] = {}
     last = max(0, len(borders) - 3)
     for first in sorted({last * step // (_NUM_COMPARED - 1) for step in range(_NUM_COMPARED)}):
-        wanted = borders[first : first + 3]
-        found = _scan_of_part(format, read, 0 if first == 0 else int(wanted[0]), int(wanted[-1]), shard)
-        starts = found.sample_starts
+        listed = borders[first : first + 3]
+        scan = _scan_of_part(format, read, 0 if first == 0 else int(listed[0]), int(listed[-1]), shard)
+        starts = scan.sample_starts
         if first == 0:
-            head = dict(found.head)
+            head = dict(scan.head)
             borders[0] = starts[0]
-        if len(starts) != len(wanted) or (starts[1:] != wanted[1:]).any() or (first and starts[0] != wanted[0]):
+        if len(starts) != len(listed) or (starts[1:] != listed[1:]).any() or (first and starts[0] != listed[0]):
             return None
-        if "pax_globals" in found.head:  # they would apply to all that follows
+        if "pax_globals" in scan.head:  # they would apply to all members after them
             return None
     return head
 
@@ -169,26 +166,26 @@ def _cuts_a_sample(
     num_bytes: int,
     shard: str,
 ) -> bool:
-    """Return True if a border lies inside a sample, by the headers there, or by scans where these are ambiguous."""
+    """Return True if a border lies inside a sample, by its headers, or by a scan if the headers are ambiguous."""
     doubtful = doubtful_borders(read, borders, num_bytes)
     if doubtful is None:
         return True
     if len(doubtful) > max(_FEW_SCANS, len(borders) // _FEW_SCANS):
         return not np.array_equal(format.scan(read, num_bytes, shard=shard).sample_starts, borders)
     for middle in doubtful:
-        wanted = borders[middle - 1 : middle + 2]
-        starts = _scan_of_part(format, read, int(wanted[0]), int(wanted[-1]), shard).sample_starts
-        # A scan that begins here does not count what precedes the first member as part of the first sample.
-        if len(starts) != 3 or (starts[1:] != wanted[1:]).any():
+        listed = borders[middle - 1 : middle + 2]
+        starts = _scan_of_part(format, read, int(listed[0]), int(listed[-1]), shard).sample_starts
+        # The first start may differ: bytes before the first member of a scan belong to no sample.
+        if len(starts) != 3 or (starts[1:] != listed[1:]).any():
             return True
     return False
 
 
 def _scan_of_part(format: Format, read: ReadBytes, begin: int, end: int, shard: str) -> ShardScan:  # noqa: A002
-    """Scan the bytes ``[begin, end)`` of a shard as if they were one; its samples begin at offsets of the shard."""
+    """Scan the bytes ``[begin, end)`` of a shard; sample starts are offsets in the shard."""
 
     def part(first_byte: int, end_byte: int, /) -> Buffer:
         return read(begin + first_byte, begin + end_byte)
 
-    found = format.scan(part, end - begin, shard=shard)
-    return replace(found, sample_starts=found.sample_starts + begin)
+    scan = format.scan(part, end - begin, shard=shard)
+    return replace(scan, sample_starts=scan.sample_starts + begin)

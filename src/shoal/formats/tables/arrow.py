@@ -1,8 +1,8 @@
 """Arrow IPC shards, files and streams alike: a record batch is a piece.
 
 Both are a chain of messages: a schema, dictionaries, record batches. The first bytes of a message give its length and
-number of rows, so a scan skips its body. Everything before the first record batch is kept in the index. See "Arrow
-Columnar Format", section "Serialization and Interprocess Communication".
+number of rows, so a scan skips its body. The index keeps everything before the first record batch. See "Arrow Columnar
+Format", section "Serialization and Interprocess Communication".
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Message(NamedTuple):
     end_byte: int
     num_rows: int
     crc: int
-    packed: list[tuple[int, int]]  # the buffers of a compressed record batch: start and size
+    buffers: list[tuple[int, int]]  # of a compressed record batch: start and size
 
 
 class Arrow:
@@ -74,16 +74,16 @@ class Arrow:
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the heads of messages, and all before the first record batch; batches without rows have no piece.
+        """Read the heads of messages, and everything before the first record batch; empty batches have no piece.
 
         Raises `ShardError` if the messages lead out of the shard, or a dictionary comes after a record batch.
         """
         return scan_messages(read, 0, num_bytes, shard=shard)
 
     def parse(self, buffer: Buffer, span: Span) -> TableRecords:
-        """Open the record batches in these bytes; memory O(their size).
+        """Open record batches; memory O(their size).
 
-        Raises `ShardError` if they are not record batches, or have another number of rows.
+        Raises `ShardError` if the bytes are no record batches, or have another number of rows than the index says.
         """
         table, crcs = self.opened(buffer, span)
         constants = partition_fields(span.shard)
@@ -91,38 +91,33 @@ class Arrow:
 
     @property
     def spilled_as(self) -> str:
-        """Name of the format, with the decoded columns."""
+        """Name of the format with the decoded columns."""
         return f"{self.name} {self._wanted}"
 
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
-        """Spill the rows of some record batches, a few to a part; memory O(the batches), each decoded as a whole.
-
-        Raises `ShardError` as `parse` does.
-        """
+        """Spill the rows of record batches, a few per part; memory O(the batches). Raises as `parse`."""
         table, _ = self.opened(read(span.first_byte, end_byte), span)
         num_rows = rows_of_part(table.num_rows, table.nbytes, table.schema)
         return spilled_rows(table.to_batches(), num_rows, space)
 
     def parse_part(self, data: bytes, span: Span) -> TableRecords:
-        """Open a few rows of what was spilled."""
+        """Open one spilled part."""
         return TableRecords(table_of_part(data), [], shard=span.shard, constants=partition_fields(span.shard))
 
     def opened(self, buffer: Buffer, span: Span) -> tuple[Any, list[int]]:
-        """Return the table of the record batches in these bytes, and the CRC of each batch; raises as `parse` does."""
+        """Return the table of record batches, and the CRC of each batch; raises as `parse`."""
+        pa, view = arrow_library("Arrow"), memoryview(buffer)
         shard, first_byte = span.shard, span.first_byte
-        pa = arrow_library("Arrow")
-        view = memoryview(buffer)
 
         def read(first: int, end: int, /) -> Buffer:
             return view[first - first_byte : end - first_byte]
 
-        messages = _messages(read, first_byte, first_byte + len(view), shard, is_old=bool(span.head.get("old")))
-        found = list(messages)
+        messages = [*_messages(read, first_byte, first_byte + len(view), shard, is_old=bool(span.head.get("old")))]
         if span.head.get("late"):  # dictionaries between these batches, which the head already has
-            found = [message for message in found if message.kind != _DICTIONARY]
-            view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in found))
-        num_rows = sum(message.num_rows for message in found)
-        if num_rows != span.num_samples or any(message.kind != _BATCH for message in found):
+            messages = [message for message in messages if message.kind != _DICTIONARY]
+            view = memoryview(b"".join(read(message.first_byte, message.end_byte) for message in messages))
+        num_rows = sum(message.num_rows for message in messages)
+        if num_rows != span.num_samples or any(message.kind != _BATCH for message in messages):
             msg = f"the index says {span.num_samples} rows in these {len(view)} bytes, and {num_rows} are there"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=OTHER_FILE)
         stream = _without_extensions(unpacked(span.head, _PREFIX, shard=shard)) + view + _END
@@ -136,14 +131,14 @@ class Arrow:
         except (pa.ArrowException, OSError, ValueError) as error:
             msg = f"its record batches cannot be read: {where}{error}"
             raise ShardError(msg, shard=shard, byte=first_byte, hint=OTHER_FILE) from None
-        return table, [message.crc for message in found if message.num_rows]
+        return table, [message.crc for message in messages if message.num_rows]
 
     def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the Hugging Face ``datasets`` features in the schema of a shard."""
         return features_in(self.schema(head).metadata)
 
     def schema(self, head: Mapping[str, Any]) -> Any:
-        """Return the schema of a shard, with all its columns."""
+        """Return the schema of a shard with all its columns."""
         pa, prefix = arrow_library("Arrow"), _without_extensions(unpacked(head, _PREFIX))
         try:
             return shaped_schema(pa.ipc.open_stream(prefix + _END).schema)
@@ -155,18 +150,17 @@ class Arrow:
         return self.schema(head).names if head else None
 
     def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
-        """Return the options for reading the stream: only the wanted columns."""
+        """Return options that read only the wanted columns."""
         if self._wanted is None:
             return None
-        wanted = [name for name in self._wanted if name not in partition_fields(shard)]
-        known = pa.ipc.open_stream(stream).schema.names
-        check_column_names(known, shard)
-        chosen = wanted_of(known, wanted)
-        return pa.ipc.IpcReadOptions(included_fields=[known.index(name) for name in chosen])
+        names = pa.ipc.open_stream(stream).schema.names
+        check_column_names(names, shard)
+        wanted = wanted_of(names, [name for name in self._wanted if name not in partition_fields(shard)])
+        return pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in wanted])
 
 
 def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str) -> ShardScan:
-    """Scan a file or stream that lies at ``[first_byte, end_byte)`` of a shard; returns and raises as `Arrow.scan`."""
+    """Scan a file or stream at ``[first_byte, end_byte)`` of a shard; returns and raises as `Arrow.scan`."""
     batches: list[_Message] = []
     late: list[_Message] = []  # dictionaries after the first record batch, which a file may have
     is_file, schema = bytes(read(first_byte, min(first_byte + 8, end_byte))) == _FILE_MAGIC, b""
@@ -202,9 +196,9 @@ def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str
 
 
 def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -> tuple[bytes, int]:
-    """Return the schema message of a file, and the byte where dictionaries and record batches begin, by its footer.
+    """Return the schema message, and the byte where other messages begin, of a file without a schema at its front.
 
-    For files with a well-formed schema message in the footer only, as polars writes them.
+    polars writes such files.
     """
     tail = bytes(read(max(first_byte, num_bytes - 10), num_bytes))
     size = int.from_bytes(tail[:4], "little")
@@ -214,8 +208,8 @@ def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -
     footer = bytes(read(num_bytes - 10 - size, num_bytes))
     pa = arrow_library("Arrow")
     try:
-        known = pa.ipc.open_file(pa.py_buffer(_FILE_MAGIC + without_extensions(footer))).schema
-        schema = known.serialize().to_pybytes()
+        file = pa.ipc.open_file(pa.py_buffer(_FILE_MAGIC + without_extensions(footer)))
+        schema = file.schema.serialize().to_pybytes()
         blocks = [block for number in (2, 3) for (block,) in _structs(footer, _root(footer), number, "<q16x")]
         begin = min((first_byte + block for block in blocks), default=num_bytes)
         if not first_byte + len(_FILE_MAGIC) <= begin <= num_bytes:
@@ -227,14 +221,14 @@ def _from_footer(read: ReadBytes, first_byte: int, num_bytes: int, shard: str) -
 
 
 def _without_extensions(prefix: bytes) -> bytes:
-    """Return a schema and dictionaries, and no extension types in the schema."""
+    """Remove the extension types from the schema before the dictionaries."""
     begin = 4 * prefix.startswith(_CONTINUATION)
     end = begin + 4 + int.from_bytes(prefix[begin : begin + 4], "little")
     return without_extensions(prefix[:end]) + prefix[end:]
 
 
 def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
-    """Return True if messages are those of Arrow before 0.15, where nothing precedes the size of a head."""
+    """Return True for messages of Arrow before 0.15, where nothing precedes the size of a head."""
     front = bytes(read(begin, min(begin + _AT_ONCE_BYTES, end_byte)))
     size = int.from_bytes(front[:4], "little")
     if front[:4] == _CONTINUATION or not 0 < size <= min(end_byte - begin - 4, _HEAD_LIMIT_BYTES):
@@ -247,9 +241,8 @@ def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
 
 
 def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old: bool) -> Iterator[_Message]:
-    """Yield the messages from a byte on, up to the end mark or the end of the bytes."""
-    position = begin
-    mark = b"" if is_old else _CONTINUATION
+    """Yield the messages from byte ``begin`` to the end mark or the end of the bytes."""
+    position, mark = begin, b"" if is_old else _CONTINUATION
     front_bytes = len(mark) + 4
     while position < num_bytes:
         head = bytes(read(position, min(position + _AT_ONCE_BYTES, num_bytes)))
@@ -268,21 +261,19 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
             if body_end > num_bytes:
                 hint = "an unfinished copy? copy the shard again"
                 _refuse(f"{_NAMES[kind]} would end at byte {body_end}, and there are {num_bytes}")
-            packed = [(end + first, length) for first, length in buffers if length]
-            if any(not end <= first <= first + length <= body_end for first, length in packed):
+            buffers = [(end + first, length) for first, length in buffers if length]
+            if any(not end <= first <= first + length <= body_end for first, length in buffers):
                 _refuse("its buffers extend beyond it")
         except (struct.error, ValueError) as error:
             raise ShardError(f"no message can be read here: {error}", shard=shard, byte=position, hint=hint) from None
-        yield _Message(kind, position, body_end, num_rows, zlib.crc32(head[: front_bytes + size]), packed)
+        yield _Message(kind, position, body_end, num_rows, zlib.crc32(head[: front_bytes + size]), buffers)
         position = body_end
 
 
 def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
     """Return the size of a record batch in memory: each compressed buffer begins with its decompressed size."""
-    if not batch.packed:
-        return batch.end_byte - batch.first_byte
-    total = 0
-    for begin, length in batch.packed:
+    total = 0 if batch.buffers else batch.end_byte - batch.first_byte
+    for begin, length in batch.buffers:
         size = int.from_bytes(bytes(read(begin, begin + 8)), "little", signed=True) if length >= 8 else -2
         if size < -1 or size >= 1 << 48:
             msg = f"a compressed buffer of {length} bytes claims to hold {size}"
@@ -292,11 +283,9 @@ def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
 
 
 def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
-    """Return a message's kind, rows and body bytes, and the buffers if compressed, from fields of its flatbuffer.
-
-    A table begins with the distance back to its list of fields, which holds for each the distance from the start of the
-    table, or 0. See https://flatbuffers.dev/internals.
-    """
+    """Return kind, rows, body bytes and compressed buffers of a message, from its flatbuffer."""
+    # A table begins with the distance back to its list of fields, which has the distance of each field from the start
+    # of the table, or 0. See https://flatbuffers.dev/internals.
     table = _root(head)
     kind, body_bytes = _number(head, table, 1, "<B"), _number(head, table, 3, "<q")
     if kind not in _NAMES or body_bytes < 0:
@@ -313,13 +302,12 @@ def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
 
 
 def _root(data: bytes, at: int = 0) -> int:
-    """Return the distance from a reference to what it refers to."""
-    distance: int = struct.unpack_from("<I", data, at)[0]
-    return distance
+    """Return the distance that a reference holds."""
+    return int(struct.unpack_from("<I", data, at)[0])
 
 
 def _structs(data: bytes, table: int, number: int, layout: str) -> list[Any]:
-    """Return the vector of structs in a table's field; empty if that is left out."""
+    """Return the vector of structs in a table's field; empty if the field is left out."""
     field = _field(data, table, number)
     if not field:
         return []
@@ -332,18 +320,17 @@ def _structs(data: bytes, table: int, number: int, layout: str) -> list[Any]:
 
 def _number(data: bytes, table: int, number: int, layout: str) -> int:
     field = _field(data, table, number)
-    value: int = struct.unpack_from(layout, data, field)[0] if field else 0
-    return value
+    return int(struct.unpack_from(layout, data, field)[0]) if field else 0
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return the position of a table's field; 0 if it is left out."""
+    """Return the position of a table's field; 0 if the field is left out."""
     fields = table - struct.unpack_from("<i", data, table)[0]
     if fields < 0:
         _refuse("a table without fields")
     if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
         return 0
-    distance: int = struct.unpack_from("<H", data, fields + 4 + 2 * number)[0]
+    distance = int(struct.unpack_from("<H", data, fields + 4 + 2 * number)[0])
     return table + distance if distance else 0
 
 

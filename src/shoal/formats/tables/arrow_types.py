@@ -1,4 +1,4 @@
-"""The types of Arrow, and pyarrow itself: imported when it is needed, with an error if it is missing or too old."""
+"""The types of Arrow, and pyarrow itself, which is imported when a format needs it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ _FLOATS = {"halffloat": "f2", "float": "f4", "double": "f8"}
 
 
 def arrow_library(what: str) -> Any:
-    """Return pyarrow, or raise an error that names what needs it.
-
-    Raises `UsageError` if it is not installed, or older than the oldest tested version.
-    """
+    """Return pyarrow. Raises `UsageError`, which names ``what``, if pyarrow is missing or older than tested."""
     try:
         import pyarrow as pa  # noqa: PLC0415  # optional, and slow to import
     except ImportError:
         raise UsageError(f"{what} needs pyarrow, which is not installed", hint=pip_install("parquet")) from None
-    if _is_too_old(pa.__version__):
+    if _major_version(pa.__version__) < _OLDEST:
         msg = f"{what} needs pyarrow {_OLDEST} or newer, and {pa.__version__} is installed"
         raise UsageError(msg, hint=pip_install("parquet", upgrade=True))
     return pa
 
 
 @cache
-def _is_too_old(version: str) -> bool:
+def _major_version(version: str) -> int:
     major = version.partition(".")[0]
-    return major.isdigit() and int(major) < _OLDEST
+    return int(major) if major.isdigit() else _OLDEST
 
 
 def is_list(kind: Any) -> bool:
@@ -54,9 +51,9 @@ def is_number_list(kind: Any) -> bool:
 
 
 def array_shape(kind: Any) -> tuple[int, ...]:
-    """Return the shape of values that are fixed-size lists, in each other, of numbers or booleans; else ().
+    """Return the shape of nested fixed-size lists of numbers or booleans; () for any other type.
 
-    Lists of numbers alone are not among them: lists of any size of these are arrays as well.
+    A list of numbers that is not nested gives (): lists of numbers of any size are arrays.
 
     >>> import pyarrow as pa
     >>> array_shape(pa.list_(pa.list_(pa.int8(), 3), 2)), array_shape(pa.list_(pa.int8(), 3)), array_shape(pa.int8())
@@ -71,7 +68,7 @@ def array_shape(kind: Any) -> tuple[int, ...]:
 
 
 def leaf_type(kind: Any) -> Any:
-    """Return the type of what lists hold, at any depth; another type as it is."""
+    """Return the innermost element type of nested lists; any other type is returned unchanged."""
     while is_list(kind):
         kind = kind.value_type
     return kind
@@ -83,6 +80,12 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
+def is_bytes(kind: Any) -> bool:
+    """Return True if values are bytes, of any or of a fixed length."""
+    types = arrow_library("Arrow").types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
 def is_binary(kind: Any) -> bool:
     """Return True if values are text or bytes of any length, in one buffer."""
     types = arrow_library("Arrow").types
@@ -90,7 +93,7 @@ def is_binary(kind: Any) -> bool:
 
 
 def is_numpy_time(kind: Any) -> bool:
-    """Return True if values are times that numpy has a type for."""
+    """Return True if numpy has a type for these times."""
     types = arrow_library("Arrow").types
     return bool(types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind))
 
@@ -102,7 +105,7 @@ def number_type(kind: Any) -> np.dtype[Any]:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return a column's type with its dictionary resolved: plain text or bytes for views, which pyarrow cannot take."""
+    """Return the value type of a dictionary; plain text or bytes for views, which pyarrow cannot take rows of."""
     pa = arrow_library("Arrow")
     if not pa.types.is_dictionary(kind):
         return kind
@@ -110,7 +113,7 @@ def plain_type(kind: Any) -> Any:
 
 
 def types_inside(kind: Any) -> Iterator[Any]:
-    """Yield a type and those of its fields, at any depth."""
+    """Yield a type and the types of its fields at any depth."""
     yield kind
     for number in range(kind.num_fields):
         yield from types_inside(kind.field(number).type)

@@ -1,10 +1,10 @@
 """Conversion between Arrow arrays and the values of samples.
 
-A sample's value depends on the value and its type alone: text and most other types are Python's, as pyarrow converts
-them, and so are numbers whose type Python has (int64, float64); other numbers are numpy's, of the type they are stored
-in; lists of numbers without nulls are numpy arrays. Times that Python cannot represent are numpy's: Python's datetime
-counts microseconds and ends with the year 9999. What pyarrow converts nanoseconds to depends on whether pandas is
-installed (its types, and times of the day truncated to microseconds), so that is done here.
+A sample's value depends on the stored value and its type alone. Text and most other types become Python values, as in
+pyarrow. int64 and float64 become Python numbers, other numbers numpy scalars of their stored type, and lists of numbers
+without nulls numpy arrays. Times that Python cannot represent become numpy times: Python's datetime counts microseconds
+and ends with the year 9999. pyarrow converts nanoseconds in one way with pandas (to its types, with times of the day
+truncated to microseconds) and in another without it, so this module converts them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from shoal.formats.tables.arrow_types import (
 
 
 def python_value(scalar: Any) -> Any:
-    """Convert a scalar like pyarrow, but a moment between two microseconds, or in the year 36812, to numpy's type.
+    """Convert a scalar as pyarrow does, but times that Python cannot represent to numpy times.
 
-    A time of the day that Python cannot represent becomes the time since midnight. Raises `ValueError` if the value is
-    invalid for its type (text that is not UTF-8).
+    A time of the day becomes the time since midnight. Raises `ValueError` if the value is invalid for its type (text
+    that is not UTF-8).
     """
     if not _has_nanoseconds(scalar.type):
         try:
@@ -49,11 +49,10 @@ def python_values(array: Any) -> list[Any]:
     """Convert the values of an array, each as `python_value` does."""
     try:
         if _has_nanoseconds(array.type):
-            array = array.cast(_in_microseconds(array.type))  # fails where that would lose something
-        values: list[Any] = array.to_pylist()
+            array = array.cast(_in_microseconds(array.type))  # fails if a value would change
+        return [*array.to_pylist()]
     except (ValueError, OverflowError):
-        values = [python_value(scalar) for scalar in array]
-    return values
+        return [python_value(scalar) for scalar in array]
 
 
 def _value_with_numpy_times(scalar: Any) -> Any:
@@ -82,7 +81,7 @@ def _value_with_numpy_times(scalar: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _has_nanoseconds(kind: Any) -> bool:
-    """Return True if values of a type hold times counted in nanoseconds, at any depth."""
+    """Return True if values of a type hold times in nanoseconds, at any depth."""
     pa = arrow_library("Arrow")
     if pa.types.is_temporal(kind):
         return getattr(kind, "unit", "") == "ns"
@@ -94,7 +93,7 @@ def _has_nanoseconds(kind: Any) -> bool:
 
 
 def _in_microseconds(kind: Any) -> Any:
-    """Return the type of these times in microseconds; `ValueError` if times are nested in it."""
+    """Return a type of times with microseconds as its unit; `ValueError` for a type that only contains times."""
     pa = arrow_library("Arrow")
     if not pa.types.is_temporal(kind):
         raise ValueError
@@ -104,9 +103,9 @@ def _in_microseconds(kind: Any) -> Any:
 
 
 def getter_of(array: Any) -> Callable[[int], Any]:
-    """Return a function that gives one value of a column as samples have it.
+    """Return a function from a row number to the value of a sample.
 
-    Raises `ValueError` if the column has a time outside of a day, which pyarrow would turn into another.
+    Raises `ValueError` if the column has a time outside of a day, which pyarrow would turn into another time.
     """
     pa = arrow_library("Arrow")
     kind, is_chunked = array.type, isinstance(array, pa.ChunkedArray)
@@ -141,19 +140,19 @@ def getter_of(array: Any) -> Callable[[int], Any]:
 
 @lru_cache(maxsize=1024)
 def _numpy_types_inside(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return a struct's fields with numbers of types that Python lacks, at any depth, with their types."""
-    found: list[tuple[str, Any]] = []
+    """Return the fields of a struct, at any depth, whose numbers have a type that Python lacks, with these types."""
+    fields: list[tuple[str, Any]] = []
     for field in kind if arrow_library("Arrow").types.is_struct(kind) else ():
         if is_number(field.type):
             dtype = number_type(field.type)
-            found += [] if is_python_type(dtype) else [(field.name, dtype)]
+            fields += [] if is_python_type(dtype) else [(field.name, dtype)]
         elif inside := _numpy_types_inside(field.type):
-            found.append((field.name, inside))
-    return tuple(found)
+            fields.append((field.name, inside))
+    return tuple(fields)
 
 
 def _with_types(value: Any, inside: tuple[tuple[str, Any], ...]) -> Any:
-    """Give the numbers in a struct their types, since batches have its fields as columns."""
+    """Convert the numbers in a struct to their stored types: in batches its fields are columns."""
     for name, kind in inside if value is not None else ():
         if (item := value[name]) is not None:
             value[name] = _with_types(item, kind) if isinstance(kind, tuple) else kind.type(item)
@@ -161,7 +160,7 @@ def _with_types(value: Any, inside: tuple[tuple[str, Any], ...]) -> Any:
 
 
 def _list_value(array: Any, row: int) -> Any:
-    """Return one list as an array, or as Python's value if it or one of its numbers is null."""
+    """Return one list as an array, or as a Python value if it or one of its numbers is null."""
     value = array[row]
     inner = value.values
     if inner is None or inner.null_count:
@@ -170,7 +169,7 @@ def _list_value(array: Any, row: int) -> Any:
 
 
 def _tensor(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return one value of this shape as an array, or as Python's value if it or anything in it is null."""
+    """Return one value of this shape as an array, or as a Python value if it is null or contains a null."""
     inner = value.values
     rows = None if inner is None else rows_of_shape(inner, shape[1:])
     return value.as_py() if rows is None else rows.copy()
@@ -193,27 +192,31 @@ def plain_cells(array: Any) -> list[Any]:
     return [numbers[begin:end].copy() for begin, end in zip([0, *ends], ends, strict=False)]
 
 
+def cells_as_list(kind: Kind, column: Any) -> list[Any] | None:
+    """Return the values of a column of cells as samples have them; None for other columns."""
+    return plain_cells(column) if kind.how == "cells" else None
+
+
 def numpy_cells(array: Any) -> Any:
-    """Return the values as a numpy array that owns its memory, if numpy has their type; else as a list."""
+    """Return the values as a numpy array that owns its memory if numpy has their type, else as a list."""
     kind = array.type
     is_boolean = arrow_library("Arrow").types.is_boolean(kind)
     if array.null_count or not (is_boolean or is_number(kind) or is_numpy_time(kind)):
         return plain_cells(array)
-    found = numbers_of(array)
-    return found if found.flags.writeable else found.copy()
+    numbers = numbers_of(array)
+    return numbers if numbers.flags.writeable else numbers.copy()
 
 
 def value_in(kind: Kind, array: Any, row: int) -> Any:
-    """Return a sample's value from a row of a column of any kind; it owns its bytes."""
+    """Return the value of a sample from a row of a column of any kind; the value owns its bytes."""
     return plain_cells(array.slice(row, 1))[0] if kind.how == "cells" else value_of(kind, array, row)
 
 
 def typed_array(values: Any, kind: Any) -> Any:
-    """Convert the values of a field to an array of this Arrow type; None if one of them does not fit it exactly.
+    """Convert the values of a field to an array of this Arrow type; None if a value does not fit it exactly.
 
-    A number keeps its type in a sample. A decimal, a time, a map or a struct does not: pyarrow turns `Decimal("1.25")`
-    into a decimal of three digits, whatever the column had. And it rounds, truncates and encodes when given a type, so
-    its result is compared with the input.
+    Only numbers keep their type in a sample: pyarrow turns `Decimal("1.25")` into a decimal of three digits, though the
+    column had ten. Given a type, pyarrow rounds, truncates and encodes, so its result is compared with the values.
 
     >>> from decimal import Decimal
     >>> import pyarrow as pa
@@ -236,14 +239,14 @@ def typed_array(values: Any, kind: Any) -> Any:
         return flat if flat is not None and flat.type == kind else None
     try:
         array = pa.array([_countable(value, kind) for value in values], kind)
-        found = plain_cells(array)
+        stored = plain_cells(array)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
-    return array if _equal(found, values) else None
+    return array if _equal(stored, values) else None
 
 
 def _countable(value: Any, kind: Any) -> Any:
-    """Replace numpy times, which pyarrow does not accept everywhere, by their number of units."""
+    """Replace numpy times, which pyarrow does not accept inside other values, by their number of units."""
     pa = arrow_library("Arrow")
     if isinstance(value, np.datetime64 | np.timedelta64):
         unit = {pa.date32(): "D", pa.date64(): "ms"}.get(kind) or getattr(kind, "unit", None)

@@ -1,13 +1,14 @@
-"""Names and types of the columns of rows, collected group by group, so that all are known before any row is written.
+"""Names and types of the columns of rows, collected group by group before any row is written.
 
-Only names and types are kept, and for integers the least and the largest: these determine whether floating numbers, or
-unsigned integers, hold them all exactly.
+Only names and types are kept, and the least and the largest integer of a column: these determine whether floating
+numbers, or unsigned integers, hold all integers exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from shoal.errors import UsageError
@@ -26,10 +27,11 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnKind:
-    """The type of a column's values, as far as known: empty if all are null.
+    """The type of a column's values, as far as known; empty if all values are null.
 
-    ``leaf`` is a type of pyarrow, ``least`` and ``largest`` are set for integers; ``element`` is the kind of a list's
-    elements, ``fields`` those of a struct. ``first`` is the sample in which it was first found, or one shortly before.
+    ``leaf`` is a type of pyarrow; ``least`` and ``largest`` are set for integers. ``element`` is the kind of a list's
+    elements; ``fields`` are the kinds of a struct's fields. ``first`` is the first sample of this kind, or a sample
+    shortly before it.
     """
 
     leaf: Any = None
@@ -50,53 +52,53 @@ ColumnKinds = Mapping[str, ColumnKind]
 
 
 class _ConflictError(UsageError):
-    """Two kinds that the column ``column`` cannot hold both of; ``known`` is the type of the first."""
+    """Two kinds that do not fit into the column ``column``; ``known`` is the type of the first."""
 
     column = known = ""
 
 
 class _DifferentError(Exception):
-    """Two kinds that no column can hold both of; the arguments are their types."""
+    """Two kinds that fit into no column; the arguments are their types."""
 
 
 def kinds_of_rows(
     known: ColumnKinds, rows: Sequence[Sample], *, first: int, format_name: str, skips: bool
 ) -> ColumnKinds:
-    """Extend the known kinds by some more rows, the samples from ``first`` on.
+    """Extend the known kinds by more rows, the samples from ``first`` on.
 
-    Rows that do not fit are skipped with ``skips``; without it, the first of them is an error. Raises `RowRefusedError`
-    if a row does not fit columns that hold those before it; `UsageError` if there are more than 10 000 fields.
+    Raises `RowRefusedError` for the first row that does not fit the columns of the rows before it, unless ``skips``
+    skips such rows; `UsageError` if there are more than 10 000 fields.
     """
-    found = known
+    kinds = known
     left = [(number, row) for number, row in enumerate(rows, first) if row]
     while left:
         group = [row for _, row in left]
         more: ColumnKinds = {}
         try:
             more = _kinds_of(table_of_rows(group, None, format_name=format_name), left[0][0])
-            return joined_kinds(found, more, skips=False)
+            return joined_kinds(kinds, more, skips=False)
         except (RowRefusedError, _ConflictError) as error:
             if len(left) == 1:
                 if not skips:
                     raise _refused(error, *left[0]) from None
                 # Keep the row's other columns: rows that are written may have them too.
-                return joined_kinds(found, more, skips=True)
-            # Bisect: one row that does not fit must not mean checking each on its own.
+                return joined_kinds(kinds, more, skips=True)
+            # Bisect, so that one row that does not fit does not cost a check per row.
             half = len(left) // 2
-            found = kinds_of_rows(found, group[:half], first=left[0][0], format_name=format_name, skips=skips)
+            kinds = kinds_of_rows(kinds, group[:half], first=left[0][0], format_name=format_name, skips=skips)
             left = left[half:]
-    return found
+    return kinds
 
 
 def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> ColumnKinds:
-    """Merge the kinds of two parts of a dataset; on conflict the earlier wins with ``skips``, else it is an error.
+    """Merge the kinds of two parts of a dataset; with ``skips``, the first part wins conflicts.
 
-    Raises `UsageError` if no column holds both, or there are too many fields.
+    Raises `UsageError` for other conflicts, and if there are too many fields.
     """
-    found = dict(known)
+    kinds = dict(known)
     for name, kind in more.items():
         try:
-            found[name] = _joined(found.get(name, ColumnKind()), kind)
+            kinds[name] = _joined(kinds.get(name, ColumnKind()), kind)
         except _DifferentError as different:
             if not skips:
                 one, other = different.args
@@ -104,18 +106,15 @@ def joined_kinds(known: ColumnKinds, more: ColumnKinds, *, skips: bool) -> Colum
                 error = _ConflictError(msg, hint=_HINT)
                 error.column, error.known = name, one
                 raise error from None
-    if sum(map(_num_fields, found.values())) > _MOST_FIELDS:
-        msg = f"the samples have more than {_MOST_FIELDS} different fields, of which each would be a column"
+    if sum(map(_num_fields, kinds.values())) > _MOST_FIELDS:
+        msg = f"the samples have more than {_MOST_FIELDS} different fields, and each would be a column"
         hint = "write tar or jsonl, or give options={'schema': ...} with a map of pyarrow for such objects"
         raise UsageError(msg, hint=hint)
-    return found
+    return kinds
 
 
 def schema_of_kinds(kinds: ColumnKinds) -> Any:
-    """Return the pyarrow schema for these kinds.
-
-    Raises `UsageError` if there is no column.
-    """
+    """Return the pyarrow schema for these kinds. Raises `UsageError` if there is no column."""
     if not kinds:
         raise UsageError("no sample has a field, and a table without columns has no rows", hint="write tar or jsonl")
     pa = arrow_library("Arrow")
@@ -131,13 +130,10 @@ def _refused(error: RowRefusedError | _ConflictError, number: int, row: Sample) 
 
 
 def _kinds_of(table: Any, first: int) -> ColumnKinds:
-    found: dict[str, ColumnKind] = {}
-    for name, column in zip(table.schema.names, table.columns, strict=True):
-        kind = ColumnKind()
-        for chunk in column.chunks:
-            kind = _joined(kind, _kind_of(chunk, first))
-        found[name] = kind
-    return found
+    return {
+        name: reduce(_joined, (_kind_of(chunk, first) for chunk in column.chunks), ColumnKind())
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    }
 
 
 def _kind_of(array: Any, first: int) -> ColumnKind:
@@ -145,7 +141,7 @@ def _kind_of(array: Any, first: int) -> ColumnKind:
 
     kind, types = array.type, arrow_library("Arrow").types
     if types.is_null(kind) or array.null_count == len(array):
-        # A column of only None has no type yet; one of only empty lists is known to hold lists.
+        # A column of only None has no type yet; a column of empty lists holds lists.
         return ColumnKind()
     if types.is_struct(kind):
         parts = zip(kind, array.flatten(), strict=True)
@@ -164,10 +160,7 @@ def _num_fields(kind: ColumnKind) -> int:
 
 
 def _joined(one: ColumnKind, other: ColumnKind) -> ColumnKind:
-    """Return the kind that holds the values of both.
-
-    Raises `_DifferentError` if there is none.
-    """
+    """Return the kind that holds the values of both; raises `_DifferentError` if there is none."""
     if one.is_empty or other.is_empty:
         return other if one.is_empty else one
     if one.fields is not None and other.fields is not None:
@@ -187,7 +180,7 @@ def _joined(one: ColumnKind, other: ColumnKind) -> ColumnKind:
 
 
 def _leaf(one: ColumnKind, other: ColumnKind, both: ColumnKind) -> Any:
-    """Return the type that holds the values of two leaf kinds exactly."""
+    """Return the type that holds the values of both leaf kinds exactly."""
     pa = arrow_library("Arrow")
     types, (first, second) = pa.types, (one.leaf, other.leaf)
     if first == second:

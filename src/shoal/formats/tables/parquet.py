@@ -1,6 +1,6 @@
 """Parquet shards: a row group is a piece, since its columns are compressed as wholes.
 
-The footer lists the position of each row group; it is kept in the index, so later reads are of row groups alone.
+The index keeps the footer, which lists the position of each row group, so later reads are of row groups alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAGIC = b"PAR1"
 _KEPT = "footer"  # kept in the head
 _TAIL_BYTES = 64 << 10  # read at once: most footers fit
 _FOOTER_LIMIT_BYTES = 256 << 20
-_FOOTERS_AT_HAND = 128
+_CACHED_FOOTERS = 128
 _BUFFERS_BYTES = 32 << 20  # for read-ahead in all columns of a row group that is read incrementally
 # Before version 1.2.9, parquet-mr did not count the dictionary header in a column's size (PARQUET-816), so pyarrow
 # reads this many more bytes of each column of such files.
@@ -69,8 +69,8 @@ class _Group(NamedTuple):
 class Parquet:
     """The format of columns in row groups; a sample is a row.
 
-    ``columns`` are the columns wanted, by name (all by default). Directories named ``column=value`` give a field to
-    all rows below them.
+    ``columns`` are the names of the decoded columns (all by default). Directories named ``column=value`` give a field
+    to all rows below them.
     """
 
     name: str = "parquet"
@@ -87,7 +87,7 @@ class Parquet:
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Read the footer, and nothing else. Row groups without rows are left out.
+        """Read only the footer; row groups without rows are left out.
 
         Raises `ShardError` if there is no footer, or its contents are impossible.
         """
@@ -103,60 +103,55 @@ class Parquet:
         )
 
     def parse(self, buffer: Buffer, span: Span) -> TableRecords:
-        """Decode the row groups in these bytes; memory O(their decoded size).
+        """Decode row groups; memory O(their decoded size).
 
-        Raises `ShardError` if they cannot be decoded, or have another number of rows.
+        Raises `ShardError` if they cannot be decoded, or have another number of rows than the index says.
         """
         end_byte = span.first_byte + len(buffer)
-        kept, groups = _groups_at(span, end_byte)
+        footer, groups = _groups_at(span, end_byte)
         with _decoding(groups, span):
-            shown, opened = kept.opened(number_of(span.head, "num_bytes", shard=span.shard))
-            shown.show(buffer, span.first_byte)
-            table = _rows_of(opened, [group.number for group in groups], self._chosen(opened, span.shard))
-            shown.show(b"", 0)
-            kept.at_hand.append((shown, opened))  # not after an error, which leaves its state unknown
-        _check_rows(table.num_rows, span, end_byte)
-        return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
+            loaded, file = footer.file(number_of(span.head, "num_bytes", shard=span.shard))
+            loaded.load(buffer, span.first_byte)
+            table = _rows_of(file, [group.number for group in groups], self._decoded_columns(file, span.shard))
+            loaded.load(b"", 0)
+            footer.files.append((loaded, file))  # not after an error, which leaves its state unknown
+        return self._group_records(table, groups, span, end_byte)
 
     def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> TableRecords:
-        """Decode the row groups of a span, reading the pages of the wanted columns and no other bytes.
-
-        Raises `ShardError` as `parse` does.
-        """
-        kept, groups = _groups_at(span, end_byte)
-        file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
-        with _decoding(groups, span, file):
-            opened = _opened(file, kept.metadata)
-            table = _rows_of(opened, [group.number for group in groups], self._chosen(opened, span.shard))
-        _check_rows(table.num_rows, span, end_byte)
-        return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
+        """Decode row groups and read only the pages of the wanted columns; raises `ShardError` as `parse`."""
+        footer, groups = _groups_at(span, end_byte)
+        ranges = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        with _decoding(groups, span, ranges):
+            file = _opened(ranges, footer.metadata)
+            table = _rows_of(file, [group.number for group in groups], self._decoded_columns(file, span.shard))
+        return self._group_records(table, groups, span, end_byte)
 
     @property
     def spilled_as(self) -> str:
-        """Name of the format, with the decoded columns."""
+        """Name of the format with the decoded columns."""
         return f"{self.name} {self.columns} {self._wanted}"
 
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
-        """Spill the rows of some row groups, a few to a part; memory: some pages of each column.
-
-        Raises `ShardError` as `parse` does.
-        """
-        kept, groups = _groups_at(span, end_byte)
-        file = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
-        buffer_bytes = min(max(_BUFFERS_BYTES // max(1, kept.metadata.num_columns), 64 << 10), 1 << 20)
-        with _decoding(groups, span, file):
-            opened = _opened(file, kept.metadata, buffer_size=buffer_bytes)
+        """Spill the rows of row groups, a few per part; memory: some pages per column. Raises as `parse`."""
+        footer, groups = _groups_at(span, end_byte)
+        ranges = _RangesOfFile(read, number_of(span.head, "num_bytes", shard=span.shard))
+        buffer_bytes = min(max(_BUFFERS_BYTES // max(1, footer.metadata.num_columns), 64 << 10), 1 << 20)
+        with _decoding(groups, span, ranges):
+            file = _opened(ranges, footer.metadata, buffer_size=buffer_bytes)
             decoded_bytes = sum(group.decoded_bytes for group in groups)
-            rows = rows_of_part(span.num_samples, decoded_bytes, opened.schema_arrow)
-            numbers, chosen = [group.number for group in groups], self._chosen(opened, span.shard)
-            batches = opened.iter_batches(rows, numbers, columns=chosen, use_threads=False)
-            spilled = spilled_rows(batches, rows, space)
+            rows = rows_of_part(span.num_samples, decoded_bytes, file.schema_arrow)
+            numbers, columns = [group.number for group in groups], self._decoded_columns(file, span.shard)
+            spilled = spilled_rows(file.iter_batches(rows, numbers, columns=columns, use_threads=False), rows, space)
         _check_rows(spilled.num_samples, span, end_byte)
         return spilled
 
     def parse_part(self, data: bytes, span: Span) -> TableRecords:
-        """Open a few rows of what was spilled."""
+        """Open one spilled part."""
         return self._records(table_of_part(data), [], span.shard, None)
+
+    def _group_records(self, table: Any, groups: Sequence[_Group], span: Span, end_byte: int) -> TableRecords:
+        _check_rows(table.num_rows, span, end_byte)
+        return self._records(table, [group.crc for group in groups], span.shard, span.first_byte)
 
     def _records(self, table: Any, crcs: Sequence[int], shard: str, byte: int | None) -> TableRecords:
         constants = partition_fields(shard)
@@ -169,7 +164,7 @@ class Parquet:
         return features_in(_metadata_in(head).metadata)
 
     def schema(self, head: Mapping[str, Any]) -> Any:
-        """Return the schema of a shard as an Arrow schema, with all its columns."""
+        """Return the Arrow schema of a shard with all its columns."""
         try:
             return shaped_schema(_opened(_RangesOfFile(_no_bytes, 0), _metadata_in(head)).schema_arrow)
         except ValueError as error:
@@ -179,35 +174,35 @@ class Parquet:
         """Return the names of the columns."""
         return self.columns or (self.schema(head).names if head else None)
 
-    def _chosen(self, opened: Any, shard: str) -> list[str] | None:
-        known, given = opened.schema_arrow.names, partition_fields(shard)
+    def _decoded_columns(self, file: Any, shard: str) -> list[str] | None:
+        names, directories = file.schema_arrow.names, partition_fields(shard)
         if self.columns is None:
-            return None if self._wanted is None else list(wanted_of(known, [n for n in self._wanted if n not in given]))
-        if missing := [name for name in self.columns if name not in known and name not in given]:
-            msg = f"column {missing[0]!r} was asked for; there are {', '.join(known)}"
-            hint = did_you_mean(missing[0], known) + "correct columns=, or leave it out"
+            wanted = None if self._wanted is None else [name for name in self._wanted if name not in directories]
+            return None if wanted is None else list(wanted_of(names, wanted))
+        if missing := [name for name in self.columns if name not in names and name not in directories]:
+            msg = f"column {missing[0]!r} was asked for; there are {', '.join(names)}"
+            hint = did_you_mean(missing[0], names) + "correct columns=, or leave it out"
             raise ShardError(msg, shard=shard, hint=hint)
-        return [name for name in self.columns if name in known]
+        return [name for name in self.columns if name in names]
 
 
 class _Footer(NamedTuple):
-    """A parsed footer, and files opened with it: opening one takes a third as long as reading 64 KiB.
+    """A parsed footer, and files opened with it: opening a file takes a third as long as reading 64 KiB.
 
     Each file is used by one thread at a time: lists append and pop an entry atomically.
     """
 
     metadata: Any
     groups: list[_Group]
-    at_hand: list[tuple[_ShownRange, Any]]
+    files: list[tuple[_LoadedRange, Any]]
 
-    def opened(self, num_bytes: int) -> tuple[_ShownRange, Any]:
-        """Return a file of which nothing is shown yet, and its reader."""
+    def file(self, num_bytes: int) -> tuple[_LoadedRange, Any]:
+        """Return an empty range of a file, and the file opened by pyarrow."""
         try:
-            return self.at_hand.pop()
+            return self.files.pop()
         except IndexError:
-            shown = _ShownRange(_uncounted_bytes(self.metadata))
-            file = _RangesOfFile(shown.read, num_bytes)
-            return shown, _opened(file, self.metadata)
+            loaded = _LoadedRange(_uncounted_bytes(self.metadata))
+            return loaded, _opened(_RangesOfFile(loaded.read, num_bytes), self.metadata)
 
 
 class _RangesOfFile(io.RawIOBase):
@@ -230,7 +225,7 @@ class _RangesOfFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> Any:
-        """Return a buffer, which pyarrow uses as it is where a copy would be bytes."""
+        """Return a buffer; pyarrow uses it without a copy."""
         end = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
         try:
             data = self._read_range(self._position, end)
@@ -241,7 +236,7 @@ class _RangesOfFile(io.RawIOBase):
         return data
 
 
-class _ShownRange:
+class _LoadedRange:
     """The one range of a file that is in memory; reading anything else is an error.
 
     Up to ``unused_bytes`` after it read as zeros: pyarrow requests them, but does not use them.
@@ -249,16 +244,16 @@ class _ShownRange:
 
     def __init__(self, unused_bytes: int) -> None:
         self._unused_bytes = unused_bytes
-        self.show(b"", 0)
+        self.load(b"", 0)
 
-    def show(self, data: Buffer, first_byte: int) -> None:
+    def load(self, data: Buffer, first_byte: int) -> None:
         """Replace the range in memory."""
         self._data, self._first_byte = memoryview(data), first_byte
 
     def read(self, begin: int, end: int, /) -> Buffer:
         first, last = begin - self._first_byte, end - self._first_byte
         if not 0 <= first <= last <= len(self._data) + self._unused_bytes:
-            raise OSError(f"bytes [{begin}, {end}) of the file are wanted, which belong to no row group that was read")
+            raise OSError(f"bytes [{begin}, {end}) of the file were requested, and no row group that was read has them")
         if last <= len(self._data):
             return self._data[first:last]
         return bytes(self._data[first:]).ljust(last - first, b"\0")
@@ -266,34 +261,34 @@ class _ShownRange:
 
 def _groups_at(span: Span, end_byte: int) -> tuple[_Footer, list[_Group]]:
     """Return the footer of a shard, and the row groups of a span."""
-    kept = _kept_footer(str(span.head.get(_KEPT)), number_of(span.head, "num_bytes", shard=span.shard), span.shard)
-    return kept, [one for one in kept.groups if span.first_byte <= one.first_byte and one.end_byte <= end_byte]
+    footer = _kept_footer(str(span.head.get(_KEPT)), number_of(span.head, "num_bytes", shard=span.shard), span.shard)
+    return footer, [
+        group for group in footer.groups if span.first_byte <= group.first_byte and group.end_byte <= end_byte
+    ]
 
 
-def _rows_of(opened: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
-    """Return the rows of some row groups as one table.
-
-    Without pyarrow's threads: where one column was damaged, others were still being decoded after the error and crashed
-    the process. Chunks are decoded side by side anyway.
-    """
+def _rows_of(file: Any, numbers: Sequence[int], columns: Sequence[str] | None) -> Any:
+    """Return the rows of some row groups as one table."""
+    # Without pyarrow's threads: after an error in a damaged column they went on decoding other columns, and crashed the
+    # process. Chunks are decoded side by side anyway.
     pa = arrow_library("Parquet")
     try:
-        return opened.read_row_groups(numbers, columns=columns, use_threads=False)
+        return file.read_row_groups(numbers, columns=columns, use_threads=False)
     except pa.ArrowNotImplementedError:
-        # It reads dictionaries inside structs and lists from one row group at a time only.
+        # pyarrow reads dictionaries inside structs and lists only from one row group at a time.
         if len(numbers) == 1:
             raise
-        return pa.concat_tables([opened.read_row_group(one, columns=columns, use_threads=False) for one in numbers])
+        return pa.concat_tables([file.read_row_group(number, columns=columns, use_threads=False) for number in numbers])
 
 
 @contextmanager
-def _decoding(groups: Sequence[_Group], span: Span, file: _RangesOfFile | None = None) -> Iterator[None]:
-    """Turn pyarrow's errors into `ShardError`, except the error of a failed read of ``file``."""
+def _decoding(groups: Sequence[_Group], span: Span, ranges: _RangesOfFile | None = None) -> Iterator[None]:
+    """Turn pyarrow's errors into `ShardError`, except the error of a failed read of ``ranges``."""
     try:
         yield
     except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
-        if file is not None and file.failure is not None:
-            raise file.failure from None
+        if ranges is not None and ranges.failure is not None:
+            raise ranges.failure from None
         msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_cure(error)) from None
 
@@ -301,8 +296,8 @@ def _decoding(groups: Sequence[_Group], span: Span, file: _RangesOfFile | None =
 def _cure(error: Exception) -> str:
     if isinstance(error, NotImplementedError):
         return _NOT_BY_PYARROW
-    # So pyarrow before 26 reports a list that is missing.
-    return _MISSING_LISTS if re.search(r"lists to be of size=\d+ but index \d+ had size=0", str(error)) else OTHER_FILE
+    is_missing_list = re.search(r"lists to be of size=\d+ but index \d+ had size=0", str(error))  # pyarrow before 26
+    return _MISSING_LISTS if is_missing_list else OTHER_FILE
 
 
 def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
@@ -319,16 +314,16 @@ def _library() -> Any:
 
 
 def _metadata(footer: bytes) -> Any:
-    """Parse the footer; a file of nothing else is enough for that."""
+    """Parse a footer, given to pyarrow as a file without row groups."""
     return _library().read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
 
 
-def _opened(file: _RangesOfFile, metadata: Any, **options: int) -> Any:
+def _opened(ranges: _RangesOfFile, metadata: Any, **options: int) -> Any:
     """Open a file by its footer; types that Parquet itself names (UUID) give their storage, too."""
     file_class = _library().ParquetFile
-    if "arrow_extensions_enabled" in signature(file_class).parameters:  # pyarrow 21 and newer; before, always so
+    if "arrow_extensions_enabled" in signature(file_class).parameters:  # pyarrow 21 and newer; before, always False
         options |= {"arrow_extensions_enabled": False}
-    return file_class(file, metadata=metadata, pre_buffer=False, **options)
+    return file_class(ranges, metadata=metadata, pre_buffer=False, **options)
 
 
 def _no_bytes(begin: int, end: int, /) -> bytes:
@@ -338,14 +333,14 @@ def _no_bytes(begin: int, end: int, /) -> bytes:
 def _metadata_in(head: Mapping[str, Any]) -> Any:
     footer = unpacked(head, _KEPT)
     try:
-        groups_in(footer[:-8])  # refuses what would crash the process
+        groups_in(footer[:-8])  # raises where pyarrow would crash the process
         return _metadata(footer)
     except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
         raise unusable(_KEPT, error) from None
 
 
 def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
-    """Return the footer with its length and the magic number after it."""
+    """Return the footer with the length and the magic number after it."""
     if num_bytes < 12:
         raise ShardError(f"it has {num_bytes} bytes, too few for a footer", shard=shard, byte=0, hint=_NO_SHARD)
     tail = bytes(read(max(0, num_bytes - _TAIL_BYTES), num_bytes))
@@ -356,9 +351,9 @@ def _footer(read: ReadBytes, num_bytes: int, shard: str) -> bytes:
     return tail[-length:] if length <= len(tail) else bytes(read(num_bytes - length, num_bytes))
 
 
-@lru_cache(maxsize=_FOOTERS_AT_HAND)
+@lru_cache(maxsize=_CACHED_FOOTERS)
 def _kept_footer(text: str, num_bytes: int, shard: str) -> _Footer:
-    """Parse the footer in a head, cached; parsing takes longer than reading a row group."""
+    """Parse the footer in a head; cached, since parsing takes longer than reading a row group."""
     footer = unpacked({_KEPT: text}, _KEPT, shard=shard)
     groups = _groups(footer, num_bytes, shard)
     return _Footer(_metadata(footer), groups, [])
@@ -369,8 +364,8 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
     pa = arrow_library("Parquet")
     footer_begin = num_bytes - len(footer)
     try:
-        groups = [_group(found, number) for number, found in enumerate(groups_in(footer[:-8]))]
-        uncounted_bytes = _uncounted_bytes(_metadata(footer))  # after our own walk, which refuses what would crash us
+        groups = [_group(group, number) for number, group in enumerate(groups_in(footer[:-8]))]
+        uncounted_bytes = _uncounted_bytes(_metadata(footer))  # after groups_in, which raises where pyarrow would crash
     except (pa.ArrowException, OSError, ValueError) as error:
         msg = f"the footer cannot be read: {error}"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD) from None
@@ -384,25 +379,25 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
     if any(one.number > other.number for one, other in pairwise(groups)):
         msg = "its row groups are not stored in their order"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint="write the shard again with any writer of Parquet")
-    # Each but the last reaches to the start of the next.
+    # Every row group except the last reaches to the start of the next.
     ends[-1:] = [min(group.end_byte + uncounted_bytes, footer_begin) for group in groups[-1:]]
     return [group._replace(end_byte=end) for group, end in zip(groups, ends, strict=True)]
 
 
 def _uncounted_bytes(metadata: Any) -> int:
-    """Return how many bytes a file's columns may have beyond their stated size: 0, except from old writers."""
+    """Return how many bytes a column may have beyond its stated size: 0, except from old writers."""
     writer, _, version = str(metadata.created_by).lower().partition(" version ")
     numbers = tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])
     return _UNCOUNTED_BYTES if writer.strip() == "parquet-mr" and numbers < _FIRST_TO_COUNT else 0
 
 
-def _group(about: FooterGroup, number: int) -> _Group:
+def _group(group: FooterGroup, number: int) -> _Group:
     starts = [
         min(column.dictionary_offset or column.data_offset, column.data_offset)  # some writers say 0 for none
-        for column in about.columns
+        for column in group.columns
     ]
-    ends = [start + column.compressed_bytes for start, column in zip(starts, about.columns, strict=True)]
-    decoded = sum(max(column.decoded_bytes, column.value_bytes) for column in about.columns)
-    if max(abs(decoded), about.num_rows) >= 1 << 62:
-        raise ValueError(f"row group {number} would have {about.num_rows} rows in {decoded} bytes")
-    return _Group(number, min(starts, default=0), max(ends, default=0), about.num_rows, decoded)
+    ends = [start + column.compressed_bytes for start, column in zip(starts, group.columns, strict=True)]
+    decoded = sum(max(column.decoded_bytes, column.value_bytes) for column in group.columns)
+    if max(abs(decoded), group.num_rows) >= 1 << 62:
+        raise ValueError(f"row group {number} would have {group.num_rows} rows in {decoded} bytes")
+    return _Group(number, min(starts, default=0), max(ends, default=0), group.num_rows, decoded)

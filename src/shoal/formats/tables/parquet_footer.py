@@ -1,35 +1,35 @@
-"""The positions of row groups in a Parquet file, from its footer: a few numbers for each column, and nothing else.
+"""The positions of row groups, read from the footer of a Parquet file: a few numbers per column.
 
-pyarrow knows them as well, but crashes the process if other parts of a column's description contradict each other, so
-the footer is walked here. It is a struct of Thrift's compact protocol; see ``parquet.thrift`` for its fields.
+pyarrow reads them too, but crashes the process if other parts of a column's description contradict each other. The
+footer is a struct of Thrift's compact protocol; see ``parquet.thrift`` for its fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12
 _NUMBERS = (4, 5, 6)
 _MOST_DEPTH = 24
 _MOST_VARINT_BYTES = 10
 
-_Wanted = Mapping[int, Any]
-"""Fields to keep of a struct: None for a number, a nested mapping for a struct, in a list for a list of structs."""
+_Fields = Mapping[int, Any]
+"""The kept fields of a struct: None for a number, a mapping for a struct, a mapping in a list for a list of structs."""
 
-_COLUMN: _Wanted = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
+_COLUMN: _Fields = {3: {1: None, 5: None, 6: None, 7: None, 9: None, 11: None, 16: {1: None}}}
 _VALUE_BYTES = {1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 4}  # of a value in memory, by its type; text has at least an offset
-_FILE: _Wanted = {2: [{5: None}], 4: [{1: [_COLUMN], 3: None}]}
+_FILE: _Fields = {2: [{5: None}], 4: [{1: [_COLUMN], 3: None}]}
 _SKIPPED = object()
 _MOST_NESTED = 100  # as in pyarrow 26; at least versions 17 to 21 crash the process at some thousands
 
 
 class ColumnPages(NamedTuple):
-    """The pages of one column of a row group; ``dictionary_offset`` is None if it has no dictionary.
+    """The pages of one column of a row group; ``dictionary_offset`` is None without a dictionary.
 
-    ``decoded_bytes`` is the decompressed size of its pages, ``value_bytes`` the least that its values take in memory: a
-    million equal numbers are a few bytes of pages. So are a million equal texts, whose size is known only if the writer
-    recorded it (``SizeStatistics``; Arrow does, older writers do not).
+    ``decoded_bytes`` is the decompressed size of the pages, ``value_bytes`` the least size of the values in memory: a
+    million equal numbers or texts are a few bytes of pages. The size of texts is known only if the writer recorded it
+    (``SizeStatistics``; Arrow does, older writers do not).
     """
 
     data_offset: int
@@ -40,33 +40,29 @@ class ColumnPages(NamedTuple):
 
 
 class FooterGroup(NamedTuple):
-    """A row group: its number of rows, and its columns."""
+    """The rows and columns of a row group."""
 
     num_rows: int
     columns: list[ColumnPages]
 
 
 def groups_in(footer: bytes) -> list[FooterGroup]:
-    """Return the row groups that a footer, without its length and magic number, lists; O(its bytes).
+    """Return the row groups in a footer without its length and magic number; O(its bytes).
 
-    Raises `ValueError` if it is damaged, or a column is encrypted, or columns are nested too deeply.
+    Raises `ValueError` if the footer is damaged, a column is encrypted, or columns are nested too deeply.
     """
     try:
-        found = _Walk(footer).struct(_FILE, 0)
-        _check_depth([element.get(5, 0) for element in found[2]])
-        return [FooterGroup(group[3], [_column(column[3]) for column in group[1]]) for group in found[4]]
+        file = _Cursor(footer).struct(_FILE, 0)
+        _check_depth([element.get(5, 0) for element in file[2]])
+        return [FooterGroup(group[3], [_column(column[3]) for column in group[1]]) for group in file[4]]
     except IndexError:
-        _refuse(f"a struct does not end in these {len(footer)} bytes")
+        raise ValueError(f"a struct does not end in these {len(footer)} bytes") from None
     except KeyError as error:
-        _refuse(f"a row group or a column lacks field {error}; is it encrypted?")
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what) from None
+        raise ValueError(f"a row group or a column lacks field {error}; is it encrypted?") from None
 
 
 def _check_depth(num_children: Sequence[int]) -> None:
-    """Raise for a schema nested too deeply; each element has the number of its children, which follow it."""
+    """Raise for a schema nested too deeply; the children of an element follow it, and their number is given."""
     left: list[int] = []
     for count in num_children:
         while left and left[-1] <= 0:
@@ -75,15 +71,15 @@ def _check_depth(num_children: Sequence[int]) -> None:
             left[-1] -= 1
         left.append(count)
         if len(left) > _MOST_NESTED:
-            _refuse(f"columns are nested more than {_MOST_NESTED} deep")
+            raise ValueError(f"columns are nested more than {_MOST_NESTED} deep")
 
 
-def _column(about: Mapping[int, Any]) -> ColumnPages:
-    value_bytes = about.get(5, 0) * _VALUE_BYTES.get(about.get(1, 0), 1) + about.get(16, {}).get(1, 0)
-    return ColumnPages(about[9], about.get(11), about[7], about[6], value_bytes)
+def _column(fields: Mapping[int, Any]) -> ColumnPages:
+    value_bytes = fields.get(5, 0) * _VALUE_BYTES.get(fields.get(1, 0), 1) + fields.get(16, {}).get(1, 0)
+    return ColumnPages(fields[9], fields.get(11), fields[7], fields[6], value_bytes)
 
 
-class _Walk:
+class _Cursor:
     """A cursor that steps from field to field through a struct."""
 
     __slots__ = ("_at", "_data")
@@ -91,33 +87,33 @@ class _Walk:
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
-    def struct(self, wanted: _Wanted, depth: int) -> dict[int, Any]:
-        """Return the wanted fields of the struct that begins here."""
+    def struct(self, kept: _Fields, depth: int) -> dict[int, Any]:
+        """Return the kept fields of the struct at the cursor."""
         if depth > _MOST_DEPTH:
-            _refuse(f"structs in structs, {depth} deep")
-        found: dict[int, Any] = {}
+            raise ValueError(f"structs in structs, {depth} deep")
+        fields: dict[int, Any] = {}
         number = 0
         while (head := self._byte()) != _STOP:
             kind = head & 15
             number = number + (head >> 4) if head >> 4 else self._number()
-            inner = wanted.get(number, _SKIPPED)
+            inner = kept.get(number, _SKIPPED)
             if inner is _SKIPPED:
                 self._skip(kind, depth)
             elif inner is None and kind in _NUMBERS:
-                found[number] = self._number()
+                fields[number] = self._number()
             elif isinstance(inner, dict) and kind == _STRUCT:
-                found[number] = self.struct(inner, depth + 1)
+                fields[number] = self.struct(inner, depth + 1)
             elif isinstance(inner, list) and kind == _LIST:
-                found[number] = self._list(inner[0], depth)
+                fields[number] = self._structs(inner[0], depth)
             else:
-                _refuse(f"field {number} is of type {kind}")
-        return found
+                raise ValueError(f"field {number} is of type {kind}")
+        return fields
 
-    def _list(self, wanted: _Wanted, depth: int) -> list[dict[int, Any]]:
+    def _structs(self, kept: _Fields, depth: int) -> list[dict[int, Any]]:
         size, kind = self._list_head()
         if kind != _STRUCT:
-            _refuse(f"a list of type {kind}")
-        return [self.struct(wanted, depth + 1) for _ in range(size)]
+            raise ValueError(f"a list of type {kind}")
+        return [self.struct(kept, depth + 1) for _ in range(size)]
 
     def _skip(self, kind: int, depth: int) -> None:
         if kind in (_TRUE, _FALSE):
@@ -141,11 +137,11 @@ class _Walk:
         elif kind == _STRUCT:
             self.struct({}, depth + 1)
         else:
-            _refuse(f"there is no type {kind}")
+            raise ValueError(f"there is no type {kind}")
 
     def _skip_element(self, kind: int, depth: int) -> None:
         if depth > _MOST_DEPTH:
-            _refuse(f"lists in lists, {depth} deep")
+            raise ValueError(f"lists in lists, {depth} deep")
         self._skip(_BYTE if kind in (_TRUE, _FALSE) else kind, depth)  # in a list, a boolean is a byte
 
     def _list_head(self) -> tuple[int, int]:
@@ -155,13 +151,13 @@ class _Walk:
 
     def _count(self, size: int) -> int:
         if size > len(self._data) - self._at:  # each element has at least one byte
-            _refuse(f"{size} elements in {len(self._data) - self._at} bytes")
+            raise ValueError(f"{size} elements in {len(self._data) - self._at} bytes")
         return size
 
     def _pass(self, num_bytes: int) -> None:
         self._at += num_bytes
         if self._at > len(self._data):
-            _refuse(f"a value ends at byte {self._at} of {len(self._data)}")
+            raise ValueError(f"a value ends at byte {self._at} of {len(self._data)}")
 
     def _byte(self) -> int:
         self._at += 1
@@ -181,4 +177,4 @@ class _Walk:
             value |= (byte & 0x7F) << 7 * number
             if byte < 128:
                 return value & 0xFFFFFFFFFFFFFFFF
-        _refuse("a number has no end")
+        raise ValueError("a number has no end")

@@ -1,7 +1,7 @@
 """Conversion of rows to table columns: rows are copied on arrival, converted in groups, and named in errors.
 
-What pyarrow would silently drop is refused: fractions of numbers, times of dates, time zones, late struct fields. The
-check of a column is created once, and is None for types that lose nothing, such as text and floating numbers.
+pyarrow silently drops fractions of numbers, times of dates, time zones and late struct fields; here they are errors.
+Types that lose nothing, such as text and floating numbers, need no check.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -30,23 +30,19 @@ _Check = Callable[[Sequence[Any]], None]  # raises ValueError if one of these va
 
 
 class RowRefusedError(UsageError):
-    """A row that does not fit this table: its ``number`` among the given rows, and the reason."""
+    """The error of a row that does not fit its table; ``number`` is its position among the rows."""
 
     number = 0
 
 
 def own_row(sample: Sample) -> tuple[Sample, int]:
-    """Copy a row, so that the caller may change it afterwards, and return about how many bytes it has in memory.
+    """Copy a row, so that the caller may change it afterwards, and estimate its bytes in memory.
 
     Raises `UsageError` if a field's name is not text, or a value contains itself.
     """
-    row: Sample = {}
-    num_bytes = 8
     check_names(sample)
-    for name, value in sample.items():
-        row[name], value_bytes = _own(value, 0)
-        num_bytes += value_bytes
-    return row, num_bytes
+    row, num_bytes = _own(dict(sample), -1)
+    return row, num_bytes + 8
 
 
 def _own(value: Any, depth: int) -> tuple[Any, int]:
@@ -72,9 +68,9 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name: str) -> Any:
-    """Convert rows to a table of ``schema``; if that is None, of a schema that holds them all.
+    """Convert rows to a table of ``schema``, or of a schema that fits all rows if it is None.
 
-    Raises `RowRefusedError` if a row does not fit; reported is the first.
+    Raises `RowRefusedError` for the first row that does not fit.
     """
     pa = arrow_library(format_name)
     if schema is None:
@@ -85,7 +81,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name
         try:
             return pa.Table.from_arrays(arrays, names=names).combine_chunks()
         except _refusals(pa) as error:  # only bad names can make this fail
-            number = next(number for number, row in enumerate(rows) if any(not _is_text(name) for name in row))
+            number = next(number for number, row in enumerate(rows) if not all(map(_is_text, row)))
             raise row_refused(number, rows[number], f"one of the names {names!r} is not valid text: {error}") from None
     known = set(schema.names)
     if rows and not known:
@@ -113,11 +109,10 @@ def _column(pa: Any, rows: Sequence[Mapping[str, Any]], name: str, kind: Any) ->
 
 
 def _array(pa: Any, values: list[Any], kind: Any) -> Any:
-    """Convert the values with pyarrow, which takes only flat arrays, and nothing unordered."""
+    """Convert values with pyarrow and check that nothing is lost."""
     values, kind = _as_fixed_lists(pa, values, kind)
-    for value in values:
-        if isinstance(value, set | frozenset):
-            _refuse("a set has no order: give a list")
+    if any(isinstance(value, set | frozenset) for value in values):
+        raise ValueError("a set has no order: give a list")
     array = _converted(pa, values, kind)
     if (check := _check_of(pa, array.type)) is not None:
         check(values)
@@ -125,7 +120,7 @@ def _array(pa: Any, values: list[Any], kind: Any) -> Any:
 
 
 def _as_fixed_lists(pa: Any, values: list[Any], kind: Any) -> tuple[list[Any], Any]:
-    """Return arrays of several axes as lists, of fixed sizes if no type is given, which are read as arrays again."""
+    """Return arrays of several axes as lists, by default of fixed sizes, which readers turn into arrays again."""
     first = next((value for value in values if isinstance(value, np.ndarray) and value.ndim != 1), None)
     if first is None:
         return values, kind
@@ -137,13 +132,13 @@ def _as_fixed_lists(pa: Any, values: list[Any], kind: Any) -> tuple[list[Any], A
     for value in values:
         if isinstance(value, np.ndarray) and (value.shape != shape or pa.from_numpy_dtype(value.dtype) != leaf):
             held = f", only arrays of {leaf} of shape {shape}" if shape else ""
-            _refuse(f"a column cannot hold an array of {value.dtype} of shape {value.shape}{held}")
+            raise ValueError(f"a column cannot hold an array of {value.dtype} of shape {value.shape}{held}")
     return [value.tolist() if isinstance(value, np.ndarray) else value for value in values], kind
 
 
 def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
     if any(isinstance(value, np.datetime64 | np.timedelta64) for value in values) and kind is not None:
-        # Mixed with datetimes: moments in nanoseconds are read as numpy's, and pyarrow takes no mixture.
+        # Times in nanoseconds are read as numpy times and others as datetimes, and pyarrow takes no mixture of both.
         numbers = [None if value is None else _ticks(value, kind) for value in values]
         return pa.array(numbers, type=pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
     try:
@@ -159,16 +154,16 @@ def _converted(pa: Any, values: list[Any], kind: Any) -> Any:
 
 
 def _first_refused(pa: Any, values: list[Any], kind: Any, error: Exception) -> tuple[int, Exception]:
-    """Return the first value that does not fit a column with those before it, and why; O(log) conversions."""
-    low, high, found = 0, len(values), error  # the first `low` fit together, the first `high` do not
+    """Return the first value that does not fit a column with the values before it, and why; O(log) conversions."""
+    low, high, reason = 0, len(values), error  # the first `low` fit together, the first `high` do not
     while high - low > 1:
         middle = (low + high) // 2
         try:
             _array(pa, values[:middle], kind)
             low = middle
         except _refusals(pa) as refused:
-            high, found = middle, refused
-    return high - 1, found
+            high, reason = middle, refused
+    return high - 1, reason
 
 
 def _refusals(pa: Any) -> tuple[type[Exception], ...]:
@@ -176,7 +171,7 @@ def _refusals(pa: Any) -> tuple[type[Exception], ...]:
 
 
 def row_refused(number: int, row: Mapping[str, Any], why: str, *, hint: str = _HINT) -> RowRefusedError:
-    """Return the error of a row, named by its key if it has one."""
+    """Return the error of a row, with the row's key if it has one."""
     key = row.get("__key__", row.get("key"))
     named = f"the sample {key!r:.80}: " if isinstance(key, str | int) else ""
     error = RowRefusedError(f"{named}{why}", hint=hint)
@@ -193,7 +188,7 @@ def _is_text(name: str) -> bool:
 
 
 def _check_of(pa: Any, kind: Any) -> _Check | None:
-    """Return the check of values that become a column of type ``kind``; None if all accepted values are kept."""
+    """Return the check of values for a column of type ``kind``; None if pyarrow loses none that it accepts."""
     types = pa.types
     if types.is_struct(kind):
         return _check_fields({field.name: _check_of(pa, field.type) for field in kind}, str(kind))
@@ -211,13 +206,13 @@ def _check_of(pa: Any, kind: Any) -> _Check | None:
 
 
 def _check_fields(inner: dict[str, _Check | None], kind: str) -> _Check:
-    """Return the check of structs; fields that the type does not have would be left out."""
+    """Return the check of structs: pyarrow leaves out fields that the type does not have."""
 
     def check(values: Sequence[Any]) -> None:
         rows = [value for value in values if isinstance(value, dict)]
         for row in rows:
             if not row.keys() <= inner.keys():
-                _refuse(f"there is no field {next(name for name in row if name not in inner)!r} in {kind}")
+                raise ValueError(f"there is no field {next(name for name in row if name not in inner)!r} in {kind}")
         for name, check_field in inner.items():
             if check_field is not None:
                 check_field([row[name] for row in rows if name in row])
@@ -226,7 +221,7 @@ def _check_fields(inner: dict[str, _Check | None], kind: str) -> _Check:
 
 
 def _check_pairs(keys: _Check | None, items: _Check | None) -> _Check | None:
-    """Return the check of maps, given as dicts or as lists of pairs."""
+    """Return the check of maps, which are dicts or lists of pairs."""
     checks = [(side, check) for side, check in enumerate((keys, items)) if check is not None]
 
     def check(values: Sequence[Any]) -> None:
@@ -256,7 +251,7 @@ def _check_lists(inner: _Check | None) -> _Check | None:
 
 def _has(values: Sequence[Any], kinds: tuple[type, ...]) -> bool:
     """Return True if any value is of these types, so that each must be checked."""
-    return any(issubclass(met, kinds) for met in set(map(type, values)))
+    return any(issubclass(kind, kinds) for kind in set(map(type, values)))
 
 
 def _check_whole(values: Sequence[Any]) -> None:
@@ -270,7 +265,7 @@ def _check_whole(values: Sequence[Any]) -> None:
     if _has(values, _FRACTIONAL):
         for value in values:
             if isinstance(value, _FRACTIONAL) and value != int(value):
-                _refuse(f"{value!r} is not a whole number")
+                raise ValueError(f"{value!r} is not a whole number")
 
 
 def _check_date(values: Sequence[Any]) -> None:
@@ -278,7 +273,7 @@ def _check_date(values: Sequence[Any]) -> None:
         for value in values:
             _refuse_number(value)
             if isinstance(value, datetime) and (value.time() != time() or value.tzinfo is not None):
-                _refuse(f"{value!r} is more than a date")
+                raise ValueError(f"{value!r} is more than a date")
 
 
 def _check_times(kind: Any) -> _Check:
@@ -291,7 +286,7 @@ def _check_times(kind: Any) -> _Check:
             _refuse_number(value)
             if isinstance(value, datetime) and (value.tzinfo is not None) != has_zone:
                 has, column = ("no", "one") if has_zone else ("a", "none")
-                _refuse(f"{value!r} has {has} time zone, and the column has {column}")
+                raise ValueError(f"{value!r} has {has} time zone, and the column has {column}")
             if is_coarse and isinstance(value, _TIMES):
                 _ticks(value, kind)
 
@@ -299,7 +294,7 @@ def _check_times(kind: Any) -> _Check:
 
 
 def _ticks(value: Any, kind: Any) -> int:
-    """Convert a time to the number that a column of this type stores; ValueError if that is not whole."""
+    """Convert a time to the number that a column of this type stores; ValueError if it is not whole."""
     unit = getattr(kind, "unit", "D" if kind.bit_width == 32 else "ms")
     if isinstance(value, datetime):
         value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
@@ -311,23 +306,18 @@ def _ticks(value: Any, kind: Any) -> int:
     elif isinstance(value, time):
         since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
         value = np.timedelta64(since, "us")
-    is_moment = isinstance(value, np.datetime64)
-    found = value.astype(f"{'datetime64' if is_moment else 'timedelta64'}[{unit}]")
-    if found != value:
-        _refuse(f"{value!r} is not a whole number of {unit}")
-    return int(found.astype(np.int64))
+    ticks = value.astype(f"{'datetime64' if isinstance(value, np.datetime64) else 'timedelta64'}[{unit}]")
+    if ticks != value:
+        raise ValueError(f"{value!r} is not a whole number of {unit}")
+    return int(ticks.astype(np.int64))
 
 
 def _refuse_number(value: Any) -> None:
-    """Raise for a number, which would count as days since 1970, or microseconds."""
+    """Raise for a number: pyarrow would take it for days since 1970, or microseconds."""
     if isinstance(value, _NUMBERS):
-        _refuse(f"{value!r} is a number, not a time")
+        raise ValueError(f"{value!r} is a number, not a time")  # noqa: TRY004  # all refusals of values are ValueErrors
 
 
 def _check_bytes(values: Sequence[Any]) -> None:
     if _has(values, (str,)):
-        _refuse("text among bytes would become bytes")
-
-
-def _refuse(what: str) -> NoReturn:
-    raise ValueError(what)
+        raise ValueError("text among bytes would become bytes")

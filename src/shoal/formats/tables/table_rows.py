@@ -1,4 +1,4 @@
-"""Rows of Arrow tables as samples, for Parquet and Arrow shards, and in parts that are spilled to scratch space."""
+"""Rows of Arrow tables as samples, from Parquet and Arrow shards and from parts in scratch space."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OTHER_FILE = "the shard is damaged, or not the one that was indexed: copy it aga
 _WITHOUT_VALUES = ("month_interval", "day_time_interval")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _PART_BYTES = 64 << 10
-_SCHEMAS = 8  # a part is this many times as large as the schema that it repeats
+_SCHEMAS = 8  # a part is at least this many times as large as the schema that it repeats
 
 
 def partition_fields(shard: str) -> dict[str, str | None]:
-    """Return the fields that a shard's directories, ``column=value`` as of Hive and Spark, give to all its rows.
+    """Return the fields in the directories of a shard, named ``column=value`` as by Hive and Spark.
 
-    Values are text; the directory that they write for rows without a value gives None.
+    Values are text; the directory of rows without a value gives None.
 
     >>> partition_fields("year=2024/kind=a%20b/part-0.parquet")
     {'year': '2024', 'kind': 'a b'}
@@ -42,20 +42,19 @@ def partition_fields(shard: str) -> dict[str, str | None]:
 
 def check_column_names(names: Sequence[str], shard: str) -> None:
     """Raise `ShardError` if two columns have one name: a dict would keep only the last of them."""
-    if len(set(names)) < len(names):
-        twice = next(name for name, count in Counter(names).items() if count > 1)
-        msg = f"two columns have the name {twice!r}, and a sample has one value for a name"
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        msg = f"two columns have the name {twice[0]!r}, and a sample has one value for a name"
         hint = "write the shard again with other names (pyarrow: table.rename_columns)"
         raise ShardError(msg, shard=shard, hint=hint)
 
 
 class TableRecords:
-    """The rows of a table, handed out by number.
+    """The rows of a table by number.
 
-    Values are Python's, as pyarrow converts them, except lists of numbers without nulls: those are arrays, shape
-    (length,), that own their memory. ``getter_of`` can replace this conversion. ``constants`` are additional fields of
-    all rows. ``byte`` is where in the shard the rows begin. Raises `ShardError` if two columns have one name, or one
-    has a type that pyarrow has no values of.
+    Values are Python's, as pyarrow converts them, but lists of numbers without nulls are arrays, shape (length,), that
+    own their memory. ``getter_of`` replaces this conversion, ``constants`` are additional fields of all rows, and the
+    rows begin at ``byte`` of the shard. Raises `ShardError` if two columns have one name, or pyarrow has no values of
+    the type of a column.
     """
 
     __slots__ = ("_arrays", "_byte", "_constants", "_crcs", "_getter_of", "_getters", "_num_rows", "_shard")
@@ -77,7 +76,8 @@ class TableRecords:
                 hint = "leave it out with columns(), or write the shard again with month_day_nano_interval"
                 raise ShardError(msg, shard=shard, hint=hint)
         self._byte, self._getter_of, self._shard = byte, getter_of, shard
-        self._arrays = self._shaped(table)
+        fields = {field.name: (field, column) for field, column in _fields_of(table)}
+        self._arrays = self._converted(fields, lambda pair: shaped_column(pair[0], joined(pair[1])))
         self._num_rows, self._crcs = table.num_rows, crcs
         self._constants = {name: value for name, value in constants.items() if name not in self._arrays}
         self._getters: list[tuple[str, Callable[[int], Any]]] | None = None
@@ -86,30 +86,30 @@ class TableRecords:
         return int(self._num_rows)
 
     def layout_crcs(self) -> NDArray[np.uint32]:
-        """Return the CRC of each piece, as the scan gives them; shape (num_pieces,)."""
+        """Return the CRC of each piece as in the scan; shape (num_pieces,)."""
         return np.array(self._crcs, dtype=np.uint32)
 
     def columns(self) -> Columns | None:
-        """Return all columns; None if one is too large for an array of its type, or ``getter_of`` was replaced.
+        """Return all columns; None if a column is too large for one array, or ``getter_of`` was replaced.
 
         Raises `ShardError` if a value is damaged.
         """
         chunked = arrow_library("Arrow").ChunkedArray
         if self._getter_of is not getter_of or any(isinstance(array, chunked) for array in self._arrays.values()):
             return None
-        stored = self._converted(stored_column)
+        stored = self._converted(self._arrays, stored_column)
         stored |= {name: constant_column(value, self._num_rows) for name, value in self._constants.items()}
         kinds = tuple((name, kind) for name, (kind, _) in stored.items())
         return Columns(kinds, tuple(values for _, values in stored.values()))
 
     def sample(self, number: int) -> Sample:
-        """Return row ``number``: its values by column; about 1 us for a number or a short text.
+        """Return the values of row ``number`` by column; about 1 us for a number or a short text.
 
         Raises `ShardError` if a value is damaged (text that is not UTF-8).
         """
         sample: Sample = {}
         if self._getters is None:
-            self._getters = list(self._converted(self._getter_of).items())
+            self._getters = list(self._converted(self._arrays, self._getter_of).items())
         for name, get in self._getters:
             try:
                 sample[name] = get(number)
@@ -118,41 +118,31 @@ class TableRecords:
                 raise ShardError(msg, shard=self._shard, byte=self._byte, hint=OTHER_FILE) from None
         return {**sample, **self._constants} if self._constants else sample
 
-    def _shaped(self, table: Any) -> dict[str, Any]:
-        arrays = {}
-        for field, column in zip(table.schema, table.columns, strict=True):
+    def _converted(self, columns: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+        converted = {}
+        for name, column in columns.items():
             try:
-                arrays[field.name] = shaped_column(field, joined(column))
-            except ValueError as error:
-                msg = f"column {field.name!r}: {error}"
-                raise ShardError(msg, shard=self._shard, byte=self._byte, hint=OTHER_FILE) from None
-        return arrays
-
-    def _converted(self, convert: Callable[[Any], Any]) -> dict[str, Any]:
-        found = {}
-        for name, array in self._arrays.items():
-            try:
-                found[name] = convert(array)
+                converted[name] = convert(column)
             except ValueError as error:  # Arrow's errors about values are ValueErrors, too
                 msg = f"column {name!r}: {error}"
                 raise ShardError(msg, shard=self._shard, byte=self._byte, hint=OTHER_FILE) from None
-        return found
+        return converted
 
 
 def rows_of_part(num_rows: int, decoded_bytes: int, schema: Any) -> int:
     """Return the number of rows per spilled part: as many as 64 KiB hold, or more if the schema is large."""
-    wanted_bytes = max(_PART_BYTES, _SCHEMAS * int(schema.remove_metadata().serialize().size))
-    return max(1, min(num_rows, wanted_bytes * num_rows // max(1, decoded_bytes)))
+    part_bytes = max(_PART_BYTES, _SCHEMAS * int(schema.remove_metadata().serialize().size))
+    return max(1, min(num_rows, part_bytes * num_rows // max(1, decoded_bytes)))
 
 
 def spilled_rows(batches: Iterable[Any], num_rows: int, space: SpillSpace) -> Spilled:
-    """Append record batches to ``space``, ``num_rows`` to a part, each an Arrow IPC stream of its own."""
+    """Append record batches to ``space`` as Arrow IPC streams of ``num_rows`` rows, the parts."""
     pa = arrow_library("Arrow")
     borders, num_samples = [0], 0
     for table in _regrouped(pa, batches, num_rows):
-        # In the form that rows are read from: without dictionaries, which every part would repeat.
-        columns = zip(table.schema, table.columns, strict=True)
-        plain = pa.table([shaped_column(field, joined(column)) for field, column in columns], names=table.column_names)
+        # Without dictionaries, which every part would repeat.
+        columns = [shaped_column(field, joined(column)) for field, column in _fields_of(table)]
+        plain = pa.table(columns, names=table.column_names)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, plain.schema) as writer:
             writer.write_table(plain)
@@ -176,11 +166,14 @@ def _regrouped(pa: Any, batches: Iterable[Any], num_rows: int) -> Iterator[Any]:
     for batch in batches:
         first = 0
         while first < batch.num_rows:
-            taken = batch.slice(first, num_rows - num_waiting)
-            waiting.append(taken)
-            first, num_waiting = first + taken.num_rows, num_waiting + taken.num_rows
+            waiting.append(batch.slice(first, num_rows - num_waiting))
+            first, num_waiting = first + len(waiting[-1]), num_waiting + len(waiting[-1])
             if num_waiting == num_rows:
                 yield pa.Table.from_batches(waiting)
                 waiting, num_waiting = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def _fields_of(table: Any) -> Iterator[tuple[Any, Any]]:
+    return zip(table.schema, table.columns, strict=True)

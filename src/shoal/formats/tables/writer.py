@@ -1,7 +1,7 @@
 """Writers of Parquet and Arrow shards, row group by row group, through pyarrow.
 
-A row group is the smallest unit that can be read alone, so row groups are small: many small chunks shuffle well. The
-same version of pyarrow writes the same bytes for the same rows.
+Only whole row groups can be read, so row groups are small: many small chunks shuffle well. The same version of pyarrow
+writes the same bytes for the same rows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _KEPT_BYTES = 64 << 10
 class ParquetEncoder:
     """The format of columns in row groups.
 
-    ``schema`` is a schema of pyarrow; without it the first row group of each shard decides. ``group_bytes`` is the size
-    of a row group in memory, ``compression`` the name of a Parquet codec.
+    ``schema`` is a pyarrow schema; without it the first row group of each shard decides. ``group_bytes`` is the size of
+    a row group in memory, ``compression`` the name of a Parquet codec.
     """
 
     name: str = "parquet"
@@ -76,7 +76,7 @@ def _row(sample: Sample) -> EncodedRecord:
 
 
 class TableShard:
-    """One shard of row groups being written; the rows of one group are in memory."""
+    """An unfinished shard of row groups; the rows of one group are in memory."""
 
     def __init__(
         self, schema: Any, group_bytes: int, writer: Callable[[_Sink, Any], Any], shard_format: Parquet | Arrow
@@ -92,14 +92,11 @@ class TableShard:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes written, plus about as many as the buffered rows have."""
+        """Bytes written, plus the approximate size of the buffered rows."""
         return self._sink.position + self.held_bytes
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a row; return a row group if it is full.
-
-        Raises `UsageError` if the rows of a group do not fit the schema.
-        """
+        """Add a row; return a full row group. Raises `UsageError` if the rows of a group do not fit the schema."""
         self._rows.append(record.row or {})
         self.held_bytes += record.num_bytes
         self.num_samples += 1
@@ -117,36 +114,27 @@ class TableShard:
         return self._sink.taken()
 
     def written(self) -> WrittenShard:
-        """Return the shard's scan, made from the kept parts that a scan reads, and its checksums."""
-        scan = self._format.scan(self._sink.read, self._sink.position, shard="")
-        crcs = self._sink.crcs(scan)
-        return WrittenShard(scan, self._sink.position, piece_crcs=crcs, frame_crc=self._sink.frame_crc(scan))
+        """Return the scan of the shard and its checksums; the sink has kept the bytes that a scan reads."""
+        sink = self._sink
+        scan = self._format.scan(sink.read, sink.position, shard="")
+        return WrittenShard(scan, sink.position, piece_crcs=sink.crcs(scan), frame_crc=sink.frame_crc(scan))
 
     def leave_out(self) -> None:
-        """Leave out rows that do not fit, to be fetched with `refused`; otherwise the first of them is an error."""
+        """Leave out rows that do not fit, and keep them for `refused`; by default the first such row is an error."""
         self._refused = []
 
     def refused(self) -> list[tuple[int, RowRefusedError]]:
-        """Return the rows left out since the last call: the number of each, and the reason.
+        """Return the number and the error of each row left out since the last call.
 
-        A number counts the rows added to the shard before it, without those refused.
+        The number counts the accepted rows before it in the shard.
         """
-        found, self._refused = self._refused, None if self._refused is None else []
-        return found or []
+        refused, self._refused = self._refused, None if self._refused is None else []
+        return refused or []
 
     def _write_rows(self) -> None:
         rows, self._rows, self.held_bytes = self._rows, [], 0
-        table = self._table(rows)
-        if not table.num_rows:
-            return
-        if self._writer is None:
-            self._begin(table.schema)
-        self._sink.cut()
-        self._writer.write_table(table, table.num_rows)  # as one row group
-        self._sink.cut()
-
-    def _table(self, rows: list[Sample]) -> Any:
-        while True:
+        table = None
+        while rows and table is None:
             try:
                 table = table_of_rows(rows, self._schema, format_name=self._format.name)
             except RowRefusedError as error:
@@ -155,9 +143,14 @@ class TableShard:
                 self.num_samples -= 1
                 self._refused.append((self.num_samples - len(rows) + 1 + error.number, error))
                 del rows[error.number]
-            else:
-                self._schema = table.schema if rows else self._schema
-                return table
+        if table is None:
+            return
+        self._schema = table.schema
+        if self._writer is None:
+            self._begin(table.schema)
+        self._sink.cut()
+        self._writer.write_table(table, table.num_rows)  # as one row group
+        self._sink.cut()
 
     def _begin(self, schema: Any) -> None:
         pa = arrow_library(self._format.name)
@@ -175,7 +168,7 @@ def _parquet_writer(compression: str, sink: _Sink, schema: Any) -> Any:
 
 
 class _ArrowWriter:
-    """An Arrow stream, message by message: pyarrow's own writer holds the schema back until the first batch."""
+    """A writer of an Arrow stream: pyarrow's own writer holds the schema back until the first batch."""
 
     def __init__(self, sink: _Sink, schema: Any) -> None:
         pa = arrow_library("Arrow")
@@ -195,10 +188,10 @@ class _ArrowWriter:
 
 
 class _Sink(io.RawIOBase):
-    """The file that pyarrow writes to. Keeps what a scan will read, and the CRC of each span between cuts.
+    """The file that pyarrow writes to. Keeps the bytes that a scan reads, and the CRC of each span between cuts.
 
-    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet): of each span the first 64
-    KiB are kept, or a message head that is larger, and the last span is kept whole.
+    A scan reads the schema and the head of each batch (Arrow), or the footer (Parquet). So the sink keeps the first 64
+    KiB of each span, or a larger message head, and the whole last span.
     """
 
     def __init__(self) -> None:
@@ -210,15 +203,15 @@ class _Sink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        copied, span = bytes(data), self._spans[-1]
-        self._waiting.append(copied)
-        self.position += len(copied)
-        span[1] = crc32(copied, span[1])
-        span[2] += copied
-        return len(copied)
+        copy, span = bytes(data), self._spans[-1]
+        self._waiting.append(copy)
+        self.position += len(copy)
+        span[1] = crc32(copy, span[1])
+        span[2] += copy
+        return len(copy)
 
     def cut(self) -> None:
-        """End the current span here."""
+        """End the current span."""
         last = self._spans[-1]
         if self.position > last[0]:
             head_bytes = int.from_bytes(last[2][4:8], "little") if last[2].startswith(_CONTINUATION) else 0
@@ -226,35 +219,31 @@ class _Sink(io.RawIOBase):
             self._spans.append([self.position, 0, bytearray()])
 
     def taken(self) -> list[Buffer]:
-        """Return what was written since the last call."""
+        """Return the bytes written since the last call."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:  # type: ignore[override]  # as a scan reads
-        """Return bytes of the shard; those that were not kept are zeros, which no scan reads."""
-        found = bytearray(end_byte - first_byte)
+        """Return bytes of the shard, with zeros where none were kept; no scan reads the zeros."""
+        data = bytearray(end_byte - first_byte)
         for begin, _, kept in self._spans:
             first, end = max(begin, first_byte), min(begin + len(kept), end_byte)
             if first < end:
-                found[first - first_byte : end - first_byte] = kept[first - begin : end - begin]
-        return bytes(found)
+                data[first - first_byte : end - first_byte] = kept[first - begin : end - begin]
+        return bytes(data)
 
     def crcs(self, scan: ShardScan) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """Return the CRC of each piece; pieces are spans."""
-        known = {begin: crc for begin, crc, _ in self._spans}
-        return np.array([known[begin] for begin in scan.sample_starts[:-1].tolist()], dtype=np.uint32)
+        crcs = {begin: crc for begin, crc, _ in self._spans}
+        return np.array([crcs[begin] for begin in scan.sample_starts[:-1].tolist()], dtype=np.uint32)
 
     def frame_crc(self, scan: ShardScan) -> int | None:
-        """Return the CRC of all that is in no piece; None if pieces do not end with spans."""
+        """Return the CRC of all bytes outside of pieces; None if pieces do not end with spans."""
         begins = [begin for begin, _, _ in self._spans]
-        pieces, end = set(scan.sample_starts[:-1].tolist()), int(scan.sample_starts[-1])
-        if end not in begins:
+        if int(scan.sample_starts[-1]) not in begins:
             return None
-        ends = [*begins[1:], self.position]
-        around = [
-            (crc, after - begin)
-            for (begin, crc, _), after in zip(self._spans, ends, strict=True)
-            if begin not in pieces
-        ]
-        crcs, sizes = (np.array(column) for column in zip(*around, strict=True))
+        pieces = set(scan.sample_starts[:-1].tolist())
+        spans = zip(self._spans, [*begins[1:], self.position], strict=True)
+        frame = [(crc, end - begin) for (begin, crc, _), end in spans if begin not in pieces]
+        crcs, sizes = (np.array(column) for column in zip(*frame, strict=True))
         return int(joined_crcs(crcs.astype(np.uint32), sizes, np.array([0, len(sizes)]))[0])

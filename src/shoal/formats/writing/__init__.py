@@ -1,1 +1,1 @@
-"""HOW DO SAMPLES BECOME BYTES? Each format written as its readers expect it, always the same for the same samples."""
+"""HOW DO SAMPLES BECOME BYTES? Formats are written as their readers expect, and equal samples give equal bytes."""

@@ -1,7 +1,7 @@
-"""The interface of a format's writing side: bytes of samples, and at once what an index needs to know of them.
+"""The interface of a format's writing side: the bytes of samples, and their entries in an index.
 
-The counterpart of `shoal.formats.shard_format`. An encoder is pure: samples go in, bytes come out, in the order in
-which they are to be written, and equal samples give equal bytes. It does not know where they are written.
+The counterpart of `shoal.formats.shard_format`. An encoder is pure: it turns samples into bytes in the order of the
+shard, and equal samples into equal bytes. It does not know where the bytes are written.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shoal.index.shard_scan import Buffer, ShardScan
 
 
 class EncodedRecord(NamedTuple):
-    """One sample as a shard will hold it.
+    """One encoded sample.
 
     ``parts`` are its bytes, one buffer after the other, ``num_bytes`` their total; ``layout_crc`` is its value in
-    `ShardScan.layout_crcs`. Formats of columns keep the sample itself in ``row`` instead, and ``num_bytes`` is its
-    approximate size in memory.
+    `ShardScan.layout_crcs`. Formats of columns keep the sample in ``row`` instead, with its approximate size in memory
+    as ``num_bytes``.
     """
 
     parts: Sequence[Buffer]
@@ -37,10 +37,10 @@ class EncodedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordBlock:
-    """Records of a format of rows one after the other; all arrays have shape (num_records,).
+    """Consecutive records of a format of rows; all arrays have shape (num_records,).
 
-    ``data`` are their bytes, ``num_bytes`` the size of each, ``layout_crcs`` their values in `ShardScan.layout_crcs`,
-    ``crcs`` the CRC-32 of the bytes of each. ``columns`` has values for the index, by their paths in a sample.
+    ``data`` holds their bytes, ``num_bytes`` their sizes, ``layout_crcs`` their values in `ShardScan.layout_crcs`,
+    ``crcs`` the CRC-32 of each record. ``columns`` has values for the index, by their paths in a sample.
     """
 
     data: Buffer
@@ -57,11 +57,11 @@ class RecordBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WrittenShard:
-    """A description of a written shard, obtained without reading it.
+    """A description of a written shard of ``num_bytes``, obtained without reading it.
 
-    ``scan`` is what `Format.scan` finds in its ``num_bytes`` bytes. ``record_crcs``, shape (num_samples,), uint32, are
-    the CRC-32 of the bytes of each sample, if each has bytes of its own; else ``piece_crcs``, shape (num_pieces,).
-    ``frame_crc`` is that of all bytes before the first sample and after the last; None if it is not known.
+    ``scan`` equals the result of `Format.scan`. ``record_crcs``, shape (num_samples,), uint32, has the CRC-32 of each
+    sample, if samples have bytes of their own; else ``piece_crcs``, shape (num_pieces,). ``frame_crc`` is the CRC-32 of
+    all bytes before the first sample and after the last; None if unknown.
     """
 
     scan: ShardScan
@@ -71,7 +71,7 @@ class WrittenShard:
     frame_crc: int | None = None
 
     def extent_crcs(self, *, extent_bytes: int) -> NDArray[np.uint32]:
-        """Return the CRC-32 of each extent into which `cut_extents` cuts the shard; shape (num_extents,)."""
+        """Return the CRC-32 of each extent, as cut by `cut_extents`; shape (num_extents,)."""
         if self.piece_crcs is not None:
             return self.piece_crcs
         if self.record_crcs is None or not len(self.record_crcs):
@@ -81,7 +81,7 @@ class WrittenShard:
 
 
 class ShardEncoder(Protocol):
-    """One shard being written; used once."""
+    """The encoder of a single shard."""
 
     @property
     def num_samples(self) -> int:
@@ -99,7 +99,7 @@ class ShardEncoder(Protocol):
         ...
 
     def add(self, record: EncodedRecord) -> Sequence[Buffer]:
-        """Add a record; return the bytes that can be written now."""
+        """Add a record; return bytes that are complete."""
         ...
 
     def finish(self) -> Sequence[Buffer]:
@@ -112,7 +112,7 @@ class ShardEncoder(Protocol):
 
 
 class Encoder(Protocol):
-    """One format, with its options; creates any number of shards. Can be pickled."""
+    """A format with its options; creates any number of shards. Can be pickled."""
 
     name: str
     suffix: str
@@ -127,9 +127,9 @@ class Encoder(Protocol):
 
 
 class AppendedShard:
-    """A shard of records one after the other, from its first byte on, as in all formats of rows but MDS.
+    """A `ShardEncoder` of consecutive records, for all formats of rows but MDS.
 
-    A `ShardEncoder`. ``tail`` ends a shard, and ``head`` is its `ShardScan.head`.
+    ``tail`` ends a shard, and ``head`` is its `ShardScan.head`.
     """
 
     held_bytes = 0  # all bytes were returned
@@ -185,8 +185,8 @@ class AppendedShard:
 
 
 def check_names(sample: Mapping[str, Any]) -> None:
-    """Raise `UsageError` if the name of one of a sample's fields is not text."""
-    names: Iterable[object] = sample  # whatever their declared type
+    """Raise `UsageError` if the name of a field is not text."""
+    names: Iterable[object] = sample  # the declared type promises text
     for name in names:
         if not isinstance(name, str):
             msg = f"a field of a sample is named by {name!r} of type {type(name).__name__}"

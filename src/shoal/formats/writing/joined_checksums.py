@@ -1,27 +1,28 @@
-"""CRC-32 of concatenated parts, from those of the parts: gives extents their checksums while records are written.
+"""CRC-32 of concatenated parts from the CRC-32 of each part: extents get checksums while records are written.
 
-Appending n zero bytes to a text multiplies its CRC by x^(8 n) modulo the polynomial, and the CRC of two texts in a row
-is that of the first, thus shifted, plus that of the second. A shift by a power of two is four tables of 256 each, so
-all records of a shard are shifted at once, a table step for each bit of their distance to the end of the extent.
+Appending n zero bytes to a text multiplies its CRC by x^(8 n) modulo the polynomial. The CRC of two texts in a row is
+the CRC of the first, shifted by the length of the second, plus the CRC of the second. A shift by a power of two is four
+tables of 256 each, so all records of a shard are shifted at once, a table step for each bit of their distance to the
+end of the extent.
 
 References
 ----------
-M. Adler, ``crc32_combine`` in zlib; the tables are those of "slicing by four" (Kounavis and Berry, 2005).
+M. Adler, ``crc32_combine`` in zlib; the tables are as in "slicing by four" (Kounavis and Berry, 2005).
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from functools import cache, reduce
+from operator import xor
 
 import numpy as np
 from numpy.typing import NDArray
 
-_POLYNOMIAL = 0xEDB88320  # that of zlib, bits reversed
+_POLYNOMIAL = 0xEDB88320  # zlib's, bits reversed
 
 
 def joined_crcs(crcs: NDArray[np.uint32], num_bytes: NDArray[np.int64], cuts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the CRC-32 of the concatenated records ``[cuts[i], cuts[i + 1])``, from those of the records.
+    """Return the CRC-32 of each group of concatenated records ``[cuts[i], cuts[i + 1])`` from the CRCs of records.
 
     ``crcs`` and ``num_bytes`` have shape (num_records,); ``cuts`` (num_groups + 1,), ascending, without empty groups;
     the result (num_groups,). About 0.2 us a record of usual sizes.
@@ -40,21 +41,16 @@ def joined_crcs(crcs: NDArray[np.uint32], num_bytes: NDArray[np.int64], cuts: ND
     distances = ends[cuts[1:] - 1][groups] - ends
     shifted = crcs.astype(np.uint32, copy=True)
     for bit in range(int(distances.max()).bit_length()):
-        chosen = np.flatnonzero((distances >> bit) & 1)
-        shifted[chosen] = _applied(_tables(bit), shifted[chosen])
+        rows = np.flatnonzero((distances >> bit) & 1)
+        tables, values = _tables(bit), shifted[rows]
+        shifted[rows] = (
+            tables[0][values & 0xFF]
+            ^ tables[1][(values >> np.uint32(8)) & 0xFF]
+            ^ tables[2][(values >> np.uint32(16)) & 0xFF]
+            ^ tables[3][values >> np.uint32(24)]
+        )
     result: NDArray[np.uint32] = np.bitwise_xor.reduceat(shifted, cuts[:-1])
     return result
-
-
-def _applied(tables: NDArray[np.uint32], crcs: NDArray[Any]) -> NDArray[np.uint32]:
-    """Apply a linear map of 32 bits, given by its result for each value of each byte."""
-    found: NDArray[np.uint32] = (
-        tables[0][crcs & 0xFF]
-        ^ tables[1][(crcs >> np.uint32(8)) & 0xFF]
-        ^ tables[2][(crcs >> np.uint32(16)) & 0xFF]
-        ^ tables[3][crcs >> np.uint32(24)]
-    )
-    return found
 
 
 @cache
@@ -73,21 +69,12 @@ def _tables(power: int) -> NDArray[np.uint32]:
 def _columns(power: int) -> tuple[int, ...]:
     """Return the result of a shift by ``2**power`` bytes for each single bit."""
     if power:
-        before = _columns(power - 1)
-        return tuple(_product(before, value) for value in before)
-    # One byte of zeros is eight steps of division.
-    found = []
+        half = _columns(power - 1)
+        return tuple(reduce(xor, (half[bit] for bit in range(32) if value >> bit & 1), 0) for value in half)
+    columns = []
     for bit in range(32):
         value = 1 << bit
-        for _ in range(8):
+        for _ in range(8):  # one byte of zeros is eight steps of division
             value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
-        found.append(value)
-    return tuple(found)
-
-
-def _product(columns: tuple[int, ...], value: int) -> int:
-    result = 0
-    for bit in range(32):
-        if value >> bit & 1:
-            result ^= columns[bit]
-    return result
+        columns.append(value)
+    return tuple(columns)

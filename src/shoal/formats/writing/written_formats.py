@@ -29,10 +29,10 @@ WRITTEN_FORMATS = (*_ROWS, *_COLUMNS, *(f"{name}.{codec}" for name in _ROWS for 
 def encoder_named(name: str, **options: Any) -> Encoder:
     """Return the encoder of this name, with its options.
 
+    Raises `UsageError` if there is none, or it does not take the options.
+
     >>> encoder_named("jsonl.zst").suffix
     '.jsonl.zst'
-
-    Raises `UsageError`: there is none, or it does not take the options.
     """
     plain, _, codec = name.partition(".")
     if name not in WRITTEN_FORMATS:
@@ -44,12 +44,12 @@ def encoder_named(name: str, **options: Any) -> Encoder:
         encoder = (_ROWS | _COLUMNS)[plain](**options)
     except TypeError:
         msg = f"the format {plain!r} does not take {', '.join(f'{option}=' for option in options)}"
-        raise UsageError(msg, hint="leave out what is not for this format") from None
+        raise UsageError(msg, hint="leave out the options of other formats") from None
     return CompressedEncoder(encoder, codec) if codec else encoder
 
 
 def options_of_shard(name: str, head: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for writing a format as in an existing shard, by the head of that shard.
+    """Return the options that write a format as in an existing shard, by the head of the shard.
 
     >>> options_of_shard("mds", {"columns": [["label", "int"]]})
     {'columns': {'label': 'int'}}

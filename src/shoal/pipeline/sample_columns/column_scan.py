@@ -29,7 +29,8 @@ from shoal.formats.shard_format import (
     Sample,
     SchemaFormat,
 )
-from shoal.formats.tables.field_values import cells_as_list, field_lengths, field_values, inner_column
+from shoal.formats.tables.arrow_columns import field_lengths, field_values, inner_column
+from shoal.formats.tables.arrow_values import cells_as_list
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.index.table import Index, own_bytes
 from shoal.indexing.opened_dataset import Opened
