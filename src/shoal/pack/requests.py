@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, Self
 
+from shoal.figures import parse_bytes
 from shoal.formats.column_paths import Column
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.index.cutting import EXTENT_BYTES
-from shoal.order.window.sizing_by_bytes import parse_bytes
 from shoal.pack.inputs.duplicates import Dedup
 from shoal.pack.output.output_names import shard_settings
 from shoal.pack.shards.shard_sizes import ShardSizing, shard_sizing

@@ -19,7 +19,8 @@ from shoal.errors import StateError, UsageError
 from shoal.order.mixture.endless_source import AS_IT_IS
 from shoal.order.mixture.mixed_order import MixedEpoch
 from shoal.order.mixture.source_schedule import Change, SequenceChange
-from shoal.order.sequences.packed_order import MAX_SEQUENCES, Grouping, OpenBlock, PackedOrder
+from shoal.order.sequences.groupings import Grouping
+from shoal.order.sequences.packed_order import MAX_SEQUENCES, OpenBlock, PackedOrder
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder
 

@@ -44,8 +44,8 @@ def budget_of(
 
     ``num_sources`` share the memory, if the order is that of a source of a mixture.
 
-    A chunk that is too large (`shoal.reading.cache.large_chunks`) is read sample by sample, if the index has the offsets of
-    samples, or if it can be spilled. With ``verifies``, single samples are read with their whole extents, since only
+    A chunk that is too large (`shoal.reading.cache.large_chunks`) is read sample by sample if the index has sample
+    offsets or the chunk can be spilled. With ``verifies``, single samples are read with their whole extents, since only
     these have checksums.
 
     Raises

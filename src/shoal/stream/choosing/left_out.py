@@ -58,7 +58,8 @@ def _ranges_of_steps(stream: Stream, steps: Any, epoch: int) -> list[tuple[int, 
         given = f"step {numbers[-1]}" if len(numbers) else "no step"
         msg = f"without() was given {given}; epoch {epoch} has steps 0 to {num_steps - 1}"
         raise UsageError(msg, hint="steps count from the start of the epoch that epoch= names")
-    left, ranges = resolved.gaps.left(epoch, size) or Runs.span(0, size), []
+    left = resolved.gaps.left(epoch, size) or Runs.span(0, size)
+    ranges: list[tuple[int, int]] = []
     for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
         first = int(span[0]) * partition.global_batch
         runs = left.of_members(Runs.span(first, partition.end_of(int(span[-1]), num_samples)))

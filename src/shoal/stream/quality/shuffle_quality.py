@@ -14,7 +14,7 @@ from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
-from shoal.quality.growing_quality import GrowingQuality
+from shoal.quality.first_epoch import GrowingQuality
 from shoal.quality.metrics import (
     check_correlation,
     chunk_correlation,
