@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.figures import format_bytes
-from shoal.formats.shard_format import SpillingFormat
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
@@ -23,7 +22,7 @@ _PART_OF_LIMIT = 8  # a chunk larger than the memory limit divided by this is to
 
 def can_spill(opened: Opened) -> bool:
     """Return True if pieces of this dataset can be kept decoded: it has a cache, and its format supports it."""
-    return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
+    return opened.cache is not None and opened.index.sample_bytes is None and bool(opened.format.spilled_as)
 
 
 def too_large(resolved: ResolvedOrder, memory_limit_bytes: int | None, *, slack_bytes: int = 0) -> NDArray[np.bool_]:
@@ -81,7 +80,7 @@ def refuse_too_large(opened: Opened, resolved: ResolvedOrder, memory_limit_bytes
         f"{format_bytes(window_bytes)}, and chunks have {format_bytes(float(table.decoded_bytes.mean()))} on average"
     )
     hints = [f'window="{_smallest_window(resolved, chunk_bytes) >> 20}MiB" or more']
-    if isinstance(opened.format, SpillingFormat):
+    if opened.format.spilled_as:
         hints.append("cache= in shoal.open(), where such chunks are kept decoded")
     hints.append("`shoal repack` the dataset into smaller row groups or shards")
     raise UsageError(msg, hint="; or ".join(hints))

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError, UsageError
-from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorders, forward_scan
 from shoal.formats.lines.line_borders import BOM, WHITE, LineEnds, LineScan, line_records, scan_lines
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.formats.shard_format import About, BorderSink, Content, Format, Sample, SampleBorders, Span
 from shoal.hints import did_you_mean
-from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.index.shard_scan import Buffer
 
 _NAMES_LIMIT_BYTES = 1 << 20
 _NEWLINES = (None, "\n", "\r\n")
@@ -34,7 +33,7 @@ SMALL_BYTES = 64 << 10
 _TYPES: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
 
 
-class Delimited:
+class Delimited(Format):
     r"""The format of one record a line, fields between delimiters.
 
     The first record names the columns, unless ``columns`` does; a column without a name, or with a repeated one, gets
@@ -51,7 +50,7 @@ class Delimited:
     `UsageError`: the delimiter cannot stand between fields, or a type or the newline is not supported.
     """
 
-    scan_rule = 1  # see `VersionedFormat`
+    scan_rule = 1
     needs_front = True  # for the names of columns, which a scan of later records would not see
 
     def __init__(
@@ -82,28 +81,20 @@ class Delimited:
         self.record_limit_bytes, self.window_bytes = record_limit_bytes, window_bytes
         white = "".join(letter for letter in WHITE if letter not in delimiter)
         self._blank_lines = re.compile(rb"(?:[%b]*[\r\n])+" % re.escape(white.encode()))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options that differ from those implied by the name of the format."""
-        usual: dict[str, Any] = {"delimiter": _DELIMITERS.get(self.name), "quoted": True, "strict": False}
+        usual: dict[str, Any] = {"delimiter": _DELIMITERS.get(name), "quoted": True, "strict": False}
         usual |= {"newline": None, "columns": None, "types": {}, "record_limit_bytes": 64 << 20}
-        return {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+        self.options = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
 
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+    def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About:
         """Find the records of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
 
         Memory: some windows, and 12 bytes a sample. Raises `ShardError`: a record is too long; or, with ``strict``, a
         quote stands in the middle of a field without quotes, or the columns have no names.
         """
-        return forward_scan(self, read, num_bytes, shard=shard)
-
-    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """Scan content whose size is not known yet; see `scan`."""
         if self.columns is not None:
-            return scan_lines(content, found, self._lines(shard), window_bytes=self.window_bytes)
+            return scan_lines(content, borders, self._lines(shard), window_bytes=self.window_bytes)
         columns = self._names(content, shard)
-        behind_names = found if columns is None else _WithoutFirst(found)
+        behind_names = borders if columns is None else _WithoutFirst(borders)
         about = scan_lines(content, behind_names, self._lines(shard), window_bytes=self.window_bytes)
         return about if columns is None else about._replace(head={"columns": columns})
 
@@ -213,7 +204,7 @@ def _not_utf_8(record: bytes) -> tuple[str, int]:
 class _WithoutFirst:
     """A receiver of all samples but the first one, which names the columns."""
 
-    def __init__(self, found: FoundSamples) -> None:
+    def __init__(self, found: BorderSink) -> None:
         self._found, self._passed = found, False
 
     def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.forward_scan import About, FoundSamples
 from shoal.formats.lines.line_borders import WHITE
 from shoal.formats.records import borders_in
-from shoal.formats.shard_format import Span
+from shoal.formats.shard_format import About, BorderSink, Span
 from shoal.index.shard_scan import Buffer
 
 ARRAY_HEAD = {"json": "array"}
@@ -52,7 +51,7 @@ class ElementScan:
         self.more: int | None = None
 
     def add(self, window: Buffer, *, with_crcs: bool = True) -> _Found:
-        """Return the borders of elements that end in the next window, and their CRCs, as `FoundSamples.add` takes them.
+        """Return the borders of elements that end in the next window, and their CRCs, as `BorderSink.add` takes them.
 
         Raises `ShardError`: an element is longer than the limit.
         """
@@ -133,10 +132,10 @@ class ElementScan:
         return np.append(np.array(first, dtype=np.int64), borders), crcs
 
 
-def scan_elements(windows: Iterator[tuple[Buffer, bool]], found: FoundSamples, elements: ElementScan) -> About:
+def scan_elements(windows: Iterator[tuple[Buffer, bool]], borders: BorderSink, elements: ElementScan) -> About:
     """Find the elements of a shard that is one array."""
     for window, _ in windows:
-        found.add(*elements.add(window))
+        borders.add(*elements.add(window))
     elements.finish()
     return About(ARRAY_HEAD)
 

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.forward_scan import About, Content, FoundSamples, SampleBorders, StoredContent
 from shoal.formats.records import CutRecords, DecodeRecord, compact
-from shoal.formats.shard_format import Span
+from shoal.formats.shard_format import About, BorderSink, Content, SampleBorders, Span, StoredContent
 from shoal.index.shard_scan import Buffer
 
 BOM = b"\xef\xbb\xbf"
@@ -29,12 +28,12 @@ _FEW = 256  # lines of a window that begin with white space
 _OTHER_FILE = "the shard has changed since it was indexed, or the index belongs to another: index it again"
 
 
-def scan_lines(content: Content, found: FoundSamples, lines: LineScan, *, window_bytes: int) -> About:
+def scan_lines(content: Content, borders: BorderSink, lines: LineScan, *, window_bytes: int) -> About:
     """Find the lines of a whole shard, after a byte order mark at its start, if any; memory O(window)."""
     position = front_bytes(content)
     lines.start_at(position)
     for window, is_last in windows_of(content, position, window_bytes):
-        found.add(*lines.add(window, is_last=is_last))
+        borders.add(*lines.add(window, is_last=is_last))
     return lines.about()
 
 
@@ -138,7 +137,7 @@ class LineScan:
     def add(
         self, window: Buffer, *, is_last: bool, with_crcs: bool = True
     ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders of samples that end in the next window, and their CRCs, as `FoundSamples.add` takes them.
+        """Return the borders of samples that end in the next window, and their CRCs, as `BorderSink.add` takes them.
 
         In the last window the end of the shard ends a line too. No window ends between a carriage return and its
         newline.

@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.decoding.json_text import json_parser
-from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.lines.json_array import ARRAY_HEAD, ElementScan, element_borders, scan_elements
 from shoal.formats.lines.line_borders import WHITE, LineScan, front_bytes, line_records, scan_lines, windows_of
 from shoal.formats.records import BadRecordError, CutRecords
-from shoal.formats.shard_format import ReadBytes, Sample, Span
-from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.formats.shard_format import About, BorderSink, Content, Format, Sample, Span
+from shoal.index.shard_scan import Buffer
 
 _FRONT_BYTES = 4096
 _LINE_LIMIT_BYTES = 1 << 30
 
 
-class JsonLines:
+class JsonLines(Format):
     """The format of one JSON value a line, or of one JSON array.
 
     A sample is the object of its line, or that element of the array; another JSON value gives ``{"json": value}``.
@@ -41,21 +40,17 @@ class JsonLines:
 
     name: str = "jsonl"
     suffixes: tuple[str, ...] = (".jsonl", ".ndjson")
-    scan_rule = 2  # see `VersionedFormat`
+    scan_rule = 2
 
     def __init__(self, *, window_bytes: int = 1 << 20, line_limit_bytes: int = _LINE_LIMIT_BYTES) -> None:
         self.window_bytes, self.line_limit_bytes = window_bytes, line_limit_bytes
 
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+    def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About:
         """Find the lines of a shard by reading all of it; the layout CRC of a sample is the CRC-32 of its bytes.
 
         Memory: some windows, and 12 bytes a sample. ``notes`` count ``blank_lines``. Raises `ShardError`: a line is
         longer than ``line_limit_bytes``, or an array does not end, or not with the shard.
         """
-        return forward_scan(self, read, num_bytes, shard=shard)
-
-    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """Scan content whose size is not known yet; see `scan`."""
         lines = LineScan(shard, self.line_limit_bytes)
         position, front = front_bytes(content), bytes(content.read(0, _FRONT_BYTES))
         line, newline, _ = front[position:].lstrip().partition(b"\n")
@@ -66,12 +61,12 @@ class JsonLines:
                 msg, shard=shard, byte=0, hint="write it with a value on each line: jq -c . FILE > FILE.jsonl"
             )
         if not line.startswith(b"["):
-            return scan_lines(content, found, lines, window_bytes=self.window_bytes)
+            return scan_lines(content, borders, lines, window_bytes=self.window_bytes)
         has_lines = any(suffix in shard.lower().rpartition("/")[2] for suffix in self.suffixes)
         if has_lines and not (newline and (line == b"[" or line.endswith(b","))):
-            return scan_lines(content, found, lines, window_bytes=self.window_bytes)
+            return scan_lines(content, borders, lines, window_bytes=self.window_bytes)
         elements = ElementScan(shard, self.line_limit_bytes, position=position)
-        return scan_elements(windows_of(content, position, self.window_bytes), found, elements)
+        return scan_elements(windows_of(content, position, self.window_bytes), borders, elements)
 
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive lines or elements; each is parsed when its sample is requested.
@@ -120,7 +115,7 @@ def _decode_element(data: bytes) -> Sample:
         raise
 
 
-class Text:
+class Text(Format):
     """The format of one line of UTF-8 per sample: ``{"text": line}``, without the line end."""
 
     name: str = "text"
@@ -129,13 +124,9 @@ class Text:
     def __init__(self, *, window_bytes: int = 1 << 20) -> None:
         self.window_bytes = window_bytes
 
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+    def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About:
         """Find the lines by reading all; the layout CRC is the CRC-32 of a line. ``notes`` count ``blank_lines``."""
-        return forward_scan(self, read, num_bytes, shard=shard)
-
-    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """Scan content whose size is not known yet; see `scan`."""
-        return scan_lines(content, found, LineScan(shard, _LINE_LIMIT_BYTES), window_bytes=self.window_bytes)
+        return scan_lines(content, borders, LineScan(shard, _LINE_LIMIT_BYTES), window_bytes=self.window_bytes)
 
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of consecutive lines; raises `ShardError` if they are not cut at line ends."""

@@ -22,7 +22,7 @@ from shoal.formats.litdata.leaves import leaf_decoder
 from shoal.formats.litdata.row_chunks import ROWS, parse_rows, scan_rows
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Span
+from shoal.formats.shard_format import Format, ReadBytes, Records, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 TOKENS_LOADER = "TokensLoader"
@@ -35,7 +35,7 @@ _LEVELS_INSIDE = ("batch", "sample")
 Build = Callable[[Iterator[Any]], Any]
 
 
-class LitData:
+class LitData(Format):
     """The format of LitData's optimised datasets; ``index`` is the content of the ``index.json`` beside the chunks.
 
     When a directory is opened, that is found automatically. A sample is the item, if that is a dict, else
@@ -74,12 +74,8 @@ class LitData:
                 _refuse(f"its tree has {num_leaves} leaves, and it names the kinds of {len(self.leaves)}")
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise _no_index(error) from None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options that the index gives for the items."""
         packed = {"compression": "zstd", "compression_level": "sample"} if self._is_packed else {}
-        return {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree]), **packed}}
+        self.options = {"config": {"data_format": self.leaves, "data_spec": json.dumps([1, self.tree]), **packed}}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the table of offsets, 4 bytes a sample; the layout CRC of a sample is that of its two offsets.

@@ -20,13 +20,13 @@ from shoal.formats.litdata.leaves import array_type
 from shoal.formats.litdata.reader import NO_CHUNK, TOKENS_LOADER, config_of, whole_codec
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _FIELD = "tokens"
 
 
-class LitDataTokens:
+class LitDataTokens(Format):
     """The format of the chunks that LitData optimises for its ``TokensLoader``; a sample is ``{"tokens": array}``.
 
     ``index`` is the content of the ``index.json`` beside the chunks. A sample is a block of ``block_size`` tokens, as
@@ -40,6 +40,7 @@ class LitDataTokens:
 
     name: str = "litdata_tokens"
     suffixes: tuple[str, ...] = (".bin",)
+    has_columns = True
 
     def __init__(self, index: Mapping[str, Any], *, block_size: int) -> None:
         if block_size < 1:
@@ -52,19 +53,11 @@ class LitDataTokens:
             msg = f"these chunks hold {', '.join(leaves)} for {config['item_loader']}, not tokens"
             raise UsageError(msg, hint="shoal.formats.LitData reads chunks of items")
         self.whole_codec = whole_codec(config)
-        self.block_size, self._leaf, self._type = block_size, leaves[0], found
+        self.block_size, self._type = block_size, found
         shape = (block_size,)
         self._record = Record(np.dtype([(_FIELD, found, shape)]), ((_FIELD, Kind("array", found, shape)),))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options that the index gives for the tokens, and the number of tokens in a sample."""
-        config = {"data_format": [self._leaf], "item_loader": TOKENS_LOADER}
-        return {"config": config, "block_size": self.block_size}
-
-    def projected(self, names: Sequence[str]) -> LitDataTokens:  # noqa: ARG002
-        """Return this format: there is only one field."""
-        return self
+        config = {"data_format": leaves, "item_loader": TOKENS_LOADER}
+        self.options = {"config": config, "block_size": block_size}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Read the table of offsets, 4 bytes a document; the layout CRC of a sample is that of its two offsets.

@@ -33,7 +33,7 @@ from shoal.formats.mds.encodings import (
 )
 from shoal.formats.offset_table import offset_crcs, read_offsets, table_bytes, walk_sizes
 from shoal.formats.records import BadRecordError, CutRecord, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _DESCRIPTION_LIMIT_BYTES = 16 << 20
@@ -41,7 +41,7 @@ _LARGE_BYTES = 16 << 10  # a value from here on is read by itself: one more read
 _NO_SHARD = "this is not an MDS shard, or it is compressed or damaged"
 
 
-class Mds:
+class Mds(Format):
     """The format of MosaicML Streaming; a sample has the columns of its shard, decoded as Streaming does.
 
     With ``allow_pickle`` columns of pickles are read, which runs any code in them.
@@ -49,6 +49,7 @@ class Mds:
 
     name: str = "mds"
     suffixes: tuple[str, ...] = (".mds",)
+    has_columns = True
     needs_front = True  # for the table of samples, which a scan of some of them would not see
 
     def __init__(self, *, allow_pickle: bool = False) -> None:

@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.compiled_cutting import is_compiled, tar_front, tar_sample
-from shoal.formats.forward_scan import About, Content, FoundSamples, StoredContent, forward_scan
 from shoal.formats.metadata.third_party_index import wrong_border
-from shoal.formats.shard_format import ReadBytes, Sample, Span, Unread
+from shoal.formats.shard_format import (
+    About,
+    BorderSink,
+    Content,
+    Format,
+    ReadBytes,
+    Sample,
+    Span,
+    StoredContent,
+    Unread,
+)
 from shoal.formats.tar.borders import cut_sample
 from shoal.formats.tar.header_fields import BLOCK_BYTES, text
 from shoal.formats.tar.headers import (
@@ -34,7 +43,7 @@ from shoal.formats.tar.headers_fast_path import Sliced, SlicedShard, read_plain_
 from shoal.formats.tar.likely_headers import likely_header
 from shoal.formats.tar.names import Grouping, key_and_suffix
 from shoal.hints import MOST_POINTER_BYTES, SKIP_HINT, pointer_in
-from shoal.index.shard_scan import Buffer, ShardScan, has_foreign_borders, has_unverified_borders
+from shoal.index.shard_scan import Buffer, has_foreign_borders, has_unverified_borders
 
 _FIRST_WINDOW_BYTES = 8192
 _FRONT_BYTES = 4096  # of headers and small members, which one read of a few microseconds brings
@@ -42,7 +51,7 @@ _SMALL_WINDOW_BYTES = 2048
 _MAX_GLOBALS = 1024
 
 
-class Tar:
+class Tar(Format):
     """The tar format of WebDataset.
 
     ``window_bytes`` is the largest read of a scan. ``skip_bytes`` is the distance from header to header from which on
@@ -52,12 +61,13 @@ class Tar:
 
     name: str = "tar"
     suffixes: tuple[str, ...] = (".tar",)
-    scan_rule = 2  # see `VersionedFormat`
+    scan_rule = 2
+    can_start_midway = skips_fields = has_views = True
 
     def __init__(self, *, window_bytes: int = 1 << 20, skip_bytes: int = 32768) -> None:
         self.window_bytes, self.skip_bytes = window_bytes, skip_bytes
 
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+    def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About:
         """Find the samples of a tar from its headers; 3 to 4 us per member, O(window) memory beyond the result.
 
         ``notes`` count ``directories``, ``links``, ``devices``, ``other_members``, ``meta_members`` and
@@ -67,16 +77,12 @@ class Tar:
 
         Raises `ShardError` if the archive is damaged or cut short, or repeats a suffix inside one sample.
         """
-        return forward_scan(self, read, num_bytes, shard=shard)
-
-    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """Scan content whose size is not known yet; see `scan`."""
         walk = HeaderWalk(shard=shard, num_bytes=UNKNOWN_BYTES)
         grouping = Grouping(shard=shard)
         for members in self._steps(walk, content):
             grouping.add(members)
-            found.add(*grouping.taken())
-        found.add(*grouping.last())
+            borders.add(*grouping.taken())
+        borders.add(*grouping.last())
         if walk.ended:
             _note_trailing(content, walk.position, self.window_bytes, grouping.notes)
         else:
@@ -84,7 +90,7 @@ class Tar:
         return About(_head(walk, shard), dict(grouping.notes))
 
     def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
-        """Return the byte of the shard at which the first likely header in ``buffer`` lies; see `MidwayFormat`."""
+        """Return the byte of the shard at which the first likely header in ``buffer`` lies."""
         return likely_header(buffer, first_byte)
 
     def fields(self, read: ReadBytes, num_bytes: int, *, shard: str) -> list[str]:

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import packed_hint
-from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.formats.shard_format import About, BorderSink, Content, Format, Sample, Span
 from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows, masked
 from shoal.formats.tfrecord.tf_example import FIELD_HEAD_BYTES, NotAnExampleError, field_end, is_example, parse_example
-from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.index.shard_scan import Buffer
 
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 _FRAME_BYTES = _HEADER_BYTES + _FOOTER_BYTES
@@ -35,7 +34,7 @@ _UNKNOWN_BYTES = 1 << 62
 _CUT_SHORT = "an unfinished copy? copy the shard again"
 
 
-class TFRecord:
+class TFRecord(Format):
     """The format of one record after the other.
 
     If the first undamaged record of a shard is a ``tf.train.Example`` or ``SequenceExample``, all must be, and a sample
@@ -47,21 +46,17 @@ class TFRecord:
 
     name: str = "tfrecord"
     suffixes: tuple[str, ...] = (".tfrecord", ".tfrecords", ".tfrec")
-    scan_rule = 1  # increased when the cutting rule changes, so that cached scans are not used
+    scan_rule = 1
 
     def __init__(self, *, examples: bool = True, window_bytes: int = 1 << 20) -> None:
         self.examples, self.window_bytes = examples, window_bytes
 
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+    def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About:
         """Find the records by their lengths; the layout CRC of a sample is the CRC-32 of its first 12 bytes.
 
         Reads whole windows if records are small, and only headers if they are larger than 256 KiB. Raises `ShardError`
         if a length does not match its checksum, or a record ends after the shard.
         """
-        return forward_scan(self, read, num_bytes, shard=shard)
-
-    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """Scan content whose size is not known yet; see `scan`."""
         first = position = num_records = 0
         are_examples: bool | None = None
         while True:
@@ -72,7 +67,7 @@ class TFRecord:
             starts = [position]
             headers_at = _headers_in(window, starts, content.num_bytes or _UNKNOWN_BYTES, shard)
             crcs = [crc32(window[at : at + _HEADER_BYTES]) for at in headers_at]
-            found.add(np.array(starts[bool(num_records) :], dtype=np.int64), np.array(crcs, dtype=np.uint32))
+            borders.add(np.array(starts[bool(num_records) :], dtype=np.int64), np.array(crcs, dtype=np.uint32))
             first, position, num_records = starts[-2], starts[-1], num_records + len(headers_at)
             if are_examples is None:
                 are_examples = _hold_examples(content, starts)

@@ -15,10 +15,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.forward_scan import About, Content, FoundSamples, forward_scan
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Span
-from shoal.index.shard_scan import Buffer, ShardScan
+from shoal.formats.shard_format import About, BorderSink, Content, Format, Sample, Span
+from shoal.index.shard_scan import Buffer
 
 _MAGIC = 0xCED7230A
 _MAGIC_BYTES = _MAGIC.to_bytes(4, "little")
@@ -31,7 +30,7 @@ _UNKNOWN_BYTES = 1 << 62
 _NO_SHARD = "this is not a RecordIO shard, or it is damaged"
 
 
-class RecordIO:
+class RecordIO(Format):
     """The format of MXNet's records.
 
     A sample is ``{"label", "id", "data"}``: the label a float, or an array of float32 if there are several; the data
@@ -44,16 +43,12 @@ class RecordIO:
     def __init__(self, *, image_headers: bool = True, window_bytes: int = 1 << 20) -> None:
         self.image_headers, self.window_bytes = image_headers, window_bytes
 
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+    def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About:
         """Find the records by the heads of their parts; the layout CRC of a sample is that of the heads.
 
         Reads whole windows if records are small, and only heads if they are larger than 256 KiB. Raises `ShardError` if
         no part begins where one should, or the last one ends after the shard.
         """
-        return forward_scan(self, read, num_bytes, shard=shard)
-
-    def scan_forward(self, content: Content, found: FoundSamples, *, shard: str) -> About:
-        """Scan content whose size is not known yet; see `scan`."""
         walk = _Walk(_UNKNOWN_BYTES)
         num_records = 0
         try:
@@ -66,7 +61,7 @@ class RecordIO:
                     break
                 walk.add(window)
                 num_records += len(walk.crcs)
-                found.add(*walk.taken())
+                borders.add(*walk.taken())
             walk.finish()
         except BadRecordError as error:
             raise error.placed(shard, 0) from None
@@ -155,7 +150,7 @@ class _Walk:
                 self._crc = 0
 
     def taken(self) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Return the borders and CRCs found since the last call, as `FoundSamples.add` takes them."""
+        """Return the borders and CRCs found since the last call, as `BorderSink.add` takes them."""
         borders = self.starts[self._first_taken :] if self.crcs else []
         taken = np.array(borders, dtype=np.int64), self.layout_crcs()
         self._first_taken = self._first_taken or bool(self.crcs)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from shoal.errors import ShardError, UsageError
 from shoal.formats.offset_table import offset_crcs
 from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Span
+from shoal.formats.shard_format import Format, ReadBytes, Records, Sample, Span
 from shoal.formats.tokens.megatron_index import document_borders, megatron_dtype
 from shoal.formats.tokens.token_windows import FIELD, TokenRun, WindowRecords, scan_windows
 from shoal.index.shard_scan import Buffer, ShardScan
@@ -32,7 +32,7 @@ _COPY = "an unfinished copy? copy the file again"
 _NO_DOCUMENTS = "only the .idx of Megatron-LM says where documents begin; Tokens(length) reads windows of any file"
 
 
-class Tokens:
+class Tokens(Format):
     """The format of files of tokens (``.bin``): nanoGPT, llm.c, modded-nanogpt, Megatron-LM; a sample has ``tokens``.
 
     ``Tokens(1024)`` gives windows of 1,025 tokens, inputs and targets: one begins every 1,024, so each token but the
@@ -51,20 +51,13 @@ class Tokens:
 
     name: str = "tokens"
     suffixes: tuple[str, ...] = (".bin",)
+    has_columns = has_sidecar = True
 
     def __init__(self, length: int | None = None, *, dtype: str = "uint16") -> None:
         self.length = None if length is None else _window_length(length)
         self.dtype = _kind_of(dtype)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options that differ from those implied by the name of the format."""
-        length = {} if self.length is None else {"length": self.length}
-        return length | ({} if self.dtype == "uint16" else {"dtype": self.dtype})
-
-    def projected(self, names: Sequence[str]) -> Tokens:  # noqa: ARG002
-        """Return this format: there is only one field."""
-        return self
+        usual = {"length": None, "dtype": "uint16"}
+        self.options = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the windows of a file with no index beside it; reads the header alone.
@@ -75,16 +68,16 @@ class Tokens:
             raise ShardError("this file has no .idx beside it", shard=shard, byte=0, hint=_NO_DOCUMENTS)
         return scan_windows(self._run(read, num_bytes, shard), self.length)
 
-    def scan_beside(self, beside: ReadBytes, beside_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
+    def scan_sidecar(self, sidecar: ReadBytes, sidecar_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
         """Find the samples of a file by the ``.idx`` beside it: of windows its header is read, of documents all of it.
 
         ``notes`` count ``empty_documents``. Raises `ShardError` if it is no such index, or not that of this file.
         """
-        dtype = megatron_dtype(beside, beside_bytes, shard=shard)
+        dtype = megatron_dtype(sidecar, sidecar_bytes, shard=shard)
         run = _whole(dtype, 0, num_bytes, shard)
         if self.length is not None:
             return scan_windows(run, self.length)
-        borders = document_borders(beside, beside_bytes, num_bytes, itemsize=run.stored.itemsize, shard=shard)
+        borders = document_borders(sidecar, sidecar_bytes, num_bytes, itemsize=run.stored.itemsize, shard=shard)
         starts = np.unique(borders)
         num_empty = len(borders) - len(starts)
         notes = {"empty_documents": num_empty} if num_empty else {}

@@ -14,7 +14,7 @@ from shoal.formats.compressed.reader import Compressed
 from shoal.formats.mds.encodings import array_of, files_of, is_list, is_written
 from shoal.formats.mds.reader import Mds
 from shoal.formats.mds.writer import MdsEncoder
-from shoal.formats.shard_format import Format, Sample, SchemaFormat
+from shoal.formats.shard_format import Format, Sample
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.column_kinds import ColumnKind, joined_kinds, schema_of_kinds
 from shoal.formats.tables.parquet import Parquet
@@ -41,7 +41,7 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
     """
     source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
     schema = None
-    if source in TABLE_FORMATS and target in TABLE_FORMATS and isinstance(opened.format, SchemaFormat):
+    if source in TABLE_FORMATS and target in TABLE_FORMATS:
         heads = [head for _, head in sorted(opened.index.shard_heads.items())]
         schema = _schema_of_tables(map(opened.format.schema, heads), opened)
     elif source == "mds" and opened.index.shard_heads:
