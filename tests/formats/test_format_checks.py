@@ -13,8 +13,8 @@ import pytest
 import shoal
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.field_columns import Columns, Kind
-from shoal.formats.lines.reader import Text
-from shoal.formats.records import CutRecords
+from shoal.formats.rows.lines.reader import Text
+from shoal.formats.rows.records import CutRecords
 from shoal.formats.shard_format import Format, ReadBytes, Records, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.testing import DAMAGE_KINDS, check_format, damaged

@@ -28,10 +28,10 @@ from tests.formats.test_conformance import LIBRARIES
 from shoal.errors import ShardError
 from shoal.formats import compiled_cutting
 from shoal.formats.format_registry import FORMATS
-from shoal.formats.mds import reader as mds_reader
-from shoal.formats.mds.encodings import encode_value, fixed_bytes_of
+from shoal.formats.rows.mds import reader as mds_reader
+from shoal.formats.rows.mds.encodings import encode_value, fixed_bytes_of
+from shoal.formats.rows.tar.reader import Tar
 from shoal.formats.shard_format import Format, Sample, Span
-from shoal.formats.tar.reader import Tar
 from shoal.index.shard_scan import ShardScan
 from shoal.testing.known_shards import same
 
@@ -55,17 +55,17 @@ def fresh_process(twin: str) -> Iterator[None]:
     cutting = fresh("shoal.formats._cutting") if twin == "compiled" else None
     with pytest.MonkeyPatch.context() as patched:
         for reader in ("tar.reader", "mds.reader", "tfrecord.tf_example"):
-            patched.setattr(f"shoal.formats.{reader}.is_compiled", cutting is not None)
+            patched.setattr(f"shoal.formats.rows.{reader}.is_compiled", cutting is not None)
         for reader, function in [
             ("tar.reader", "tar_sample"),
             ("tar.reader", "tar_front"),
             ("mds.reader", "mds_sample"),
             ("tfrecord.tf_example", "plain_example"),
         ]:
-            patched.setattr(f"shoal.formats.{reader}.{function}", getattr(cutting, function, None))
-        plain = fresh("shoal.formats.tar.headers_fast_path")
+            patched.setattr(f"shoal.formats.rows.{reader}.{function}", getattr(cutting, function, None))
+        plain = fresh("shoal.formats.rows.tar.headers_fast_path")
         plain._MOST_KNOWN = 2 if twin.endswith("little") else plain._MOST_KNOWN
-        patched.setattr("shoal.formats.tar.reader.read_plain_sample", plain.read_plain_sample)
+        patched.setattr("shoal.formats.rows.tar.reader.read_plain_sample", plain.read_plain_sample)
         for function in ("_known_columns", "_decoder", "_cutter", "_record_of"):
             getattr(mds_reader, function).cache_clear()
         yield

@@ -13,18 +13,18 @@ from shoal.errors import SourceError
 from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX, CODECS
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import Folder
-from shoal.formats.lines.delimited import Delimited
-from shoal.formats.lines.reader import JsonLines, Text
-from shoal.formats.litdata.reader import LitData
-from shoal.formats.litdata.tokens import LitDataTokens
-from shoal.formats.mds.reader import Mds
+from shoal.formats.rows.lines.delimited import Delimited
+from shoal.formats.rows.lines.reader import JsonLines, Text
+from shoal.formats.rows.litdata.reader import LitData
+from shoal.formats.rows.litdata.tokens import LitDataTokens
+from shoal.formats.rows.mds.reader import Mds
+from shoal.formats.rows.tar.reader import Tar
+from shoal.formats.rows.tfrecord.reader import TFRecord
+from shoal.formats.rows.tfrecord.recordio import RecordIO
+from shoal.formats.rows.token_files import Tokens, options_in_name
 from shoal.formats.shard_format import Format, as_format
 from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.parquet import Parquet
-from shoal.formats.tar.reader import Tar
-from shoal.formats.tfrecord.reader import TFRecord
-from shoal.formats.tfrecord.recordio import RecordIO
-from shoal.formats.tokens.token_files import Tokens, options_in_name
 from shoal.hints import did_you_mean
 from shoal.plugins.doors import Door, names
 

@@ -33,8 +33,8 @@ from shoal.formats.compressed.pieces import (
     may_cut,
     pieces_of_span,
 )
-from shoal.formats.lines.json_array import ARRAY_HEAD
-from shoal.formats.records import compact
+from shoal.formats.rows.lines.json_array import ARRAY_HEAD
+from shoal.formats.rows.records import compact
 from shoal.formats.shard_format import (
     About,
     Format,

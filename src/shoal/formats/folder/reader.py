@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories, class_directory
-from shoal.formats.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.rows.records import BadRecordError, CutRecords, borders_in
 from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.assembly import fingerprint

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.formats.compressed.packed_heads import packed, unpacked, unusable
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
-from shoal.formats.packed_heads import packed, unpacked, unusable
 from shoal.formats.shard_format import Format, ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_columns import check_values
 from shoal.formats.tables.arrow_types import arrow_library
