@@ -14,7 +14,7 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 
 NUM_MEMBERS, MEMBER_BYTES, ROUNDS = 40_000, 4096, 7
 WANTED_PER_SECOND = 200_000

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.order.seeds import key, text_keys

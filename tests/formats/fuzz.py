@@ -38,12 +38,12 @@ from shoal.formats.compressed.codecs import CODECS, CodecError, decompress
 from shoal.formats.decoding.decoders import decoder_for, decoders_of
 from shoal.formats.folder.reader import metadata_rows
 from shoal.formats.format_registry import FORMATS
-from shoal.formats.litdata.reader import LitData
-from shoal.formats.litdata.tokens import LitDataTokens
 from shoal.formats.metadata.manifests import read_manifest
 from shoal.formats.metadata.third_party_index import scan_by_index
+from shoal.formats.rows.litdata.reader import LitData
+from shoal.formats.rows.litdata.tokens import LitDataTokens
+from shoal.formats.rows.tfrecord.tf_example import NotAnExampleError, parse_example
 from shoal.formats.shard_format import Format, Span
-from shoal.formats.tfrecord.tf_example import NotAnExampleError, parse_example
 from shoal.index.shard_scan import ShardScan
 from shoal.testing import Damage, damaged
 from shoal.testing.format_damage import answers_of_damaged

@@ -15,15 +15,15 @@ from tests.formats import writers
 
 from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import FORMATS, format_named
-from shoal.formats.lines.delimited import Delimited
-from shoal.formats.lines.reader import JsonLines, Text
-from shoal.formats.mds.reader import Mds
+from shoal.formats.rows.lines.delimited import Delimited
+from shoal.formats.rows.lines.reader import JsonLines, Text
+from shoal.formats.rows.mds.reader import Mds
+from shoal.formats.rows.tar.reader import Tar
+from shoal.formats.rows.tfrecord.reader import TFRecord
+from shoal.formats.rows.tfrecord.recordio import RecordIO
 from shoal.formats.shard_format import Format, Sample
 from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.parquet import Parquet
-from shoal.formats.tar.reader import Tar
-from shoal.formats.tfrecord.reader import TFRecord
-from shoal.formats.tfrecord.recordio import RecordIO
 
 Shards = dict[str, tuple[bytes, list[Sample]]]
 

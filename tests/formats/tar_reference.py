@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.formats.rows.tar.reader import Tar
 from shoal.formats.shard_format import Span
-from shoal.formats.tar.reader import Tar
 from shoal.index.shard_scan import ShardScan
 
 Groups = list[dict[str, Any]]

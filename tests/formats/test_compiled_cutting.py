@@ -19,11 +19,11 @@ from tests.formats.writers import mds_of
 
 from shoal.errors import ShardError
 from shoal.formats.compiled_cutting import is_compiled, mds_sample, plain_example, tar_front, tar_sample
-from shoal.formats.mds.encodings import encode_value, fixed_bytes_of
-from shoal.formats.mds.reader import Mds, _cutter, _decoder
-from shoal.formats.records import CutRecords
+from shoal.formats.rows.mds.encodings import encode_value, fixed_bytes_of
+from shoal.formats.rows.mds.reader import Mds, _cutter, _decoder
+from shoal.formats.rows.records import CutRecords
+from shoal.formats.rows.tfrecord.tf_example import encode_example
 from shoal.formats.shard_format import Span
-from shoal.formats.tfrecord.tf_example import encode_example
 
 IS_LEFT_OUT = os.environ.get("SHOAL_PURE_PYTHON", "0") not in ("", "0")
 pytestmark = pytest.mark.skipif(
@@ -204,10 +204,10 @@ import hashlib, sys
 from tests.formats.test_tar_plain import archive, span
 from tests.formats.test_compiled_cutting import shard_of
 from shoal.formats.compiled_cutting import is_compiled
-from shoal.formats.mds.encodings import encode_value, fixed_bytes_of
-from shoal.formats.mds.reader import Mds
+from shoal.formats.rows.mds.encodings import encode_value, fixed_bytes_of
+from shoal.formats.rows.mds.reader import Mds
 from shoal.formats.shard_format import Span
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 data, starts = span(archive([[600, 30], [3], [0, 5]], mtime=1.5))
 found = Tar().parse(data, Span("s", 0, 3, starts.tolist()))
 mds = shard_of({"t": "str", "j": "json", "n": "int"}, [{"t": "x" * n, "j": {"a": n}, "n": -n} for n in range(5)])

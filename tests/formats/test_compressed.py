@@ -20,7 +20,7 @@ from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import CODECS, CodecError, decompress, decompress_parts
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.format_registry import format_named, format_of
-from shoal.formats.lines.reader import JsonLines
+from shoal.formats.rows.lines.reader import JsonLines
 from shoal.formats.shard_format import Span
 from shoal.testing import check_format
 

@@ -26,7 +26,7 @@ from shoal.formats.compressed.codecs import decompress
 from shoal.formats.compressed.decompressed import DecompressedContent
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.format_registry import format_named, format_of
-from shoal.formats.lines.reader import JsonLines
+from shoal.formats.rows.lines.reader import JsonLines
 from shoal.formats.shard_format import Format, Span
 from shoal.index.assembly import ScannedShard, assemble, validate
 from shoal.index.shard_scan import ShardScan

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.lines import delimited
-from shoal.formats.lines.delimited import Delimited
-from shoal.formats.lines.reader import Text
+from shoal.formats.rows.lines import delimited
+from shoal.formats.rows.lines.delimited import Delimited
+from shoal.formats.rows.lines.reader import Text
 from shoal.formats.shard_format import Span
 from shoal.testing.known_shards import measured
 

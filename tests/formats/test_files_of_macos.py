@@ -12,8 +12,8 @@ from tests.formats.test_histories import TWINS, fresh_process, samples_of, tar_o
 
 import shoal
 from shoal.errors import UsageError
-from shoal.formats.tar.reader import Tar
-from shoal.formats.tar.writer import TarEncoder
+from shoal.formats.rows.tar.reader import Tar
+from shoal.formats.rows.tar.writer import TarEncoder
 from shoal.pack import pack
 from shoal.storage.sources.shard_selection import warn_of_hidden
 

@@ -24,7 +24,7 @@ from shoal.formats.format_registry import format_named
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import checked_scan, scan_again
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
-from shoal.formats.tar.borders import cut_sample
+from shoal.formats.rows.tar.borders import cut_sample
 from shoal.index.shard_scan import ShardScan
 from shoal.indexing.build import build_index
 from shoal.indexing.index_files import save_index

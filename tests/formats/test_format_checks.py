@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import shoal
+from shoal.formats.compressed.reader import Compressed
 from shoal.formats.field_columns import Columns, Kind
-from shoal.formats.lines.reader import Text
-from shoal.formats.records import CutRecords
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, reading_alone
+from shoal.formats.rows.lines.reader import Text
+from shoal.formats.rows.records import CutRecords
+from shoal.formats.shard_format import Format, ReadBytes, Records, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.testing import DAMAGE_KINDS, check_format, damaged
 
@@ -21,7 +25,7 @@ SHARDS: Mapping[str, tuple[bytes, list[Sample]]] = {
 }
 
 
-class Broken:
+class Broken(Format):
     """Lines of text, with one mistake."""
 
     name: str = "broken"
@@ -54,7 +58,7 @@ class Broken:
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         if self.mistake == "a sample read alone is another":
             return {"text": "another"}
-        return reading_alone(Text())(read, end_byte, span)
+        return Text().read_sample(read, end_byte, span)
 
     def parse(self, buffer: Buffer, span: Span) -> Records:
         shard, first_byte, num_samples, sample_starts, head = span
@@ -123,6 +127,29 @@ def test_a_format_without_a_mistake_passes() -> None:
     assert (report.num_shards, report.num_samples, report.num_spans) == (2, 4, 10)
     assert report.damage.num_tried == 60
     assert 0 < report.damage.num_refused < 60
+
+
+class Plain:
+    """A format that does not inherit from `Format`, with the least that it needs."""
+
+    name = "plain"
+    suffixes = (".txt",)
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        return Text().scan(read, num_bytes, shard=shard)
+
+    def parse(self, buffer: Buffer, span: Span) -> Records:
+        return Text().parse(buffer, span)
+
+
+def test_a_plain_class_is_a_format(tmp_path: Path) -> None:
+    data, samples = SHARDS["some.txt"]
+    (tmp_path / "some.txt").write_bytes(data)
+    (tmp_path / "some.txt.gz").write_bytes(gzip.compress(data))
+    plain: Any = Plain()
+    assert check_format(plain, SHARDS, num_damaged=60).num_samples == 4
+    for path, reader in (("some.txt", plain), ("some.txt.gz", Compressed(plain, "gz"))):
+        assert list(shoal.open(tmp_path / path, format=reader)) == samples
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -28,10 +28,10 @@ from tests.formats.test_conformance import LIBRARIES
 from shoal.errors import ShardError
 from shoal.formats import compiled_cutting
 from shoal.formats.format_registry import FORMATS
-from shoal.formats.mds import reader as mds_reader
-from shoal.formats.mds.encodings import encode_value, fixed_bytes_of
-from shoal.formats.shard_format import Format, PiecemealFormat, Sample, Span, ViewingFormat
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.mds import reader as mds_reader
+from shoal.formats.rows.mds.encodings import encode_value, fixed_bytes_of
+from shoal.formats.rows.tar.reader import Tar
+from shoal.formats.shard_format import Format, Sample, Span
 from shoal.index.shard_scan import ShardScan
 from shoal.testing.known_shards import same
 
@@ -55,17 +55,17 @@ def fresh_process(twin: str) -> Iterator[None]:
     cutting = fresh("shoal.formats._cutting") if twin == "compiled" else None
     with pytest.MonkeyPatch.context() as patched:
         for reader in ("tar.reader", "mds.reader", "tfrecord.tf_example"):
-            patched.setattr(f"shoal.formats.{reader}.is_compiled", cutting is not None)
+            patched.setattr(f"shoal.formats.rows.{reader}.is_compiled", cutting is not None)
         for reader, function in [
             ("tar.reader", "tar_sample"),
             ("tar.reader", "tar_front"),
             ("mds.reader", "mds_sample"),
             ("tfrecord.tf_example", "plain_example"),
         ]:
-            patched.setattr(f"shoal.formats.{reader}.{function}", getattr(cutting, function, None))
-        plain = fresh("shoal.formats.tar.headers_fast_path")
+            patched.setattr(f"shoal.formats.rows.{reader}.{function}", getattr(cutting, function, None))
+        plain = fresh("shoal.formats.rows.tar.headers_fast_path")
         plain._MOST_KNOWN = 2 if twin.endswith("little") else plain._MOST_KNOWN
-        patched.setattr("shoal.formats.tar.reader.read_plain_sample", plain.read_plain_sample)
+        patched.setattr("shoal.formats.rows.tar.reader.read_plain_sample", plain.read_plain_sample)
         for function in ("_known_columns", "_decoder", "_cutter", "_record_of"):
             getattr(mds_reader, function).cache_clear()
         yield
@@ -81,10 +81,10 @@ def samples_of(format: Format, data: bytes, found: ShardScan, *, shard: str) -> 
         span = Span(shard, first, count, [0, end - first] if pieces is None else None, found.head)
         records = format.parse(data[first:end], span)
         ways["parsed"] += [records.sample(number) for number in range(count)]
-        if isinstance(format, ViewingFormat):
+        if format.has_views:
             views = format.parse_views(data[first:end], memoryview(data)[first:end], span)
             ways["viewed"] += [_as_bytes(views.sample(number)) for number in range(count)]
-        if isinstance(format, PiecemealFormat) and count == 1:
+        if max(counts) == 1:
             ways["read alone"].append(format.read_sample(partial(part_of, data), end, span))
     return {way: samples for way, samples in ways.items() if samples}
 
@@ -183,7 +183,7 @@ def mds_shards(draw: st.DrawFn) -> tuple[bytes, list[Sample], tuple[str, ...] | 
 def test_columns_of_mds(twin: str, history: list[tuple[bytes, list[Sample], tuple[str, ...] | None]]) -> None:
     with fresh_process(twin):
         for data, rows, wanted in history:
-            format_ = FORMATS["mds"] if wanted is None else FORMATS["mds"].projected(wanted)  # type: ignore[attr-defined]
+            format_ = FORMATS["mds"] if wanted is None else FORMATS["mds"].projected(wanted)
             found = format_.scan(partial(part_of, data), len(data), shard="s")
             for way, samples in samples_of(format_, data, found, shard="s").items():
                 assert len(samples) == len(rows), way

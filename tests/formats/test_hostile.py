@@ -14,7 +14,7 @@ from tests.formats import writers
 
 from shoal.errors import ShardError
 from shoal.formats.format_registry import format_named
-from shoal.formats.litdata.reader import LitData
+from shoal.formats.rows.litdata.reader import LitData
 from shoal.formats.shard_format import Format, Span
 from shoal.testing.known_shards import measured
 
@@ -60,7 +60,7 @@ def record_of(length: int, data: bytes = b"") -> bytes:
     whole = writers.framed(data)
     import google_crc32c
 
-    from shoal.formats.tfrecord.crc32c import masked
+    from shoal.formats.rows.tfrecord.crc32c import masked
 
     head = struct.pack("<Q", length)
     return head + struct.pack("<I", int(masked(google_crc32c.value(head)))) + whole[12:]

@@ -15,7 +15,7 @@ from tests.formats import writers
 
 import shoal
 from shoal.errors import ShardError
-from shoal.formats.lines.reader import JsonLines
+from shoal.formats.rows.lines.reader import JsonLines
 from shoal.formats.shard_format import Span
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\[]{},\n \u00e9'), max_size=6)

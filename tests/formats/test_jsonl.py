@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.errors import ShardError
-from shoal.formats.lines import line_borders
-from shoal.formats.lines.reader import JsonLines
-from shoal.formats.records import CutRecords
+from shoal.formats.rows.lines import line_borders
+from shoal.formats.rows.lines.reader import JsonLines
+from shoal.formats.rows.records import CutRecords
 from shoal.formats.shard_format import Span
 from shoal.index.shard_scan import ShardScan
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.formats.test_tar import FORMATS, SIMPLE, archive
 from tests.formats.test_tar_odd import header, member, pax
 
-from shoal.formats.tar.likely_headers import likely_header
+from shoal.formats.rows.tar.header_fields import likely_header
 
 
 def first_header(buffer: bytes, first_byte: int) -> int | None:

@@ -12,7 +12,7 @@ import pytest
 
 import shoal
 from shoal.errors import UsageError
-from shoal.formats.litdata.reader import LitData
+from shoal.formats.rows.litdata.reader import LitData
 from shoal.formats.shard_format import Span
 from shoal.testing import check_format
 

@@ -16,7 +16,7 @@ import pytest
 import shoal
 from shoal.errors import ShardError, UsageError
 from shoal.formats import LitData, Span
-from shoal.formats.litdata.leaves import json_value
+from shoal.formats.rows.litdata.leaves import json_value
 from shoal.testing import check_format
 
 MADE = Path(__file__).parent / "data" / "peers" / "litdata"

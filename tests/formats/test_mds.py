@@ -20,10 +20,10 @@ from tests.formats.writers import mds_of
 
 from shoal.errors import ShardError, UsageError
 from shoal.formats.format_registry import format_of
-from shoal.formats.mds.encodings import ENCODINGS, decoder_of, fixed_bytes_of
-from shoal.formats.mds.reader import Mds
-from shoal.formats.mds.writer import mds_index_of
-from shoal.formats.records import CutRecords
+from shoal.formats.rows.mds.encodings import ENCODINGS, decoder_of, fixed_bytes_of
+from shoal.formats.rows.mds.reader import Mds
+from shoal.formats.rows.mds.writer import mds_index_of
+from shoal.formats.rows.records import CutRecords
 from shoal.formats.shard_format import Format, Records, Span
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan

@@ -10,7 +10,7 @@ import pytest
 
 import shoal.pack
 from shoal.errors import ShardError
-from shoal.formats.mds.reader import Mds
+from shoal.formats.rows.mds.reader import Mds
 from shoal.formats.shard_format import Span
 
 COLUMNS = {"a": "int", "big": "bytes", "s": "str", "j": "json", "text": "str", "z": "int"}

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.formats.compiled_cutting import is_compiled, plain_example
-from shoal.formats.tfrecord import tf_example
-from shoal.formats.tfrecord.tf_example import NotAnExampleError, encode_example, parse_example
+from shoal.formats.rows.tfrecord import tf_example
+from shoal.formats.rows.tfrecord.tf_example import NotAnExampleError, encode_example, parse_example
 
 VALUES = st.one_of(
     st.binary(max_size=300),

@@ -14,9 +14,9 @@ from tests.formats.writers import RECORDIO_MAGIC as MAGIC
 from tests.formats.writers import recordio_record as record
 
 from shoal.errors import ShardError
-from shoal.formats.records import CutRecords
+from shoal.formats.rows.records import CutRecords
+from shoal.formats.rows.tfrecord.recordio import RecordIO
 from shoal.formats.shard_format import Span
-from shoal.formats.tfrecord.recordio import RecordIO
 from shoal.index.shard_scan import ShardScan
 
 

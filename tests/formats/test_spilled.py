@@ -15,7 +15,7 @@ from tests.formats.writers import COMPRESS, tar_of
 
 from shoal.errors import ShardError
 from shoal.formats.format_registry import format_named
-from shoal.formats.shard_format import Span, SpillingFormat
+from shoal.formats.shard_format import Span
 from shoal.formats.tables import table_rows
 from shoal.index.shard_scan import Buffer
 
@@ -48,7 +48,7 @@ def plain(sample: dict[str, Any]) -> dict[str, Any]:
 def check(name: str, data: bytes, *, shard: str = "a") -> int:
     """Every piece of a shard, spilled and not; the number of parts."""
     format = format_named(name)  # noqa: A001
-    assert isinstance(format, SpillingFormat)
+    assert format.spilled_as
 
     def read(first: int, end: int, /) -> bytes:
         assert 0 <= first <= end <= len(data)
@@ -172,7 +172,7 @@ def test_of_a_row_group_little_is_read_at_a_time() -> None:
         return data[first:end]
 
     format = format_named("parquet")  # noqa: A001
-    assert isinstance(format, SpillingFormat)
+    assert format.spilled_as
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
     first, end = found.sample_starts.tolist()
     format.spill(read, end, Span("a", first, 100_000, None, found.head), Held())
@@ -186,7 +186,7 @@ def test_what_is_damaged_is_an_error_with_its_shard(name: str) -> None:
     if data is None:
         data = COMPRESS[name.partition(".")[2]](lines(3000))
     format = format_named(name)  # noqa: A001
-    assert isinstance(format, SpillingFormat)
+    assert format.spilled_as
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
     first, end = found.sample_starts.tolist()
     middle = (first + end) // 2
@@ -204,7 +204,7 @@ def test_what_cannot_be_read_is_no_damage() -> None:
     table = pa.table({"id": np.arange(30)})
     data = parquet_of(table, 30)
     format = format_named("parquet")  # noqa: A001
-    assert isinstance(format, SpillingFormat)
+    assert format.spilled_as
     found = format.scan(lambda first, end: data[first:end], len(data), shard="a")
     first, end = found.sample_starts.tolist()
 

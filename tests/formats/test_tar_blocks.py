@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.formats.tar.member_blocks import laid_out
-from shoal.formats.tar.writer import TarEncoder, plain_header
+from shoal.formats.rows.tar.member_blocks import laid_out
+from shoal.formats.rows.tar.writer import TarEncoder, plain_header
 
 NAMES = st.binary(min_size=1, max_size=100).filter(lambda name: b"\0" not in name)
 MEMBERS = st.lists(st.tuples(NAMES, st.integers(0, 3000)), min_size=1, max_size=12)

@@ -18,8 +18,8 @@ from tests.formats.tar_reference import parse_all, reference_groups, scan
 from tests.formats.writers import COMPRESS
 
 from shoal.errors import ShardError
+from shoal.formats.rows.tar.reader import Tar
 from shoal.formats.shard_format import Span
-from shoal.formats.tar.reader import Tar
 
 DATA = Path(__file__).parent / "data"
 END = bytes(1024)

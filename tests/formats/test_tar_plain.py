@@ -17,9 +17,9 @@ from tests.formats.tar_reference import parse_all, reference_groups, scan
 
 from shoal.errors import ShardError
 from shoal.formats.compiled_cutting import is_compiled, tar_sample
+from shoal.formats.rows.tar.headers_fast_path import read_plain_sample
+from shoal.formats.rows.tar.reader import Tar, _read_front_by_front
 from shoal.formats.shard_format import Span
-from shoal.formats.tar.headers_fast_path import read_plain_sample
-from shoal.formats.tar.reader import Tar, _read_front_by_front
 
 READERS = {
     "python": read_plain_sample,

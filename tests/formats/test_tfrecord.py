@@ -13,12 +13,12 @@ from tests.formats.writers import COMPRESS, example, feature, field, framed
 
 from shoal.errors import ShardError
 from shoal.formats.format_registry import format_named
-from shoal.formats.records import CutRecords
+from shoal.formats.rows.records import CutRecords
+from shoal.formats.rows.tfrecord import reader
+from shoal.formats.rows.tfrecord.crc32c import crc32c, crc32c_of_rows
+from shoal.formats.rows.tfrecord.reader import TFRecord
+from shoal.formats.rows.tfrecord.tf_example import NotAnExampleError, parse_example
 from shoal.formats.shard_format import Span
-from shoal.formats.tfrecord import reader
-from shoal.formats.tfrecord.crc32c import crc32c, crc32c_of_rows
-from shoal.formats.tfrecord.reader import TFRecord
-from shoal.formats.tfrecord.tf_example import NotAnExampleError, parse_example
 from shoal.index.shard_scan import ShardScan
 
 pytest.importorskip("google_crc32c")

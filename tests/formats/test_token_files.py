@@ -108,7 +108,7 @@ def test_documents_are_those_of_the_index_without_empty_ones(lengths: list[list[
     tokens = iter(range(1000))
     documents = [[np.array([next(tokens) for _ in range(size)], np.int64) for size in each] for each in lengths]
     data, index = megatron(documents, dtype)
-    found = Tokens().scan_beside(lambda a, b: index[a:b], len(index), len(data), shard="a")
+    found = Tokens().scan_sidecar(lambda a, b: index[a:b], len(index), len(data), shard="a")
     whole = [np.concatenate([[], *each]).tolist() for each in documents]
     kept = [each for each in whole if each]
     borders = found.sample_starts.tolist()
@@ -228,7 +228,7 @@ def test_a_damaged_index_is_refused_or_divides_the_file(draw: st.DataObject) -> 
     for _ in range(draw.draw(st.integers(0, 3))):
         damaged[draw.draw(st.integers(0, len(damaged) - 1))] ^= draw.draw(st.integers(1, 255))
     try:
-        found = Tokens().scan_beside(lambda a, b: bytes(damaged[a:b]), len(damaged), len(data), shard="a")
+        found = Tokens().scan_sidecar(lambda a, b: bytes(damaged[a:b]), len(damaged), len(data), shard="a")
     except ShardError:
         return
     assert found.sample_starts[0] == 0
@@ -269,7 +269,7 @@ def test_a_wrong_index_is_refused(change: Any, match: str) -> None:
     data, index = megatron([[np.arange(5)], [np.arange(9)]], "int32")
     index = change(index)
     with pytest.raises(ShardError, match=match):
-        Tokens().scan_beside(lambda a, b: index[a:b], len(index), len(data), shard="a.bin")
+        Tokens().scan_sidecar(lambda a, b: index[a:b], len(index), len(data), shard="a.bin")
 
 
 def test_each_file_is_read_by_the_index_beside_it_if_there_is_one(tmp_path: Path) -> None:

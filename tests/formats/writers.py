@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.formats.tfrecord.crc32c import masked
+from shoal.formats.rows.tfrecord.crc32c import masked
 
 RECORDIO_MAGIC = struct.pack("<I", 0xCED7230A)
 

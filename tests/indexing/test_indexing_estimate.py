@@ -271,7 +271,7 @@ def test_a_shard_that_is_not_there_is_an_error() -> None:
         estimate_indexing(many(3, 1 << 30), store=store, format=format_named("tar"), looks=True)
 
 
-class ReadsAll:
+class ReadsAll(Format):
     """A format of a user's own that reads a shard in one go, and hides what goes wrong meanwhile."""
 
     name, suffixes = "all", (".all",)

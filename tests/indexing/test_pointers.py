@@ -19,8 +19,8 @@ import shoal
 from shoal.cli.main import main
 from shoal.errors import ShoalError, StorageError
 from shoal.formats.format_registry import FORMATS
+from shoal.formats.rows.tar.reader import Tar
 from shoal.formats.shard_format import Span
-from shoal.formats.tar.reader import Tar
 from shoal.pack import Writer, pack, repack
 from shoal.storage.memory_store import MemoryStore
 

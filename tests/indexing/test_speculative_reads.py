@@ -20,8 +20,8 @@ from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.format_registry import format_named
-from shoal.formats.tar import reader
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar import reader
+from shoal.formats.rows.tar.reader import Tar
 from shoal.index.shard_scan import ShardScan
 from shoal.indexing.scan import costs, remote_scans, speculative_reads
 from shoal.indexing.scan.remote_scans import ScanReading, ScanReads, scan_in_threads

@@ -16,8 +16,8 @@ from tests.stream.made import reading_threads
 
 from shoal.errors import ShardError, StorageError
 from shoal.formats.format_registry import format_named
-from shoal.formats.shard_format import Format, ReadBytes
-from shoal.index.shard_scan import ShardScan
+from shoal.formats.shard_format import Format, ReadBytes, Records, Span
+from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.index.table import Index
 from shoal.indexing.build import build_index
 from shoal.indexing.changed_shards import ShardCheck
@@ -27,20 +27,22 @@ from shoal.storage.files.local_store import LocalStore
 from shoal.storage.sources.source import Source, expand
 
 
-class Counting:
+class Counting(Format):
     """A format that counts its scans."""
 
     def __init__(self, name: str) -> None:
         self._format = format_named(name)
         self.name = name
         self.suffixes = self._format.suffixes
-        self.parse = self._format.parse
         self.scans = 0
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         self.scans += 1
         time.sleep(0.01)
         return self._format.scan(read, num_bytes, shard=shard)
+
+    def parse(self, buffer: Buffer, span: Span) -> Records:
+        return self._format.parse(buffer, span)
 
 
 def write_tar(path: Path, count: int, *, size: int = 300, prefix: str = "") -> None:
@@ -61,10 +63,9 @@ def shards(tmp_path: Path) -> Path:
 def check_of(directory: Path, *, cache_dir: str | None = None) -> tuple[ShardCheck, Counting]:
     source = expand(directory, suffixes=(".tar", ".jsonl"))
     counting = Counting(source.paths[0].rpartition(".")[2])
-    form: Format = counting
-    index = build_index(source, store=LocalStore(), format=form, workers=0)
+    index = build_index(source, store=LocalStore(), format=counting, workers=0)
     counting.scans = 0
-    return ShardCheck(index, source.paths, store=LocalStore(), format=form, cache_dir=cache_dir), counting
+    return ShardCheck(index, source.paths, store=LocalStore(), format=counting, cache_dir=cache_dir), counting
 
 
 def another_process(check: ShardCheck) -> ShardCheck:

@@ -17,7 +17,7 @@ from tests.pack.files import make_files
 
 import shoal
 from shoal.errors import StorageError, UsageError
-from shoal.formats.lines.writer import JsonLinesEncoder
+from shoal.formats.rows.lines.writer import JsonLinesEncoder
 from shoal.formats.writing.encoder import EncodedRecord
 from shoal.pack import PackSummary, pack
 from shoal.pack.from_shards.repacking import repack

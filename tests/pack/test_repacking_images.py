@@ -14,9 +14,9 @@ import pytest
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.mds.encodings import StoredValue
-from shoal.formats.mds.reader import Mds
-from shoal.formats.mds.writer import MdsEncoder
+from shoal.formats.rows.mds.encodings import StoredValue
+from shoal.formats.rows.mds.reader import Mds
+from shoal.formats.rows.mds.writer import MdsEncoder
 from shoal.pack.from_shards.repacking import repack
 
 Image = pytest.importorskip("PIL.Image")

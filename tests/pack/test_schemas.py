@@ -13,7 +13,7 @@ from tests.pack.contents import contents_of
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 from shoal.pack import pack
 from shoal.pack.from_shards.repacking import repack
 from shoal.pack.writer import Writer

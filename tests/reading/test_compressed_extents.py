@@ -303,7 +303,7 @@ def test_an_index_that_was_made_before_still_opens_the_shards(data: Path) -> Non
     for path in sorted(data.iterdir()):
         stored = path.read_bytes()
         reader = format_named(path.name.partition(".")[2])
-        scan = reader.scan_as({"inner": {}}, lambda a, b, d=stored: d[a:b], len(stored), shard=path.name)  # type: ignore[attr-defined]
+        scan = reader.scan_as({"inner": {}}, lambda a, b, d=stored: d[a:b], len(stored), shard=path.name)
         shards.append(ScannedShard(path.name, len(stored), "", scan))
     old = assemble(reader.name, shards)
     assert old.num_extents == 3

@@ -19,7 +19,7 @@ from tests.stream.made import flat, repeats_of
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 from shoal.index.assembly import ScannedShard, assemble
 from shoal.index.shard_scan import ShardScan
 from shoal.indexing.opened_dataset import Opened

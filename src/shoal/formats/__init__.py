@@ -20,19 +20,19 @@ from shoal.lazy_names import lazy_names as _lazy_names
 if _TYPE_CHECKING:
     from shoal.formats.compressed.reader import Compressed
     from shoal.formats.folder.reader import Folder
-    from shoal.formats.lines.delimited import Delimited
-    from shoal.formats.lines.reader import JsonLines, Text
-    from shoal.formats.litdata.reader import LitData
-    from shoal.formats.litdata.tokens import LitDataTokens
-    from shoal.formats.mds.reader import Mds
-    from shoal.formats.records import BadRecordError, CutRecords, borders_in
+    from shoal.formats.rows.lines.delimited import Delimited
+    from shoal.formats.rows.lines.reader import JsonLines, Text
+    from shoal.formats.rows.litdata.reader import LitData
+    from shoal.formats.rows.litdata.tokens import LitDataTokens
+    from shoal.formats.rows.mds.reader import Mds
+    from shoal.formats.rows.records import BadRecordError, CutRecords, borders_in
+    from shoal.formats.rows.tar.reader import Tar
+    from shoal.formats.rows.tfrecord.reader import TFRecord
+    from shoal.formats.rows.tfrecord.recordio import RecordIO
+    from shoal.formats.rows.token_files import Tokens
     from shoal.formats.shard_format import Format, ReadBytes, Records, Span
     from shoal.formats.tables.arrow import Arrow
     from shoal.formats.tables.parquet import Parquet
-    from shoal.formats.tar.reader import Tar
-    from shoal.formats.tfrecord.reader import TFRecord
-    from shoal.formats.tfrecord.recordio import RecordIO
-    from shoal.formats.tokens.token_files import Tokens
     from shoal.index.shard_scan import Buffer, ShardScan
 
 __all__ = [
@@ -66,19 +66,19 @@ __getattr__, __dir__ = _lazy_names(
     {
         "shoal.formats.compressed.reader": "Compressed",
         "shoal.formats.folder.reader": "Folder",
-        "shoal.formats.lines.delimited": "Delimited",
-        "shoal.formats.lines.reader": "JsonLines Text",
-        "shoal.formats.litdata.reader": "LitData",
-        "shoal.formats.litdata.tokens": "LitDataTokens",
-        "shoal.formats.mds.reader": "Mds",
-        "shoal.formats.records": "BadRecordError CutRecords borders_in",
+        "shoal.formats.rows.lines.delimited": "Delimited",
+        "shoal.formats.rows.lines.reader": "JsonLines Text",
+        "shoal.formats.rows.litdata.reader": "LitData",
+        "shoal.formats.rows.litdata.tokens": "LitDataTokens",
+        "shoal.formats.rows.mds.reader": "Mds",
+        "shoal.formats.rows.records": "BadRecordError CutRecords borders_in",
         "shoal.formats.shard_format": "Format ReadBytes Records Span",
         "shoal.formats.tables.arrow": "Arrow",
         "shoal.formats.tables.parquet": "Parquet",
-        "shoal.formats.tar.reader": "Tar",
-        "shoal.formats.tfrecord.reader": "TFRecord",
-        "shoal.formats.tfrecord.recordio": "RecordIO",
-        "shoal.formats.tokens.token_files": "Tokens",
+        "shoal.formats.rows.tar.reader": "Tar",
+        "shoal.formats.rows.tfrecord.reader": "TFRecord",
+        "shoal.formats.rows.tfrecord.recordio": "RecordIO",
+        "shoal.formats.rows.token_files": "Tokens",
         "shoal.index.shard_scan": "Buffer ShardScan",
     },
 )

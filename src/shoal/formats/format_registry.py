@@ -13,18 +13,18 @@ from shoal.errors import SourceError
 from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX, CODECS
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import Folder
-from shoal.formats.lines.delimited import Delimited
-from shoal.formats.lines.reader import JsonLines, Text
-from shoal.formats.litdata.reader import LitData
-from shoal.formats.litdata.tokens import LitDataTokens
-from shoal.formats.mds.reader import Mds
-from shoal.formats.shard_format import CodecFormat, Format, OptionsFormat
+from shoal.formats.rows.lines.delimited import Delimited
+from shoal.formats.rows.lines.reader import JsonLines, Text
+from shoal.formats.rows.litdata.reader import LitData
+from shoal.formats.rows.litdata.tokens import LitDataTokens
+from shoal.formats.rows.mds.reader import Mds
+from shoal.formats.rows.tar.reader import Tar
+from shoal.formats.rows.tfrecord.reader import TFRecord
+from shoal.formats.rows.tfrecord.recordio import RecordIO
+from shoal.formats.rows.token_files import Tokens, options_in_name
+from shoal.formats.shard_format import Format, as_format
 from shoal.formats.tables.arrow import Arrow
 from shoal.formats.tables.parquet import Parquet
-from shoal.formats.tar.reader import Tar
-from shoal.formats.tfrecord.reader import TFRecord
-from shoal.formats.tfrecord.recordio import RecordIO
-from shoal.formats.tokens.token_files import Tokens, options_in_name
 from shoal.hints import did_you_mean
 from shoal.plugins.doors import Door, names
 
@@ -101,7 +101,7 @@ def options_of(format: Format) -> dict[str, Any]:  # noqa: A002
     >>> options_of(Delimited(delimiter=";"))
     {'delimiter': ';'}
     """
-    return dict(format.options) if isinstance(format, OptionsFormat) else {}
+    return dict(format.options)
 
 
 def format_given(format: str | Format) -> Format:  # noqa: A002
@@ -111,8 +111,8 @@ def format_given(format: str | Format) -> Format:  # noqa: A002
     """
     if isinstance(format, str):
         return format_named(format)
-    codec = format.whole_codec if isinstance(format, CodecFormat) else ""
-    return Compressed(format, codec) if codec else format
+    format = as_format(format)  # noqa: A001
+    return Compressed(format, format.whole_codec) if format.whole_codec else format
 
 
 @lru_cache(maxsize=256)
@@ -125,7 +125,7 @@ def _made(name: str, text: str) -> Format:
         msg = f"the format {name!r} needs what the index.json beside the chunks holds"
         raise SourceError(msg, hint=_OF_AN_INDEX[plain])
     try:
-        inner = _MAKERS.make(plain, **options)
+        inner = as_format(_MAKERS.make(plain, **options))
     except (LookupError, TypeError) as error:
         msg = f"the format {name!r} has no options {options!r:.200} ({type(error).__name__}: {error})"
         raise SourceError(msg, hint="give the format as an object of shoal.formats, with format=") from None

@@ -1,18 +1,13 @@
-"""The interface of a shard format: find the samples of a shard, and decode them from a range of its bytes.
+"""The base class of shard formats: where a shard has its samples, and which samples are in a range of its bytes.
 
-A format sees a shard twice:
-
-* once when the index is built, through `Format.scan`, which may read any byte of the shard and returns where each
-  sample begins and ends (formats that can skip the payloads do);
-* later, any number of times, through `Format.parse`, which gets the bytes of some consecutive samples and hands out
-  the samples one by one.
-
-Whatever else a format may be able to do is one of the protocols below `Format`, and code asks for it by
-``isinstance(format, SpillingFormat)``; `shoal.formats.forward_scan.ForwardFormat` is one more.
+A format sees a shard twice: `Format.scan` finds the samples once, when the index is built, and may read any byte of the
+shard; `Format.parse` gets the bytes of some consecutive samples, any number of times, and hands out the samples.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -74,138 +69,6 @@ class Span(NamedTuple):
     head: Mapping[str, Any] = MappingProxyType({})
 
 
-class Format(Protocol):
-    """One shard format."""
-
-    @property
-    def name(self) -> str:
-        """Name of the format in an index; unique. A plain attribute will do, here and for the suffixes."""
-        ...
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Suffixes of the names of its shards, in lower case, each with its dot."""
-        ...
-
-    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot."""
-        ...
-
-    def parse(self, buffer: Buffer, span: Span) -> Records:
-        """Open the bytes of some consecutive samples.
-
-        Raises `ShardError`, with the byte counted from the start of the shard, if the bytes are not what the index
-        says.
-        """
-        ...
-
-
-@runtime_checkable
-class OptionsFormat(Protocol):
-    """A format with options that determine how it finds samples.
-
-    These are options that differ from those implied by the name of the format, as JSON; an index keeps them.
-    """
-
-    options: Mapping[str, Any]
-
-
-@runtime_checkable
-class VersionedFormat(Protocol):
-    """A format with a cutting rule of its own, whose version increases with each change.
-
-    Scans cached under another version are not used.
-    """
-
-    scan_rule: int
-
-
-@runtime_checkable
-class CodecFormat(Protocol):
-    """A format whose options say how its shards are compressed as a whole, "" if not; their names do not."""
-
-    whole_codec: str
-
-
-@runtime_checkable
-class SchemaFormat(Protocol):
-    """A format of tables, whose heads keep a schema."""
-
-    def schema(self, head: Mapping[str, Any]) -> Any:
-        """Return the Arrow schema that the head of a shard keeps."""
-        ...
-
-    def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the features that Hugging Face's ``datasets`` declares for the columns; None if it wrote none."""
-        ...
-
-
-@runtime_checkable
-class FieldNamesFormat(Protocol):
-    """A format whose shards may name the fields that all of their samples have."""
-
-    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
-        """Return the fields of a shard's samples by its head, which may be empty; None if it does not name them.
-
-        Fields that directories give (``column=value``) are not among them.
-        """
-        ...
-
-
-@runtime_checkable
-class ColumnarFormat(Protocol):
-    """A format whose records may be `ColumnRecords`; only such formats are asked for columns when batching."""
-
-    def projected(self, names: Sequence[str]) -> Format:
-        """Return a copy that decodes only these fields of shards that have all of them, and all fields of others.
-
-        Their order stays that of the shard.
-        """
-        ...
-
-
-@runtime_checkable
-class FieldsFormat(Protocol):
-    """A columnar format that reads only the bytes that its fields need."""
-
-    def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> Records:
-        """Read the samples of ``span``, which ends at ``end_byte`` of the shard.
-
-        Raises what `Format.parse` would.
-        """
-        ...
-
-
-@runtime_checkable
-class RecordFormat(Protocol):
-    """A columnar format with shards whose records all have one length, which need not be parsed."""
-
-    def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:
-        """Return the common layout of a shard's samples by its head; None if they have no common length."""
-        ...
-
-
-@runtime_checkable
-class PiecemealFormat(Protocol):
-    """A format that reads one sample by several reads where that saves copying a large payload."""
-
-    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
-        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard.
-
-        Returns and raises what `Format.parse` of these bytes would.
-        """
-        ...
-
-
-@runtime_checkable
-class BesideFormat(Protocol):
-    """A format of which another file beside a shard, if there is one, says where its samples are."""
-
-    def scan_beside(self, beside: ReadBytes, beside_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
-        """Find the samples of a shard of ``num_bytes`` bytes by the file beside it; raises what `Format.scan` would."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Placeholder for the bytes of a field that were not read: only their number is known."""
@@ -213,36 +76,15 @@ class Unread:
     num_bytes: int
 
 
-@runtime_checkable
-class PartialFormat(Protocol):
-    """A format that can read some fields of a sample and skip the bytes of others."""
-
-    def read_wanted(self, read: ReadBytes, end_byte: int, span: Span, wanted: Callable[[str], bool]) -> Sample:
-        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard; fields not wanted are `Unread`.
-
-        Raises what `Format.parse` of its bytes would, except about the bytes that are skipped.
-        """
-        ...
-
-
-@runtime_checkable
-class ViewingFormat(Protocol):
-    """A format whose values can be views of the bytes they were parsed from."""
-
-    def parse_views(self, buffer: Buffer, payloads: memoryview, span: Span) -> Records:
-        """Parse like `Format.parse`, but with bytes as slices of ``payloads``, which has the bytes of ``buffer``."""
-        ...
-
-
 class SpillSpace(Protocol):
-    """Local scratch space that decoded bytes are appended to and read back from."""
+    """Local scratch space to which decoded bytes are appended, and from which they are read back."""
 
     def append(self, data: Buffer, /) -> None:
         """Append these bytes."""
         ...
 
     def read(self, first_byte: int, end_byte: int, /) -> bytes:
-        """Return the bytes ``[first_byte, end_byte)`` of all that was appended."""
+        """Return the bytes ``[first_byte, end_byte)`` of all appended ones."""
         ...
 
 
@@ -251,7 +93,7 @@ class Spilled(NamedTuple):
 
     Part ``i`` is the bytes ``[borders[i], borders[i + 1])`` and holds ``samples_per_part`` samples, the last one
     perhaps fewer: ``num_samples`` in all; ``borders`` has shape (num_parts + 1,), int64. ``head`` is what
-    `SpillingFormat.parse_part` must know about all parts; JSON types only, small.
+    `Format.parse_part` must know about all parts; JSON types only, small.
     """
 
     borders: NDArray[np.int64]
@@ -260,68 +102,240 @@ class Spilled(NamedTuple):
     head: Mapping[str, Any] = MappingProxyType({})
 
 
-@runtime_checkable
-class SpillingFormat(Protocol):
-    """A format of pieces that can be decoded into scratch space and read back there sample by sample."""
+class Content(Protocol):
+    """Bytes that are read in ascending order: of a shard, or of a decompressed one whose size is not known yet."""
 
     @property
-    def spilled_as(self) -> str:
-        """Key that distinguishes pieces decoded in different ways: the format, and which of its columns."""
+    def num_bytes(self) -> int | None:
+        """Size of the content; None until a read has reached its end."""
         ...
 
-    def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
-        """Decode the piece of ``span``, which ends at ``end_byte`` of the shard, holding little of it at a time.
+    def read(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """Return the bytes ``[first_byte, end_byte)``, fewer only at the end; ranges must begin in ascending order."""
+        ...
 
-        Raises what `Format.parse` of its bytes would.
+
+class StoredContent:
+    """The bytes of a shard of known size; any range can be read."""
+
+    def __init__(self, read: ReadBytes, num_bytes: int) -> None:
+        self._read, self.num_bytes = read, num_bytes
+
+    def read(self, first_byte: int, end_byte: int, /) -> Buffer:
+        """Read a range; see `Content.read`."""
+        end_byte = min(end_byte, self.num_bytes)
+        return self._read(first_byte, end_byte) if first_byte < end_byte else b""
+
+
+class BorderSink(Protocol):
+    """A receiver of sample borders, in the order in which a scan finds them; it need not keep them all."""
+
+    def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
+        """Receive the next borders, ascending, and the CRCs of the samples that end at these.
+
+        The very first border is the start of the first sample; every other border is the end of one.
         """
         ...
 
-    def parse_part(self, data: bytes, span: Span) -> Records:
-        """Open one part; ``span`` has its offset in the whole, its samples and the ``head`` of `Spilled`."""
-        ...
+
+class SampleBorders:
+    """All borders of a shard, 8 bytes a sample, and the samples' CRCs, 4 bytes more, unless ``with_crcs`` is False."""
+
+    def __init__(self, *, with_crcs: bool = True) -> None:
+        self._borders, self._crcs, self._keeps_crcs = array("q"), array("I"), with_crcs
+
+    def add(self, borders: NDArray[np.int64], crcs: NDArray[np.uint32], /) -> None:
+        """Keep the next borders and CRCs; see `BorderSink.add`."""
+        if len(borders):
+            self._borders.frombytes(np.ascontiguousarray(borders, dtype=np.int64).data.cast("B"))
+        if self._keeps_crcs and len(crcs):
+            self._crcs.frombytes(np.ascontiguousarray(crcs, dtype=np.uint32).data.cast("B"))
+
+    def starts(self) -> NDArray[np.int64]:
+        """Return where samples begin and the last one ends, shape (num_samples + 1,): [0] if there are none."""
+        return np.frombuffer(self._borders, dtype=np.int64) if self._borders else np.zeros(1, dtype=np.int64)
+
+    def crcs(self) -> NDArray[np.uint32]:
+        """Return the CRC of each sample; shape (num_samples,)."""
+        return np.frombuffer(self._crcs, dtype=np.uint32) if self._crcs else np.zeros(0, dtype=np.uint32)
 
 
-@runtime_checkable
-class RecutFormat(Protocol):
-    """A format whose cutting rule has changed, and which sees in a head how an index was cut."""
+class About(NamedTuple):
+    """Findings of a scan besides the samples: ``head`` and ``notes`` of `ShardScan`."""
 
-    def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
-        """Scan like `Format.scan`, cutting as the index did that keeps ``head`` of the shard."""
-        ...
+    head: Mapping[str, Any] = {}
+    notes: Mapping[str, int] = {}
 
 
-@runtime_checkable
-class FrontFormat(Protocol):
-    """A format of which only whole shards can be scanned, since their front describes the rest.
+class Format(ABC):
+    """One shard format: the base class of all formats.
 
-    Its records have ``starts``, the offsets at which samples begin and the last one ends: with these, pieces of such a
-    shard, when compressed, are spilled.
+    A format has a ``name``, ``suffixes``, `parse`, and `scan` or `scan_forward`. Everything else has a default, which
+    suits a format without the ability; an attribute such as `has_columns` says that a format has it.
     """
 
-    needs_front: bool
+    name: str
+    """Name of the format in an index; unique."""
+    suffixes: tuple[str, ...]
+    """Suffixes of the names of its shards, in lower case, each with its dot."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """Options that determine how samples are found and differ from those that the name implies, as JSON.
 
-
-@runtime_checkable
-class MidwayFormat(Format, Protocol):
-    """A format whose shards can be scanned from the beginning of any record on, which bytes alone may show.
-
-    A scan from a guessed start serves to read ahead of the scan from the front, so a wrong guess does no harm.
+    An index keeps them.
     """
+    scan_rule: int = 0
+    """Version of the format's own cutting rule: scans cached under another version are not used. 0: no rule."""
+    whole_codec: str = ""
+    """Codec that compresses shards as a whole, if an option and not the name says so."""
+    needs_front: bool = False
+    """Only whole shards can be scanned, since their front describes the rest.
+
+    Records of such a format have ``starts``, the offsets at which samples begin and the last one ends: with these,
+    pieces of a compressed shard are spilled.
+    """
+
+    @abstractmethod
+    def parse(self, buffer: Buffer, span: Span) -> Records:
+        """Open the bytes of some consecutive samples.
+
+        Raises `ShardError`, with the byte counted from the start of the shard, if the bytes are not what the index
+        says.
+        """
+
+    def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the samples of a shard of ``num_bytes`` bytes; raises `ShardError` with the byte where it cannot.
+
+        The default calls `scan_forward`, and takes 12 bytes a sample on top of its memory.
+        """
+        borders = SampleBorders()
+        about = self.scan_forward(StoredContent(read, num_bytes), borders, shard=shard)
+        if about is None:
+            raise NotImplementedError(f"{type(self).__name__} has neither scan nor scan_forward")
+        return ShardScan(borders.starts(), borders.crcs(), head=about.head, notes=about.notes)
+
+    def scan_forward(self, content: Content, borders: BorderSink, *, shard: str) -> About | None:  # noqa: ARG002
+        """Find the samples of all of the content in one pass; raises what `scan` does.
+
+        None, the default, if the format cannot.
+        """
+        return None
+
+    def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:  # noqa: ARG002
+        """Scan like `scan`, by the cutting rule of the index that keeps ``head`` of the shard."""
+        return self.scan(read, num_bytes, shard=shard)
+
+    has_sidecar: bool = False
+    """A file beside a shard may say where its samples are; `scan_sidecar` reads it."""
+
+    def scan_sidecar(self, sidecar: ReadBytes, sidecar_bytes: int, num_bytes: int, *, shard: str) -> ShardScan:
+        """Find the samples of a shard of ``num_bytes`` bytes by the file beside it; raises what `scan` would."""
+        raise NotImplementedError
+
+    can_start_midway: bool = False
+    """A scan may begin at any record, and `likely_start` finds one: so remote scans read ahead from several places."""
 
     def likely_start(self, buffer: Buffer, first_byte: int) -> int | None:
         """Return the byte of the shard at which a record first seems to begin in ``buffer``; None if none does.
 
-        ``buffer`` begins at ``first_byte`` of the shard. What is cut off by its end need not be found.
+        ``buffer`` begins at ``first_byte`` of the shard. A record that its end cuts off need not be found. A wrong
+        answer costs time and changes no scan.
         """
-        ...
+        raise NotImplementedError
+
+    def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:  # noqa: ARG002
+        """Return the fields that all samples of a shard have, by its head, which may be empty; None if not known.
+
+        Fields from directories (``column=value``) are not included.
+        """
+        return None
+
+    def schema(self, head: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        """Return the Arrow schema that the head of a shard keeps; None if the format has none."""
+        return None
+
+    def features(self, head: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG002
+        """Return the features that Hugging Face's ``datasets`` declares for the columns; None if there are none."""
+        return None
+
+    def record(self, head: Mapping[str, Any], *, shard: str) -> Record | None:  # noqa: ARG002
+        """Return the common layout of a shard's samples by its head; None if they have no common length."""
+        return None
+
+    has_columns: bool = False
+    """Records may be `ColumnRecords`; batches of other formats are never gathered from columns."""
+
+    def projected(self, names: Sequence[str]) -> Format:  # noqa: ARG002
+        """Return a copy that decodes only these fields of shards that have all of them, and all fields of others.
+
+        Their order stays that of the shard. The default returns the format itself.
+        """
+        return self
+
+    reads_fields: bool = False
+    """`read_fields` reads fewer bytes than `parse` takes."""
+
+    def read_fields(self, read: ReadBytes, end_byte: int, span: Span) -> Records:
+        """Read the samples of ``span``, which ends at ``end_byte`` of the shard, without bytes of unwanted fields.
+
+        Raises what `parse` would.
+        """
+        return self.parse(read(span.first_byte, end_byte), span)
+
+    def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
+        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard.
+
+        A format may use several reads, which saves copying a large payload. Returns and raises what `parse` of these
+        bytes would.
+        """
+        return self.parse(read(span.first_byte, end_byte), span).sample(0)
+
+    skips_fields: bool = False
+    """`read_wanted` skips the bytes of unwanted fields."""
+
+    def read_wanted(self, read: ReadBytes, end_byte: int, span: Span, wanted: Callable[[str], bool]) -> Sample:  # noqa: ARG002
+        """Read the one sample of ``span``, which ends at ``end_byte`` of the shard; unwanted fields may be `Unread`.
+
+        Raises what `parse` of its bytes would, except about the skipped bytes.
+        """
+        return self.read_sample(read, end_byte, span)
+
+    has_views: bool = False
+    """`parse_views` returns values that are views of the parsed bytes."""
+
+    def parse_views(self, buffer: Buffer, payloads: memoryview, span: Span) -> Records:  # noqa: ARG002
+        """Parse like `parse`, but with bytes as slices of ``payloads``, which has the bytes of ``buffer``."""
+        return self.parse(buffer, span)
+
+    spilled_as: str = ""
+    """Key of the way in which `spill` decodes pieces: the format, and its columns. Empty: pieces cannot be spilled."""
+
+    def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
+        """Decode the piece of ``span``, which ends at ``end_byte`` of the shard, holding little of it at a time.
+
+        Raises what `parse` of its bytes would.
+        """
+        raise NotImplementedError
+
+    def parse_part(self, data: bytes, span: Span) -> Records:
+        """Open one part; ``span`` has its offset in the whole, its samples and the ``head`` of `Spilled`."""
+        raise NotImplementedError
 
 
-def reading_alone(format: Format) -> Callable[[ReadBytes, int, Span], Sample]:  # noqa: A002
-    """Return `PiecemealFormat.read_sample` of the format, or else a function that reads the bytes of a sample whole."""
-    if isinstance(format, PiecemealFormat):
-        return format.read_sample
+_MEMBERS = ("name", "suffixes", *(member for member in vars(Format) if not member.startswith("_")))
 
-    def whole(read: ReadBytes, end_byte: int, span: Span, /) -> Sample:
-        return format.parse(read(span.first_byte, end_byte), span).sample(0)
 
-    return whole
+class _PlainFormat(Format):
+    """A format from a class that does not inherit from `Format`: its members, and the defaults of others."""
+
+    def __init__(self, plain: Any) -> None:
+        vars(self).update({member: getattr(plain, member) for member in _MEMBERS if hasattr(plain, member)})
+        self._plain = plain
+
+    def parse(self, buffer: Buffer, span: Span) -> Records:
+        records: Records = self._plain.parse(buffer, span)
+        return records
+
+
+def as_format(plain: Any) -> Format:
+    """Return a format as an object of `Format`, with the defaults for members that its own class lacks."""
+    return plain if isinstance(plain, Format) else _PlainFormat(plain)

@@ -29,7 +29,7 @@ from shoal.formats.folder.reader import Folder, index_of_files
 from shoal.formats.format_registry import format_named, options_of
 from shoal.formats.metadata.manifests import Expected
 from shoal.formats.metadata.scanning import STALE_INDEXES, without_pointer
-from shoal.formats.shard_format import Format, VersionedFormat
+from shoal.formats.shard_format import Format
 from shoal.hints import MOST_POINTER_BYTES
 from shoal.index.assembly import ScannedShard, assemble, joined
 from shoal.index.cutting import usual_extent_bytes
@@ -272,7 +272,7 @@ def _warn_of_stale(tasks: Sequence[ScanTask], index: Index, asked: str) -> None:
 def scan_rules(format: Format) -> list[int]:  # noqa: A002
     """Return the versions of the scan rules for this format; scans kept or cached under other versions are not used."""
     formats = (format, format.inner) if isinstance(format, Compressed) else (format,)
-    return [SCAN_RULE, *(each.scan_rule for each in formats if isinstance(each, VersionedFormat))]
+    return [SCAN_RULE, *(entry.scan_rule for entry in formats if entry.scan_rule)]
 
 
 def _digest(words: list[Any]) -> str:

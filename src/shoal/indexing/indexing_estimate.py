@@ -19,7 +19,7 @@ import numpy as np
 from shoal.figures import counted, format_bytes, format_seconds
 from shoal.formats.compressed.reader import Compressed
 from shoal.formats.folder.reader import Folder
-from shoal.formats.shard_format import BesideFormat, Format
+from shoal.formats.shard_format import Format
 from shoal.indexing.scan.costs import REACH_BYTES
 from shoal.indexing.scan.first_requests import FirstRequests, first_requests
 from shoal.indexing.scan.processes import num_remote_processes, num_requests_in_all
@@ -243,7 +243,7 @@ def _settled(tasks: Sequence[ScanTask], format: Format) -> tuple[_Work, list[Sca
     if isinstance(format, Compressed):
         return _all_bytes(tasks), []
     indexed = [task for task in tasks if task.index is not None]
-    compared = [] if isinstance(format, BesideFormat) else indexed
+    compared = [] if format.has_sidecar else indexed
     large = [task for task in compared if task.num_bytes > _COMPARED_WHOLE_BYTES]
     small = _all_bytes([task for task in compared if task.num_bytes <= _COMPARED_WHOLE_BYTES])
     num_small = len(compared) - len(large)  # of these, the end is read first

@@ -28,7 +28,7 @@ from shoal.formats.metadata.manifests import (
     read_manifest,
 )
 from shoal.formats.metadata.third_party_index import FORMATS_WITH_INDEXES, foreign_names
-from shoal.formats.shard_format import BesideFormat, Format
+from shoal.formats.shard_format import Format
 from shoal.hints import pointer_in
 from shoal.indexing.folder_classes import classes_of_folder, given_classes
 from shoal.storage.sources.source import Source
@@ -181,12 +181,13 @@ def _inside_classes(source: Source, classes: ClassDirectories) -> Source:
 def third_party_indexes(paths: Sequence[str], format: Format, store: Store) -> dict[str, tuple[str, int]]:  # noqa: A002
     """Return the indexes that other tools left beside shards, as path and size, by shard path.
 
-    Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none. A
-    `BesideFormat` is checked beside all, as its samples would be others. Raises `StorageError` if that cannot be done.
+    Checks beside the first shard and, only if there is one, beside all others: 2 or 3 requests if there are none. If
+    the format has sidecars, checks beside all, since samples depend on them. Raises `StorageError` if that cannot be
+    done.
     """
     if format.name not in FORMATS_WITH_INDEXES or not paths:
         return {}
-    if isinstance(format, BesideFormat):
+    if format.has_sidecar:
         return _indexes_of_all(paths, store)
     try:
         names = foreign_names(paths[0])
@@ -210,7 +211,7 @@ def _indexes_of_all(paths: Sequence[str], store: Store) -> dict[str, tuple[str, 
 
 def versions_beside(paths: Sequence[str], format: Format, store: Store) -> list[tuple[str, int, str]]:  # noqa: A002
     """Return name, size and version of the indexes beside shards that their format needs; empty for most formats."""
-    infos = _infos_beside(paths, store) if isinstance(format, BesideFormat) else []
+    infos = _infos_beside(paths, store) if format.has_sidecar else []
     return [(info.path, info.num_bytes, info.version) for info in infos if info is not None]
 
 
@@ -226,7 +227,7 @@ def _infos_beside(paths: Sequence[str], store: Store) -> Sequence[ObjectInfo | N
 
 def needed_beside(path: str, format: Format, store: Store) -> dict[str, Any]:  # noqa: A002
     """Return the index beside a shard that its format needs, as arguments for `scan_again`; none for most formats."""
-    found = _indexes_of_all([path], store).get(path) if isinstance(format, BesideFormat) else None
+    found = _indexes_of_all([path], store).get(path) if format.has_sidecar else None
     return {} if found is None else {"index": partial(store.read_range, found[0]), "index_bytes": found[1]}
 
 

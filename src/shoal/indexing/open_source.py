@@ -27,8 +27,8 @@ from shoal.formats.format_registry import (
     suffixes_in_directories,
     suffixes_of_packages,
 )
+from shoal.formats.rows.token_files import options_in_name
 from shoal.formats.shard_format import Format
-from shoal.formats.tokens.token_files import options_in_name
 from shoal.index.assembly import subset
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS, Progress

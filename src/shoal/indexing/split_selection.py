@@ -20,7 +20,7 @@ from shoal.formats.metadata.splits import (
     splits_in_energon,
     splits_in_names,
 )
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 from shoal.index.table import Index
 from shoal.indexing.manifests_beside import read_whole
 from shoal.order.arrays.index_ranges import Runs

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import FieldNamesFormat
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.hints import did_you_mean
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
@@ -42,9 +41,7 @@ def declared_fields(opened: Opened, stages: Sequence[Stage]) -> frozenset[str] |
     The first shard stands for all.
     """
     heads, names = opened.index.shard_heads, opened.index.shard_names
-    declared = None
-    if isinstance(opened.format, FieldNamesFormat):
-        declared = opened.format.field_names(heads[min(heads)] if heads else {})
+    declared = opened.format.field_names(heads[min(heads)] if heads else {})
     if declared is None or not len(names):
         return None
     fields = frozenset((*declared, *partition_fields(names[min(heads, default=0)])))

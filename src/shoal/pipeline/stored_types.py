@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import SchemaFormat
 from shoal.formats.tables.arrow_types import plain_type
 from shoal.formats.tables.table_rows import partition_fields
 from shoal.indexing.opened_dataset import Opened
@@ -40,8 +39,6 @@ def class_labels(opened: Opened) -> dict[str, Sequence[str]]:
 
 def declared_features(opened: Opened) -> dict[str, Any] | None:
     """Return the features of the first shard that has samples; None if it declares none."""
-    if not isinstance(opened.format, SchemaFormat):
-        return None
     heads = opened.index.shard_heads
     return opened.format.features(heads[min(heads)]) if heads else None
 
@@ -56,13 +53,12 @@ def stored_types(opened: Opened, stages: Sequence[Stage]) -> StoredTypes:
     A function given to `map` may put anything under a name: the caller must check that values still have the type.
     """
     heads = opened.index.shard_heads
-    if not isinstance(opened.format, SchemaFormat) or not heads:
+    shard = min(heads, default=-1)
+    schema = opened.format.schema(heads[shard]) if heads else None
+    if schema is None:
         return {}
-    shard = min(heads)
     constants = dict.fromkeys(partition_fields(opened.index.shard_names[shard]))
-    types: StoredTypes = constants | {
-        field.name: plain_type(field.type) for field in opened.format.schema(heads[shard])
-    }
+    types: StoredTypes = constants | {field.name: plain_type(field.type) for field in schema}
     for stage in stages:
         if isinstance(types, tuple):
             break

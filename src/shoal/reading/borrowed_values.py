@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.formats.shard_format import ReadBytes, Records, Sample, Span, ViewingFormat, reading_alone
+from shoal.formats.shard_format import Format, ReadBytes, Records, Sample, Span
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.opened_dataset import Opened
 from shoal.stats.counters import Pins
@@ -17,28 +16,25 @@ from shoal.stats.counters import Pins
 
 def with_views(opened: Opened, pins: Pins) -> Opened:
     """Return the dataset with values that are views; unchanged if its format cannot provide them."""
-    if not isinstance(opened.format, ViewingFormat):
+    if not opened.format.has_views:
         return opened
     return replace(opened, format=_Viewing(opened.format, pins))
 
 
-class _Viewing:
+class _Viewing(Format):
     """A format whose values are views."""
 
-    def __init__(self, format: Any, pins: Pins) -> None:  # noqa: A002  # both a Format and a ViewingFormat
+    def __init__(self, format: Format, pins: Pins) -> None:  # noqa: A002
         self._format, self._pins = format, pins
-        self._alone = reading_alone(format)
-        self.name: str = format.name
-        self.suffixes: tuple[str, ...] = format.suffixes
+        self.name, self.suffixes = format.name, format.suffixes
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Scan as the wrapped format does."""
-        found: ShardScan = self._format.scan(read, num_bytes, shard=shard)
-        return found
+        return self._format.scan(read, num_bytes, shard=shard)
 
     def read_sample(self, read: ReadBytes, end_byte: int, span: Span) -> Sample:
         """Read a sample as the wrapped format does; values are views of bytes that belong to them alone."""
-        sample = self._alone(read, end_byte, span)
+        sample = self._format.read_sample(read, end_byte, span)
         return {name: memoryview(value) if type(value) is bytes else value for name, value in sample.items()}
 
     def parse(self, buffer: Buffer, span: Span) -> Records:
@@ -46,8 +42,8 @@ class _Viewing:
         data = bytes(buffer) if isinstance(buffer, bytearray) else buffer
         # An array between the bytes and their views, since bytes objects cannot be weakly referenced.
         array = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
-        found: Records = self._format.parse_views(data, array.data, span)
-        return _ViewedRecords(found, weakref.ref(array), self._pins)
+        records = self._format.parse_views(data, array.data, span)
+        return _ViewedRecords(records, weakref.ref(array), self._pins)
 
 
 class _ViewedRecords:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import StateError, UsageError
 from shoal.figures import parse_bytes
-from shoal.formats.shard_format import SpillingFormat
 from shoal.index.cutting import ChunkTable, cut_chunks
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
@@ -338,7 +337,7 @@ def _keep(cache: dict[int, Any], epoch: int, found: Any) -> None:
 
 def can_spill(opened: Opened) -> bool:
     """Return True if a dataset can keep decoded chunks: it has a cache, and its format can spill."""
-    return opened.cache is not None and opened.index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
+    return opened.cache is not None and opened.index.sample_bytes is None and bool(opened.format.spilled_as)
 
 
 @singledispatch

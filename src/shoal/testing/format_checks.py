@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, Span, ViewingFormat, reading_alone
+from shoal.formats.shard_format import ColumnRecords, Format, Records, Sample, Span, as_format
 from shoal.formats.tables.arrow_values import value_in
 from shoal.index.shard_scan import ShardScan
 from shoal.testing.format_damage import DamageCount, check_damage
@@ -58,8 +58,9 @@ def check_format(
     AssertionError
         The format fails one of these; the message says which, and for which shard.
     """
+    format, others = as_format(format), tuple(map(as_format, same_as))  # noqa: A001
     counts = [
-        _check_shard(format, KnownShard(name, data, samples), memory_limit_bytes, tuple(same_as))
+        _check_shard(format, KnownShard(name, data, samples), memory_limit_bytes, others)
         for name, (data, samples) in shards.items()
     ]
     damage = DamageCount()
@@ -159,7 +160,7 @@ def _check_span(format: Format, known: KnownShard, found: ShardScan, first: int,
                 buffer[:] = b"\xaa" * len(buffer)
             fine = all(map(same, samples, expected))
             require(fine, known, f"{label}: a sample does not own its bytes, they change with the buffer")
-        if isinstance(format, ViewingFormat):
+        if format.has_views:
             span = Span(known.name, begin, len(expected), given, found.head)
             views = format.parse_views(whole, memoryview(whole), span)
             fine = all(_as_bytes(views.sample(number)) == expected[number] for number in range(len(expected)))
@@ -210,7 +211,7 @@ def _check_single_samples(format: Format, known: KnownShard, found: ShardScan) -
         if before[piece + 1] - before[piece] != 1:
             continue
         begin, end = int(found.sample_starts[piece]), int(found.ends[piece])
-        sample = reading_alone(format)(known.read, end, Span(known.name, begin, 1, None, found.head))
+        sample = format.read_sample(known.read, end, Span(known.name, begin, 1, None, found.head))
         expected = known.samples[before[piece]]
         fine = same(sample, expected)
         require(fine, known, f"alone it is {sample!r:.300} for sample {before[piece]}, in a span {expected!r:.300}")

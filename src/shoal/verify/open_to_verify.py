@@ -13,8 +13,8 @@ from typing import Any
 
 from shoal.errors import IndexFileError, ShardError, SourceError, StorageError
 from shoal.formats.decoding.images import IMAGE_SPECS
-from shoal.formats.mds.writer import mds_index_of
 from shoal.formats.metadata.manifests import MANIFEST_NAME, read_manifest
+from shoal.formats.rows.mds.writer import mds_index_of
 from shoal.formats.shard_format import Format
 from shoal.index.assembly import joined, subset
 from shoal.index.table import Index

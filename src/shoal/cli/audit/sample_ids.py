@@ -14,7 +14,7 @@ from shoal.cli.display.progress_bar import Progress
 from shoal.cli.options.source_options import open_with_samples
 from shoal.errors import UsageError
 from shoal.formats.folder.reader import Folder
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.sample_keys import sample_keys

@@ -13,8 +13,8 @@ from shoal.cli.output import complain
 from shoal.errors import UsageError
 from shoal.figures import counted
 from shoal.formats.format_registry import FORMAT_MEMBERS, FORMATS
+from shoal.formats.rows.token_files import options_in_name
 from shoal.formats.shard_format import Format
-from shoal.formats.tokens.token_files import options_in_name
 from shoal.hints import did_you_mean
 from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import Opened

@@ -16,7 +16,6 @@ from shoal.cli.plan.planned_growing import GROW, ListedShards, listed_shards
 from shoal.cli.plan.planned_reading import DatasetReading, PlannedOrder, PlannedReading
 from shoal.errors import UsageError
 from shoal.figures import bytes_text, parse_bytes
-from shoal.formats.shard_format import SpillingFormat
 from shoal.index.cutting import usual_extent_bytes
 from shoal.index.index_file import num_column_bytes
 from shoal.index.table import BYTES_OF_A_SAMPLE, BYTES_OF_AN_EXTENT, own_bytes
@@ -109,7 +108,7 @@ def _of_source(arguments: argparse.Namespace, cluster: Cluster, opened: Opened) 
         sizing = recommend(beside(cluster, index_bytes), dataset_bytes=num_bytes, least_chunk_bytes=extent_bytes)
         nodes = sizing.num_canonical_nodes
         request = OrderRequest(window=sizing.window_bytes, chunk=sizing.chunk_bytes, num_canonical_nodes=nodes)
-    may_spill = index.sample_bytes is None and isinstance(opened.format, SpillingFormat)
+    may_spill = index.sample_bytes is None and bool(opened.format.spilled_as)
     spills = cluster.cache_bytes is not None and may_spill
     resolved = ResolvedOrder(index, request, stored=opened.stored, spills=spills)
     chunks = resolved.chunks

@@ -65,7 +65,7 @@ class _Crcs:
 
 
 class DecompressedContent:
-    """The `shoal.formats.forward_scan.Content` of compressed bytes that come in parts, at most ``limit_bytes``.
+    """The `shoal.formats.shard_format.Content` of compressed bytes that come in parts, at most ``limit_bytes``.
 
     It is decompressed up to ``position``, and held from ``first_byte`` on. ``members`` are known up to ``position``,
     except perhaps one that ends exactly where the last read did.

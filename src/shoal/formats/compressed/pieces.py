@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shoal.errors import ShardError
 from shoal.formats.compressed.codecs import TooMuchError, limit_hint
 from shoal.formats.compressed.decompressed import FrameBorders, Members
-from shoal.formats.packed_heads import packed
+from shoal.formats.compressed.packed_heads import packed
 from shoal.formats.shard_format import Span
 from shoal.formats.writing.joined_checksums import joined_crcs
 from shoal.index.cutting import EXTENT_BYTES

@@ -33,46 +33,43 @@ from shoal.formats.compressed.pieces import (
     may_cut,
     pieces_of_span,
 )
-from shoal.formats.forward_scan import About, ForwardFormat, forward_borders
-from shoal.formats.lines.json_array import ARRAY_HEAD
-from shoal.formats.records import compact
+from shoal.formats.rows.lines.json_array import ARRAY_HEAD
+from shoal.formats.rows.records import compact
 from shoal.formats.shard_format import (
-    FieldNamesFormat,
+    About,
     Format,
-    FrontFormat,
-    OptionsFormat,
     ReadBytes,
     Records,
+    SampleBorders,
     Span,
     Spilled,
     SpillSpace,
+    StoredContent,
+    as_format,
 )
 from shoal.index.shard_scan import Buffer, ShardScan
 
 _AT_ONCE_BYTES = 4 << 20  # of compressed bytes, read at a time
 
 
-class Compressed:
+class Compressed(Format):
     """The format of another format's shards, compressed with gzip, zlib, bzip2, xz, zstd, brotli or snappy.
 
     A shard that holds more than ``limit_bytes`` is refused before it fills the memory. Errors name bytes of the
     content.
     """
 
-    scan_rule = 1  # see `VersionedFormat`
+    scan_rule = 1
 
     def __init__(self, inner: Format, codec: str, *, limit_bytes: int = 4 << 30) -> None:
-        self.inner, self.codec, self.limit_bytes = inner, codec, limit_bytes
-        self.name = f"{inner.name}.{codec}"
+        self.inner = inner = as_format(inner)
+        self.codec, self.limit_bytes = codec, limit_bytes
+        self.options = dict(inner.options)
+        self.name = self.spilled_as = f"{inner.name}.{codec}"
         endings = [ending for ending, meant in CODEC_OF_SUFFIX.items() if meant == codec]
         self.suffixes = tuple(suffix + ending for suffix in inner.suffixes for ending in endings)
         if inner.name == "tar" and codec == "gz":
             self.suffixes += (".tgz",)
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Options of the inner format."""
-        return self.inner.options if isinstance(self.inner, OptionsFormat) else {}
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Decompress the shard and find the samples inside, with some MiB at a time in memory.
@@ -85,7 +82,7 @@ class Compressed:
 
     def field_names(self, head: Mapping[str, Any]) -> Sequence[str] | None:
         """Return the fields that the inner format finds in the head."""
-        return self.inner.field_names(head.get("inner", {})) if isinstance(self.inner, FieldNamesFormat) else None
+        return self.inner.field_names(head.get("inner", {}))
 
     def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
         """Scan like `scan`, cutting as the index did that keeps ``head`` of the shard."""
@@ -101,9 +98,8 @@ class Compressed:
         content = from_front()
         found = FrameBorders(content)
         try:
-            if isinstance(self.inner, ForwardFormat):
-                about = self.inner.scan_forward(content, found, shard=shard)
-            else:
+            about = self.inner.scan_forward(content, found, shard=shard)
+            if about is None:
                 scan = self.inner.scan(ReadAnywhere(from_front), content.read_to_end(), shard=shard)
                 if scan.piece_samples is not None:
                     msg = f"what is inside of this shard ({self.codec}) is compressed itself, or a table"
@@ -142,7 +138,7 @@ class Compressed:
         if pieces is None:
             inside = self._decompressed(buffer, shard, self.limit_bytes)
             content = memoryview(inside)
-            borders = forward_borders(self.inner, lambda a, b: bytes(content[a:b]), len(inside), shard=shard)
+            borders = self._borders(lambda a, b: bytes(content[a:b]), len(inside), shard)
             _check_samples(borders, span)
             begin, end = int(borders[0]), int(borders[-1])
             borders -= begin
@@ -160,16 +156,11 @@ class Compressed:
         """Return the pieces of a span; None if it is a whole shard."""
         return pieces_of_span(span, end_byte, limit_bytes=self.limit_bytes) if "pieces" in span.head else None
 
-    @property
-    def spilled_as(self) -> str:
-        """Name of the format; the content is spilled as it was before compression."""
-        return self.name
-
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Decompress some consecutive pieces, or a whole shard, into scratch space; each sample is a part.
 
         Memory: some MiB, and what `scan` of the inner format holds, 20 bytes a sample; for snappy, all of it; for
-        formats that need the front of a shard (`FrontFormat`), all the content of the pieces. Raises as `parse` does.
+        formats that need the front of a shard (`needs_front`), all the content of the pieces. Raises as `parse` does.
         """
         shard, first_byte = span.shard, span.first_byte
         pieces = self._pieces(span, end_byte)
@@ -190,12 +181,12 @@ class Compressed:
             return space.read(low + first, low + end)
 
         head: dict[str, Any] = {"inner": dict(span.head.get("inner", {})), "begin": begin}
-        if pieces is not None and isinstance(self.inner, FrontFormat) and self.inner.needs_front:
+        if pieces is not None and self.inner.needs_front:
             within = Span(shard, pieces.low, span.num_samples, None, head["inner"])
             records = self.inner.parse(inside(0, num_bytes - low), within)
-            starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `FrontFormat`
+            starts = np.asarray(records.starts, dtype=np.int64)  # type: ignore[attr-defined]  # see `needs_front`
         else:
-            starts = forward_borders(self.inner, inside, num_bytes - low, shard=shard)
+            starts = self._borders(inside, num_bytes - low, shard)
             _check_samples(starts, span)
         return Spilled(starts + low, span.num_samples, 1, head)
 
@@ -205,6 +196,14 @@ class Compressed:
         first_byte = int(head["begin"]) + span.first_byte
         within = Span(span.shard, first_byte, span.num_samples, [0, len(data)], head["inner"])
         return self.inner.parse(data, within)
+
+    def _borders(self, read: ReadBytes, num_bytes: int, shard: str) -> NDArray[np.int64]:
+        """Return the borders of the samples in decompressed bytes, which may be written to; [0] for pieces."""
+        borders = SampleBorders(with_crcs=False)
+        if self.inner.scan_forward(StoredContent(read, num_bytes), borders, shard=shard) is None:
+            scan = self.inner.scan(read, num_bytes, shard=shard)
+            return np.zeros(1, dtype=np.int64) if scan.piece_samples is not None else scan.sample_starts.copy()
+        return borders.starts()
 
     def _decompressed(self, stored: Buffer, shard: str, limit_bytes: int, first_byte: int = 0) -> bytearray:
         if not stored:  # an empty shard has no samples, whatever its codec writes for empty content

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from posixpath import dirname, join, normpath, splitext
 from typing import Any
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 
 from shoal.errors import SourceError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories, class_directory
-from shoal.formats.records import BadRecordError, CutRecords, borders_in
-from shoal.formats.shard_format import ReadBytes, Sample, Span
+from shoal.formats.rows.records import BadRecordError, CutRecords, borders_in
+from shoal.formats.shard_format import Format, ReadBytes, Sample, Span
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.assembly import fingerprint
 from shoal.index.cutting import CUTTING_RULE, layout_of
@@ -38,7 +39,7 @@ _MEDIA = (
 )
 
 
-class Folder:
+class Folder(Format):
     """The format of a directory of single files, as ``format="folder"``; a sample is a file.
 
     It has ``__key__`` (the path without suffix); the bytes, under the suffix in lower case (``"jpg"``) or, if ``field``
@@ -68,13 +69,9 @@ class Folder:
         self.classes = None if classes is None else tuple(classes)
         self.below_splits = below_splits
         self._numbers = {name: number for number, name in enumerate(self.classes or ())}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Options that differ from those implied by the name of the format."""
         usual = {"field": None, "labels": None, "suffixes": _MEDIA, "classes": None, "below_splits": False}
         chosen = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}
+        self.options = {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}
 
     def with_classes(self, classes: ClassDirectories | None) -> Folder:
         """Return a copy with labels of these classes; without labels if there are none."""
@@ -102,6 +99,10 @@ class Folder:
             return ShardScan(np.zeros(1, np.int64), np.zeros(0, np.uint32), notes={"empty_files": 1})
         starts = np.array([0, num_bytes], dtype=np.int64)
         return ShardScan(starts, _size_crcs(starts[1:]))
+
+    def scan_as(self, head: Mapping[str, Any], read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
+        """Scan like `scan`, and keep the head, which comes from the tables beside the files."""
+        return replace(self.scan(read, num_bytes, shard=shard), head=head)
 
     def parse(self, buffer: Buffer, span: Span) -> CutRecords:
         """Open the bytes of a file; raises `ShardError` if their number changed since the file was indexed."""

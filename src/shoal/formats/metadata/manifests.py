@@ -15,7 +15,7 @@ from typing import Any
 
 from shoal.errors import ShardError, SourceError, UsageError
 from shoal.formats.format_registry import format_named, options_of
-from shoal.formats.litdata.reader import LitData, whole_codec
+from shoal.formats.rows.litdata.reader import LitData, whole_codec
 from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import Buffer
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import ShardError
-from shoal.formats.folder.reader import Folder
 from shoal.formats.metadata.manifests import STALE, Expected, Hashes
 from shoal.formats.metadata.third_party_index import by_borders, scan_by_index
-from shoal.formats.shard_format import BesideFormat, Format, ReadBytes, RecutFormat
+from shoal.formats.shard_format import Format, ReadBytes
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.index.shard_scan import BY_BORDERS, Buffer, ShardScan, has_foreign_borders
 
@@ -37,7 +36,7 @@ def checked_scan(
     Hashes are compared only if the scan reads the whole shard in order, as for compressed shards. Raises `ShardError`
     if the shard does not match ``expected``, cannot be scanned, or is a pointer file.
     """
-    if index is None or not isinstance(format, BesideFormat):
+    if index is None or not format.has_sidecar:
         read = without_pointer(read, num_bytes, shard=shard)
     expected = expected or Expected()
     if expected.num_bytes not in (None, num_bytes):
@@ -54,8 +53,8 @@ def checked_scan(
         return data
 
     scan = None
-    if index is not None and isinstance(format, BesideFormat):
-        scan = _scan_beside(format, read, index, index_bytes, num_bytes, shard=shard)
+    if index is not None and format.has_sidecar:
+        scan = _scan_sidecar(format, read, index, index_bytes, num_bytes, shard=shard)
     elif index is not None:
         scan = scan_by_index(format, index(0, index_bytes), read, num_bytes, shard=shard, is_local=is_local)
     if scan is None:
@@ -81,17 +80,13 @@ def scan_again(
 ) -> ShardScan:
     """Scan a shard as for an existing index that keeps ``head`` of it, to compare the scan with that index.
 
-    ``index`` reads the third-party index beside the shard, which a `BesideFormat` needs. Raises `ShardError` if the
-    shard cannot be scanned, or is a pointer file.
+    ``index`` reads the third-party index beside the shard, which a format with sidecars needs. Raises `ShardError` if
+    the shard cannot be scanned, or is a pointer file.
     """
-    if index is not None and isinstance(format, BesideFormat):
-        return _scan_beside(format, read, index, index_bytes, num_bytes, shard=shard)
+    if index is not None and format.has_sidecar:
+        return _scan_sidecar(format, read, index, index_bytes, num_bytes, shard=shard)
     read = without_pointer(read, num_bytes, shard=shard)
-    if isinstance(format, RecutFormat):
-        return format.scan_as(head, read, num_bytes, shard=shard)
-    scan = format.scan(read, num_bytes, shard=shard)
-    if isinstance(format, Folder):  # its head comes from the tables beside the files, which a scan does not see
-        return replace(scan, head=head)
+    scan = format.scan_as(head, read, num_bytes, shard=shard)
     return by_borders(scan, entry=head[BY_BORDERS]) if has_foreign_borders(head) else scan
 
 
@@ -108,8 +103,8 @@ def without_pointer(read: ReadBytes, num_bytes: int, *, shard: str) -> ReadBytes
     return lambda first_byte, end_byte: data[first_byte:end_byte]
 
 
-def _scan_beside(
-    format: BesideFormat,  # noqa: A002
+def _scan_sidecar(
+    format: Format,  # noqa: A002
     read: ReadBytes,
     index: ReadBytes,
     index_bytes: int,
@@ -119,7 +114,7 @@ def _scan_beside(
 ) -> ShardScan:
     index = without_pointer(index, index_bytes, shard=f"the .idx beside {shard}")
     try:
-        return format.scan_beside(index, index_bytes, num_bytes, shard=shard)
+        return format.scan_sidecar(index, index_bytes, num_bytes, shard=shard)
     except ShardError:
         without_pointer(read, num_bytes, shard=shard)  # only now: a shard that fits its index is not read
         raise

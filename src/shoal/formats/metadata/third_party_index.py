@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexFileError, ShardError
+from shoal.formats.rows.tar.borders import doubtful_borders
+from shoal.formats.rows.tar.names import key_and_suffix
 from shoal.formats.shard_format import Format, ReadBytes
-from shoal.formats.tar.borders import doubtful_borders
-from shoal.formats.tar.names import key_and_suffix
 from shoal.index.shard_scan import ALL_VERIFIED, BY_BORDERS, Buffer, ShardScan
 
 FORMATS_WITH_INDEXES = ("tar", "tfrecord", "recordio", "tokens")

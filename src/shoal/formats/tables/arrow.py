@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.formats.compressed.packed_heads import packed, unpacked, unusable
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
-from shoal.formats.packed_heads import packed, unpacked, unusable
-from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
+from shoal.formats.shard_format import Format, ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_columns import check_values
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.extension_types import shaped_schema, without_extensions
@@ -55,7 +55,7 @@ class _Message(NamedTuple):
     buffers: list[tuple[int, int]]  # of a compressed record batch: start and size
 
 
-class Arrow:
+class Arrow(Format):
     """The format of record batches, as Arrow's writers and Hugging Face ``datasets`` store them; a sample is a row.
 
     Directories named ``column=value`` give a field to all rows below them.
@@ -63,6 +63,8 @@ class Arrow:
 
     name: str = "arrow"
     suffixes: tuple[str, ...] = (".arrow", ".feather", ".arrows")
+    has_columns = True
+    spilled_as = "arrow None"
 
     def __init__(self) -> None:
         self._wanted: tuple[str, ...] | None = None
@@ -71,6 +73,7 @@ class Arrow:
         """Return a copy that decodes only these columns of shards that have all of them."""
         projected = Arrow()
         projected._wanted = tuple(names)
+        projected.spilled_as = f"{self.name} {projected._wanted}"
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -88,11 +91,6 @@ class Arrow:
         table, crcs = self.opened(buffer, span)
         constants = partition_fields(span.shard)
         return TableRecords(table, crcs, shard=span.shard, byte=span.first_byte, constants=constants)
-
-    @property
-    def spilled_as(self) -> str:
-        """Name of the format with the decoded columns."""
-        return f"{self.name} {self._wanted}"
 
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of record batches, a few per part; memory O(the batches). Raises as `parse`."""

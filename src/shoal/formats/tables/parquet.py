@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import ShardError
+from shoal.formats.compressed.packed_heads import number_of, packed, unpacked, unusable
 from shoal.formats.decoding.hf_features import features_in
 from shoal.formats.field_columns import wanted_of
-from shoal.formats.packed_heads import number_of, packed, unpacked, unusable
-from shoal.formats.shard_format import ReadBytes, Span, Spilled, SpillSpace
+from shoal.formats.shard_format import Format, ReadBytes, Span, Spilled, SpillSpace
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.extension_types import footer_without_extensions, shaped_schema
 from shoal.formats.tables.parquet_footer import FooterGroup, groups_in
@@ -66,7 +66,7 @@ class _Group(NamedTuple):
         return zlib.crc32(struct.pack("<4q", self.number, self.first_byte, self.end_byte, self.num_rows))
 
 
-class Parquet:
+class Parquet(Format):
     """The format of columns in row groups; a sample is a row.
 
     ``columns`` are the names of the decoded columns (all by default). Directories named ``column=value`` give a field
@@ -75,15 +75,18 @@ class Parquet:
 
     name: str = "parquet"
     suffixes: tuple[str, ...] = (".parquet", ".pq")
+    has_columns = reads_fields = True
 
     def __init__(self, *, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else tuple(columns)
         self._wanted: tuple[str, ...] | None = None
+        self.spilled_as = f"{self.name} {self.columns} None"
 
     def projected(self, names: Sequence[str]) -> Parquet:
         """Return a copy that decodes only these columns of shards that have all of them."""
         projected = Parquet(columns=self.columns)
         projected._wanted = tuple(names)
+        projected.spilled_as = f"{self.name} {self.columns} {projected._wanted}"
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -125,11 +128,6 @@ class Parquet:
             file = _opened(ranges, footer.metadata)
             table = _rows_of(file, [group.number for group in groups], self._decoded_columns(file, span.shard))
         return self._group_records(table, groups, span, end_byte)
-
-    @property
-    def spilled_as(self) -> str:
-        """Name of the format with the decoded columns."""
-        return f"{self.name} {self.columns} {self._wanted}"
 
     def spill(self, read: ReadBytes, end_byte: int, span: Span, space: SpillSpace) -> Spilled:
         """Spill the rows of row groups, a few per part; memory: some pages per column. Raises as `parse`."""

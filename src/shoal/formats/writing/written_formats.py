@@ -7,11 +7,11 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.formats.compressed.writer import COMPRESSORS, CompressedEncoder
-from shoal.formats.lines.writer import JsonLinesEncoder
-from shoal.formats.mds.writer import MdsEncoder
+from shoal.formats.rows.lines.writer import JsonLinesEncoder
+from shoal.formats.rows.mds.writer import MdsEncoder
+from shoal.formats.rows.tar.writer import TarEncoder
+from shoal.formats.rows.tfrecord.writer import TFRecordEncoder
 from shoal.formats.tables.writer import ArrowEncoder, ParquetEncoder
-from shoal.formats.tar.writer import TarEncoder
-from shoal.formats.tfrecord.writer import TFRecordEncoder
 from shoal.formats.writing.encoder import Encoder
 from shoal.hints import did_you_mean
 

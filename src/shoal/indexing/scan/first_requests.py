@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Format, MidwayFormat
+from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
@@ -60,7 +60,7 @@ def first_requests(
     """
 
     def begin(task: ScanTask) -> FirstRequests:
-        walks_ahead = isinstance(format, MidwayFormat) and not store.reads_ahead
+        walks_ahead = format.can_start_midway and not store.reads_ahead
         plan = WalkPlan(ReadCosts(), task.num_bytes, most_walks=num_at_once - 1 if walks_ahead else 0)
         return _Beginning(task, store, num_at_once, plan).of(format)
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.errors import StorageError
-from shoal.formats.shard_format import Format, MidwayFormat, ReadBytes
+from shoal.formats.shard_format import Format, ReadBytes
 from shoal.index.shard_scan import Buffer, ShardScan
 from shoal.indexing.scan.costs import REACH_BYTES, CostComparison, ReadCosts
 from shoal.indexing.scan.scan_task import ScanTask, scan_shard
@@ -149,7 +149,7 @@ class ScanReading:
         self._num_bytes, self._threads = num_bytes, threads
         self._fetch = partial(reads.fetch, path)
         self._ahead: SpeculativeReads | None = None
-        if num_at_once > 1 and isinstance(format, MidwayFormat):
+        if num_at_once > 1 and format is not None and format.can_start_midway:
             plan = WalkPlan(reads.costs, num_bytes, most_walks=num_at_once - 1)
             self._ahead = SpeculativeReads(self._fetch, format, num_bytes, plan=plan, threads=threads)
         self._ahead_bytes = num_at_once * BLOCK_BYTES

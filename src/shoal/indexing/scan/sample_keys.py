@@ -7,7 +7,7 @@ from posixpath import splitext
 
 from shoal.errors import ShardError, UsageError
 from shoal.formats.folder.reader import Folder
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
 from shoal.indexing.scan.remote_scans import reading_one

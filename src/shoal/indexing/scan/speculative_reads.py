@@ -1,10 +1,10 @@
 """Speculative reads of one remote shard: windows that its scan will ask for, found from guessed starts further on.
 
 The headers of a shard are a chain, in which each says where the next one lies: with large members, a round trip each.
-A format that can guess where a record begins (`MidwayFormat`) lets several parts of the chain be followed at once: a
-walk scans the shard from a guessed start, and what it reads is kept. The scan from the front stays as it is. Once it
-comes to a header of such a walk, both ask for the same windows, and the scan gets them without requests. A guess that
-is wrong costs time and bytes, and cannot change what is found.
+If a format can guess where a record begins (`Format.likely_start`), several parts of the chain are followed at once: a
+walk scans the shard from a guessed start, and its windows are kept. The scan from the front stays as it is. Once it
+comes to a header of such a walk, both ask for the same windows, and the scan gets them without requests. A wrong guess
+costs time and bytes, and cannot change the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import MidwayFormat
+from shoal.formats.shard_format import Format
 from shoal.index.shard_scan import Buffer
 from shoal.indexing.scan.costs import REACH_BYTES, ReadCosts
 
@@ -64,7 +64,7 @@ class SpeculativeReads:
     def __init__(
         self,
         fetch: Callable[[int, int], bytes],
-        format: MidwayFormat,  # noqa: A002
+        format: Format,  # noqa: A002
         num_bytes: int,
         *,
         plan: WalkPlan,

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 from shoal.errors import UsageError
 from shoal.formats.compressed.reader import Compressed
-from shoal.formats.mds.encodings import array_of, files_of, is_list, is_written
-from shoal.formats.mds.reader import Mds
-from shoal.formats.mds.writer import MdsEncoder
-from shoal.formats.shard_format import Format, Sample, SchemaFormat
+from shoal.formats.rows.mds.encodings import array_of, files_of, is_list, is_written
+from shoal.formats.rows.mds.reader import Mds
+from shoal.formats.rows.mds.writer import MdsEncoder
+from shoal.formats.rows.tar.reader import Tar
+from shoal.formats.shard_format import Format, Sample
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.column_kinds import ColumnKind, joined_kinds, schema_of_kinds
 from shoal.formats.tables.parquet import Parquet
 from shoal.formats.tables.table_rows import partition_fields
-from shoal.formats.tar.reader import Tar
 from shoal.formats.writing.written_formats import TABLE_FORMATS, options_of_shard
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.costs import ReadCosts
@@ -41,7 +41,7 @@ def options_like(opened: Opened, format_name: str) -> dict[str, Any]:
     """
     source, target = (name.partition(".")[0] for name in (opened.index.format, format_name))
     schema = None
-    if source in TABLE_FORMATS and target in TABLE_FORMATS and isinstance(opened.format, SchemaFormat):
+    if source in TABLE_FORMATS and target in TABLE_FORMATS:
         heads = [head for _, head in sorted(opened.index.shard_heads.items())]
         schema = _schema_of_tables(map(opened.format.schema, heads), opened)
     elif source == "mds" and opened.index.shard_heads:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.formats.folder.reader import Folder
-from shoal.formats.tar.reader import Tar
+from shoal.formats.rows.tar.reader import Tar
 from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened
 from shoal.indexing.scan.sample_keys import sample_keys

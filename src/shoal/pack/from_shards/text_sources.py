@@ -11,7 +11,7 @@ from shoal.errors import SourceError, UsageError
 from shoal.formats.compressed.codecs import CODEC_OF_SUFFIX
 from shoal.formats.folder.reader import Folder
 from shoal.formats.format_registry import FORMATS, format_of, suffixes_in_directories
-from shoal.formats.lines.reader import Text
+from shoal.formats.rows.lines.reader import Text
 from shoal.formats.shard_format import Format
 from shoal.indexing.open_source import expanded
 from shoal.storage.sources.source import Source, SourceLike, printed

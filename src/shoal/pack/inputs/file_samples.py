@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import StorageError, UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
+from shoal.formats.rows.tar.names import key_and_suffix
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.column_kinds import ColumnKinds, kinds_of_rows, schema_of_kinds
-from shoal.formats.tar.names import key_and_suffix
 from shoal.formats.writing.written_formats import TABLE_FORMATS
 from shoal.pack.inputs.repeats import copy_of
 from shoal.pack.shards.shard_writer import Unreadable

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
+from shoal.formats.rows.tar.member_blocks import laid_out
+from shoal.formats.rows.tar.writer import is_safe_name
 from shoal.formats.shard_format import Sample
-from shoal.formats.tar.member_blocks import laid_out
-from shoal.formats.tar.writer import is_safe_name
 from shoal.formats.writing.encoder import RecordBlock
 from shoal.pack.inputs.duplicates import Dedup, Distinct, Duplicates, distinct_keys
 from shoal.pack.inputs.file_samples import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.errors import UsageError
 from shoal.figures import counted
-from shoal.formats.mds.writer import INDEX_NAME, mds_index
+from shoal.formats.rows.mds.writer import INDEX_NAME, mds_index
 from shoal.index.streamed_index import write_streamed
 from shoal.index.table import Index
 from shoal.pack.inputs.duplicates import DUPLICATES, Duplicates

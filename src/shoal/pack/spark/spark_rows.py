@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from shoal.formats.mds.encodings import encoding_for
+from shoal.formats.rows.mds.encodings import encoding_for
 from shoal.formats.shard_format import Sample
 from shoal.formats.tables.arrow_types import arrow_library
 from shoal.formats.tables.column_kinds import kinds_of_rows, schema_of_kinds

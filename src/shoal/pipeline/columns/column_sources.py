@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.formats.field_columns import Columns, Kind, Kinds, Record
-from shoal.formats.shard_format import ColumnarFormat, RecordFormat, Records
+from shoal.formats.shard_format import Records
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.stages.by_source import FillMissing
 from shoal.pipeline.stages.chosen_fields import SelectColumns, ToTuple
@@ -27,7 +27,7 @@ def gathers(stages: Sequence[Stage]) -> bool:
 def with_chosen(opened: Opened, stages: Sequence[Stage]) -> Opened:
     """Restrict decoding to the fields that the first stage keeps, if the format supports it."""
     first = stages[0] if stages else None
-    if not isinstance(first, SelectColumns | ToTuple) or not isinstance(opened.format, ColumnarFormat):
+    if not isinstance(first, SelectColumns | ToTuple) or not opened.format.has_columns:
         return opened
     names = [name for names in first.names for name in names.split(";")]
     return replace(opened, format=opened.format.projected(names))
@@ -65,8 +65,6 @@ class ColumnSource:
     def record(self, shard: int) -> Record | None:
         """Return the layout of the samples of a shard; None if they have no common length."""
         opened = self.fetch.opened
-        if not isinstance(opened.format, RecordFormat):
-            return None
         head, name = opened.index.shard_heads.get(shard, {}), opened.index.shard_names[shard]
         record = opened.format.record(head, shard=name)
         if record is None or not self.stages:

@@ -21,13 +21,9 @@ from numpy.typing import NDArray
 from shoal.formats.column_paths import LENGTH, TOTAL_BYTES, Column
 from shoal.formats.field_columns import Kind
 from shoal.formats.shard_format import (
-    ColumnarFormat,
     ColumnRecords,
-    FieldsFormat,
-    PartialFormat,
     Records,
     Sample,
-    SchemaFormat,
 )
 from shoal.formats.tables.arrow_columns import field_lengths, field_values, inner_column
 from shoal.formats.tables.arrow_values import cells_as_list
@@ -147,7 +143,7 @@ class _SpanReader:
         self._columns, self._have_defaults = tuple(columns), have_defaults
         self._fields = _fields_of(opened, columns)
         self._opened, self._wanted = opened, wanted_members(columns)
-        if self._fields is not None and isinstance(opened.format, ColumnarFormat):
+        if self._fields is not None:
             self._opened = replace(opened, format=opened.format.projected(self._fields))
 
     def in_order(
@@ -242,17 +238,17 @@ class _SpanReader:
         """Return the samples of a span with no more than what the columns need, if they are large; else None."""
         opened = self._opened
         is_large = read.num_bytes >= _SPARSE_BYTES * read.num_samples and opened.index.sample_bytes is not None
-        if not (is_large and opened.store.reads_ahead and isinstance(opened.format, PartialFormat)):
+        if not (is_large and opened.store.reads_ahead and opened.format.skips_fields):
             return None
-        return self._wanted_parts(read, opened.format)
+        return self._wanted_parts(read)
 
-    def _wanted_parts(self, read: UnitRead, parts_of: PartialFormat) -> Iterator[Sample]:
+    def _wanted_parts(self, read: UnitRead) -> Iterator[Sample]:
         opened = self._opened
         opened.check.check(read.shard)
         reader, whole = opened.store.reader(opened.paths[read.shard]), span_of(opened.index, read)
         for begin, end in pairwise(whole.sample_starts or ()):
             span = whole._replace(first_byte=read.first_byte + begin, num_samples=1, sample_starts=None)
-            yield parts_of.read_wanted(reader, read.first_byte + end, span, self._wanted)
+            yield opened.format.read_wanted(reader, read.first_byte + end, span, self._wanted)
         reader.confirm()
 
     def _gathered(self, records: Records, where: Where) -> tuple[dict[str, Part], list[str]]:
@@ -275,7 +271,7 @@ class _SpanReader:
 
     def _records(self, read: UnitRead) -> Records:
         opened, stats = self._opened, RequestStats(Counters())
-        if self._fields is not None and isinstance(opened.format, FieldsFormat):
+        if self._fields is not None and opened.format.reads_fields:
             opened.check.check(read.shard, stats)
             whole = partial(opened.store.read_range, opened.paths[read.shard])
             return opened.format.read_fields(whole, read.end_byte, span_of(opened.index, read))
@@ -311,12 +307,13 @@ def _reads(index: Index, shard: int, first_extent: int, end_extent: int) -> Iter
 
 def _fields_of(opened: Opened, columns: Sequence[Column]) -> list[str] | None:
     """Return the fields that a columnar format must decode for these columns; None for all of them."""
-    if not isinstance(opened.format, ColumnarFormat) or any(column.path == TOTAL_BYTES for column in columns):
+    if not opened.format.has_columns or any(column.path == TOTAL_BYTES for column in columns):
         return None
     heads = opened.index.shard_heads
-    if isinstance(opened.format, SchemaFormat) and heads:
-        first = min(heads)
-        names = {*opened.format.schema(heads[first]).names, *partition_fields(opened.index.shard_names[first])}
+    first = min(heads, default=-1)
+    schema = opened.format.schema(heads[first]) if heads else None
+    if schema is not None:
+        names = {*schema.names, *partition_fields(opened.index.shard_names[first])}
     else:
         names = set(read_sample(opened, 0))
     found: dict[str, None] = {}

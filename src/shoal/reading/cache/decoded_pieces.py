@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import cast
 from zlib import crc32
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import ReadBytes, Records, Span, Spilled, SpillingFormat
+from shoal.formats.shard_format import ReadBytes, Records, Span, Spilled
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.cache.cached_ranges import range_key
 from shoal.reading.checks.checked_reads import MOST_PARSES, check_shard, parse_again, parse_unit, read_unit
@@ -45,7 +44,7 @@ class DecodedPieces:
         self._opened, self._counters, self._options = opened, counters, options
         self._fetch_parts = fetch_parts
         self._plain = replace(opened, cache=None)
-        self._format = cast("SpillingFormat", opened.format)
+        self._format = opened.format
         self._stats = RequestStats(counters)
         self._is_remote = not opened.store.reads_ahead
         self._damaged: dict[int, ShardError] = {}  # by extent, so that damage is not detected again for each sample

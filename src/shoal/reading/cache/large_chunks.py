@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.figures import format_bytes
-from shoal.formats.shard_format import SpillingFormat
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
@@ -76,7 +75,7 @@ def refuse_too_large(opened: Opened, resolved: ResolvedOrder, memory_limit_bytes
         f"{format_bytes(window_bytes)}, and chunks have {format_bytes(float(table.decoded_bytes.mean()))} on average"
     )
     hints = [f'window="{_smallest_window(resolved, chunk_bytes) >> 20}MiB" or more']
-    if isinstance(opened.format, SpillingFormat):
+    if opened.format.spilled_as:
         hints.append("cache= in shoal.open(), where such chunks are kept decoded")
     hints.append("`shoal repack` the dataset into smaller row groups or shards")
     raise UsageError(msg, hint="; or ".join(hints))

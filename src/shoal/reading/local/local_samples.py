@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import ShardError
-from shoal.formats.shard_format import Sample, Span, reading_alone
+from shoal.formats.shard_format import Sample, Span
 from shoal.indexing.opened_dataset import Opened
 from shoal.reading.checks.checked_reads import parse_unit, read_unit
 from shoal.reading.checks.damaged_samples import Damaged, salvage_one
@@ -49,7 +49,7 @@ class LocalSamples:
     def samples(self, ids: Sequence[int], units: NDArray[np.int64]) -> Iterator[Sample | Damaged]:
         """Yield the samples with these ids in order; ``units`` are the reads that hold them."""
         opened, counters, advice, readers = self._opened, self._counters, self._advice, self._readers
-        verifies, read_alone = self._options.verify == "always", reading_alone(opened.format)
+        verifies, read_alone = self._options.verify == "always", opened.format.read_sample
         in_one = verifies or opened.cache is not None
         num_advised, wanted = 0, iter(ids)
         for start in range(0, len(units), _PLANNED_AT_ONCE):

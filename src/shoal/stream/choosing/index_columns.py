@@ -13,7 +13,7 @@ from shoal.arguments import as_text
 from shoal.errors import UsageError
 from shoal.formats.folder.class_directories import CLASS_FIELD, ClassDirectories
 from shoal.formats.folder.reader import Folder
-from shoal.formats.tokens.token_files import Tokens, token_itemsize
+from shoal.formats.rows.token_files import Tokens, token_itemsize
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS

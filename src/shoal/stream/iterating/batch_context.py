@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.shard_format import ColumnarFormat
 from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.columns.column_gathering import Gathering
@@ -156,7 +155,7 @@ def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
     It must if values are views, if memory is limited, and if a format has no columns.
     """
     pipeline, parts = context.pipeline, context.opened.parts
-    if not context.options.copy or not all(isinstance(part.format, ColumnarFormat) for part in parts):
+    if not context.options.copy or not all(part.format.has_columns for part in parts):
         return None
     own_stages = pipeline.stages[0].own_stages if pipeline.stages else ()
     sources = []

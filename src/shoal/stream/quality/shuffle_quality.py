@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.tokens.token_files import Tokens
+from shoal.formats.rows.token_files import Tokens
 from shoal.order.orders_without_window import Buffer, Sequential
 from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns

@@ -1,0 +1,110 @@
+"""Samples of a tar whose headers have all been walked through, for spans that the fast path cannot read."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ShardError
+from shoal.formats.metadata.third_party_index import wrong_border
+from shoal.formats.rows.tar.header_fields import BLOCK_BYTES
+from shoal.formats.rows.tar.headers import IS_REGULAR, OTHER_FILE, TarMembers
+from shoal.formats.rows.tar.names import Grouping, key_and_suffix
+from shoal.formats.shard_format import Sample
+from shoal.hints import MOST_POINTER_BYTES, SKIP_HINT, pointer_in
+
+
+class WalkedRecords:
+    """Some consecutive samples of a tar whose members are all known, handed out by number.
+
+    Values are slices of ``values``, or else new bytes. ``by_borders`` is True if another tool's index gave the borders.
+    """
+
+    def __init__(
+        self, members: TarMembers, first_members: list[int], shard: str, values: memoryview | None, *, by_borders: bool
+    ) -> None:
+        self._members, self._names, self._first = members, members.names, first_members
+        self._shard, self._by_borders = shard, by_borders
+        self._values = members.buffer if values is None else values
+        self._copies = values is None and not isinstance(members.buffer, bytes)
+        # Members that are no regular files lose their names here, and so belong to no sample.
+        for member in np.flatnonzero(~IS_REGULAR[members.kinds]).tolist():
+            self._names[member] = ""
+        payloads = members.headers + BLOCK_BYTES
+        self._payloads = payloads.tolist()
+        self._ends = (payloads + members.sizes).tolist()
+
+    def __len__(self) -> int:
+        return len(self._first) - 1
+
+    def layout_crcs(self) -> NDArray[np.uint32]:
+        """Return the CRC-32 of the headers of each sample; shape (len,)."""
+        view = memoryview(self._members.buffer)
+        starts, payloads = self._members.starts.tolist(), self._payloads
+        crcs = np.zeros(len(self), dtype=np.uint32)
+        for number in range(len(self)):
+            crc = 0
+            for member in range(self._first[number], self._first[number + 1]):
+                crc = crc32(view[starts[member] : payloads[member]], crc)
+            crcs[number] = crc
+        return crcs
+
+    def sample(self, number: int) -> Sample:
+        """Return a sample as `TarRecords.sample` does; raises `IndexFileError` if another tool's index is wrong."""
+        sample: Sample = {}
+        key: str | None = None
+        for member in range(self._first[number], self._first[number + 1]):
+            name = self._names[member]
+            parts = key_and_suffix(name)
+            if parts is None:
+                continue
+            member_key, field = parts
+            if key is None:
+                sample["__key__"] = key = member_key
+            if member_key != key and self._by_borders:
+                what = f"by the index {name!r} belongs to the sample {key!r}"
+                raise wrong_border(what, shard=self._shard, byte=self._byte(member))
+            if member_key != key or field in sample:
+                msg = f"{name!r} should belong to the sample {key!r}, and cannot"
+                raise ShardError(msg, shard=self._shard, byte=self._byte(member), hint=OTHER_FILE)
+            payload = self._values[self._payloads[member] : self._ends[member]]
+            if len(payload) <= MOST_POINTER_BYTES and (pointer := pointer_in(bytes(payload))):
+                msg, hint = f"{name!r}: {pointer[0]}", f"{pointer[1]}, and write the shard again; {SKIP_HINT}"
+                raise ShardError(msg, shard=self._shard, byte=self._byte(member), hint=hint)
+            sample[field] = bytes(payload) if self._copies else payload
+        if key is None:
+            msg = "the index has a sample here, and there is no member of one"
+            raise ShardError(msg, shard=self._shard, byte=self._byte(self._first[number]), hint=OTHER_FILE)
+        return sample
+
+    def _byte(self, member: int) -> int:
+        return self._members.first_byte + int(self._members.starts[member])
+
+
+def group_starts(members: TarMembers, num_samples: int, shard: str) -> NDArray[np.int64]:
+    """Return where the samples of a span begin, by the names; they must fill it and match the expected count."""
+    grouping = Grouping(shard=shard)
+    grouping.add(members)
+    starts = np.concatenate([grouping.taken()[0], grouping.last()[0]]) - members.first_byte
+    found = max(0, len(starts) - 1)
+    end = int(members.ends[-1]) if len(members) else 0
+    if found != num_samples or (found and starts[-1] != end):
+        msg = f"the index says {num_samples} samples in these {end} bytes, and there are {found}"
+        raise ShardError(msg, shard=shard, byte=members.first_byte, hint=OTHER_FILE)
+    if found == 0:
+        return np.zeros(1, dtype=np.int64)
+    starts[0] = 0
+    return starts
+
+
+def first_members(members: TarMembers, starts: NDArray[np.int64], shard: str) -> list[int]:
+    """Return the number of each sample's first member, and one past the last; each sample must end with a member."""
+    last = np.searchsorted(members.ends, starts[1:])
+    wrong = np.flatnonzero(members.ends[last] != starts[1:]) if len(starts) > 1 else last
+    if wrong.size:
+        msg = "by the index a sample ends here, and no tar member does"
+        byte = members.first_byte + int(starts[1:][wrong[0]])
+        raise ShardError(msg, shard=shard, byte=byte, hint=OTHER_FILE)
+    return [0, *(last + 1).tolist()]
