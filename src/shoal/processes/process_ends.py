@@ -103,9 +103,7 @@ def end_pool(pool: concurrent.futures.ThreadPoolExecutor, under_way: set[concurr
 
     A thread in a longer call ends with the call.
     """
-    with contextlib.suppress(
-        RuntimeError
-    ):  # the garbage collector may run in a thread of the pool
+    with contextlib.suppress(RuntimeError):  # the garbage collector may run in a thread of the pool
         pool.shutdown(wait=False, cancel_futures=True)
         begun = [future for future in list(under_way) if not future.cancelled()]
         _, left = concurrent.futures.wait(begun, timeout=_SECONDS_TO_END)

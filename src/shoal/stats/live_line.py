@@ -48,7 +48,7 @@ class LiveLine:
         return self._visible and self._clock() >= self._next_draw_seconds
 
     def is_due_at_end(self) -> bool:
-        """Return True if a log needs a last line: half a second has passed since the latest line, or since the start."""
+        """Return True if a log needs a last line: half a second has passed since its latest line, or the start."""
         return self._visible and self._stays and self._clock() >= self._last_seconds + _SHOW_AFTER_SECONDS
 
     def draw(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Interface of a store, and what stores of remote objects have in common.
+"""Interface of a store, with defaults and the functions that most stores share.
 
 Modification times come in nanoseconds, in seconds or as dates. The system has nanoseconds, http and most archives have
 seconds: a time without a fraction may be a whole second, or its fraction may be lost.
@@ -222,7 +222,7 @@ class KnownObjects:
         Raises `StorageError` if it has changed. See `nanoseconds_of` for ``modified``.
         """
         known, version = self._known.get(path), version_of(etag)
-        # Only once for each object: parsing a date takes longer than comparing all the rest.
+        # Parse the date only once for each object: it takes longer than all comparisons.
         now = ObjectInfo(path, num_bytes, version, None if known else nanoseconds_of(modified))
         first = known or self._known.setdefault(path, now)
         change = ""
@@ -260,7 +260,7 @@ def check_length(path: str, first_byte: int, end_byte: int, num_received: int, n
 
 
 def version_of(etag: str | None) -> str:
-    """Return an etag in comparable form: some servers quote it in some answers only, or call it weak now and then."""
+    """Return an etag in comparable form: some servers quote it, or call it weak, in some answers only."""
     return (etag or "").removeprefix("W/").strip('"')
 
 

@@ -316,6 +316,6 @@ def _joined(parts: Sequence[bytes]) -> bytes:
 
 
 def _leave(by_process: dict[int, ScannedFiles]) -> None:
-    """Leave the files of this process; those of a parent are its own."""
+    """Leave the files of this process, and not the files of its parent."""
     if (files := by_process.pop(os.getpid(), None)) is not None:
         files.leave()
