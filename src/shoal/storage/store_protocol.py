@@ -96,7 +96,7 @@ class Store(ABC):
 
     def reader(self, path: str) -> Reader:
         """Return a reader of parts of one object; by default, `read_range` compares the version of each part."""
-        return RangeReader(self, path)
+        return _RangeReader(self, path)
 
     def map(self, path: str) -> memoryview:
         """Return the object as read-only memory. A file is mapped, so processes share it; other objects are read.
@@ -186,7 +186,7 @@ class StoreWrapper(Store):
         self.store.close()
 
 
-class RangeReader:
+class _RangeReader:
     """A `Reader` for stores that compare the version of the object at every read."""
 
     __slots__ = ("_path", "_store")
@@ -195,11 +195,10 @@ class RangeReader:
         self._store, self._path = store, path
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
-        """Return the bytes ``[first_byte, end_byte)``."""
         return self._store.read_range(self._path, first_byte, end_byte)
 
     def confirm(self) -> None:
-        """Do nothing: every read was compared."""
+        pass
 
 
 class KnownObjects:

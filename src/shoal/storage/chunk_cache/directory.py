@@ -90,9 +90,7 @@ def _check_folder(path: str, status: os.stat_result) -> None:
         raise UsageError(msg, hint="give cache= a directory of your own: files that others can write cannot be trusted")
     if mode & 0o077:
         msg = f"{path}: this folder is open to other users (mode {mode:04o})"
-        raise UsageError(
-            msg, hint="files that others can write cannot be trusted: delete it, or chmod 700 to trust it"
-        )
+        raise UsageError(msg, hint="files that others can write cannot be trusted: delete it, or chmod 700 to trust it")
     kind = _file_system_of(path, status)
     if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
         msg = f"{path}: is on a file system of type {kind}, whose locks between processes cannot be trusted"

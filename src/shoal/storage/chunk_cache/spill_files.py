@@ -37,24 +37,17 @@ class NoRoomError(Exception):
         self.reason = reason
 
 
-class Spilling(Protocol):
-    """Division of appended bytes into parts; see `shoal.formats.shard_format.Spilled`."""
+class _Spilling(Protocol):
+    """Division of appended bytes into parts, which `shoal.formats.shard_format.Spilled` describes."""
 
     @property
-    def borders(self) -> NDArray[np.int64]:
-        """Start of each part, and end of the last one; shape (num_parts + 1,)."""
-
+    def borders(self) -> NDArray[np.int64]: ...
     @property
-    def num_samples(self) -> int:
-        """Samples of all parts."""
-
+    def num_samples(self) -> int: ...
     @property
-    def samples_per_part(self) -> int:
-        """Samples of each part except the last."""
-
+    def samples_per_part(self) -> int: ...
     @property
-    def head(self) -> Mapping[str, Any]:
-        """Metadata needed to decode any part."""
+    def head(self) -> Mapping[str, Any]: ...
 
 
 class SpilledPart(NamedTuple):
@@ -124,7 +117,7 @@ class SpillFile:
         except OSError as error:
             raise NoRoomError(error) from None
 
-    def finish(self, spilled: Spilling) -> None:
+    def finish(self, spilled: _Spilling) -> None:
         """Append table, head and footer, which locate the parts."""
         content_bytes, head = self.num_bytes - self._base, json.dumps(dict(spilled.head)).encode()
         ends = spilled.borders.tolist()
@@ -144,11 +137,8 @@ class SpillFile:
         self.append(_SPILL_FOOTER.pack(_SPILL_MAGIC, _footer_crc(self._name, head, numbers), *numbers))
 
 
-class Spill(Protocol):
-    """Callable that decodes a piece into a file, and returns its division into parts."""
-
-    def __call__(self, file: SpillFile, /) -> Spilling:
-        """Append the decoded piece to ``file``, and return its parts."""
+Spill = Callable[[SpillFile], _Spilling]
+"""A function that appends a decoded piece to a file, and returns its division into parts."""
 
 
 def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:

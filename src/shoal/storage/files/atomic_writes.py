@@ -97,9 +97,9 @@ class UnfinishedObject(Protocol):
 def begin_object(path: str, *, store: Store, scratch: str) -> UnfinishedObject:
     """Begin a new object at ``path``: a local file below the directory ``scratch`` (of the same file system).
 
-    The bytes of a remote object wait on this machine until it is finished (`SpooledObject`).
+    The bytes of a remote object wait on this machine until it is finished (`_SpooledObject`).
     """
-    return SpooledObject(path, store) if scheme_of(path) else GrowingFile(path, scratch=scratch)
+    return _SpooledObject(path, store) if scheme_of(path) else _GrowingFile(path, scratch=scratch)
 
 
 def can_link(scratch: str) -> bool:
@@ -120,7 +120,7 @@ def can_link(scratch: str) -> bool:
 
 
 def remove_abandoned(path: str) -> None:
-    """Remove a temporary file of a `GrowingFile` if the process that wrote it has ended."""
+    """Remove a temporary file of a `_GrowingFile` if the process that wrote it has ended."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -130,7 +130,7 @@ def remove_abandoned(path: str) -> None:
             os.close(descriptor)
 
 
-class GrowingFile:
+class _GrowingFile:
     """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name.
 
     It is locked meanwhile, if the file system has locks: so `remove_abandoned` recognizes files of ended processes.
@@ -149,7 +149,6 @@ class GrowingFile:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append bytes."""
         self._waiting += buffers
         self._waiting_bytes += sum(map(len, buffers))
         if self._waiting_bytes >= _FLUSH_BYTES:
@@ -157,20 +156,17 @@ class GrowingFile:
                 self._flush()
 
     def patch(self, first_byte: int, data: bytes) -> None:
-        """Replace bytes that were written."""
         with self._abandoned_on_failure():
             self._flush()
             os.pwrite(self._descriptor, data, first_byte)
 
     def finish(self) -> None:
-        """Rename the file to its final name."""
         with self._abandoned_on_failure():
             self._complete()
             os.replace(self._temporary, self._path)
             self._close()
 
     def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
-        """Give the file its final name, unless another file has it that is not to be replaced."""
         if replaces is not None:
             self.finish()
             return True
@@ -191,13 +187,11 @@ class GrowingFile:
         return True
 
     def abandon(self) -> None:
-        """Remove the temporary file."""
         self._close()
         with contextlib.suppress(OSError):
             os.unlink(self._temporary)
 
     def _complete(self) -> None:
-        """Bring all bytes to the disk."""
         self._flush()
         os.fsync(self._descriptor)
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
@@ -229,7 +223,7 @@ class GrowingFile:
             self._descriptor = -1
 
 
-class SpooledObject:
+class _SpooledObject:
     """An object that is uploaded when it is finished: from memory up to 8 MiB, else from a file without a name.
 
     A store shows an object when it is whole, so bytes could be sent as they come. But a killed multipart upload stays
@@ -245,7 +239,6 @@ class SpooledObject:
         self._file: IO[bytes] | None = None
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append bytes."""
         self._buffers += buffers
         self._held_bytes += sum(map(len, buffers))
         if self._held_bytes <= _HELD_BYTES and self._file is None:
@@ -261,7 +254,6 @@ class SpooledObject:
         self._buffers, self._held_bytes = [], 0
 
     def patch(self, first_byte: int, data: bytes) -> None:
-        """Replace bytes that were written."""
         if self._file is not None:
             os.pwrite(self._file.fileno(), data, first_byte)
             return
@@ -270,14 +262,12 @@ class SpooledObject:
         self._buffers = [whole]
 
     def finish(self) -> None:
-        """Upload the object."""
         try:
             self._store.put(self._path, self._data())
         finally:
             self.abandon()
 
     def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
-        """Upload the object, unless another object has its name that is not to be replaced."""
         try:
             data = self._data()
             num_bytes = sum(map(len, data)) if isinstance(data, list) else len(data)
@@ -301,7 +291,6 @@ class SpooledObject:
         return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def abandon(self) -> None:
-        """Discard the bytes."""
         self._buffers, self._held_bytes = [], 0
         if self._file is not None:
             self._file.close()

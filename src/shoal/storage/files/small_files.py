@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import stat as stat_bits
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError, StorageError
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.storage.files.local_store import read_fully
-from shoal.storage.files.lost_links import lost_directories
 from shoal.storage.files.scandir import wrap_int64
 from shoal.storage.storage_errors import os_failure
 
@@ -147,6 +146,19 @@ def glob_files(pattern: str, *, root: str) -> FileTree:
         parts = [name[len(directory) :] for name in names]
         runs.append((directory, len(parts), "\0".join(parts).encode("utf-8", "surrogateescape")))
     return tree_of(root, runs, files.num_bytes, files.modified_ns)
+
+
+def is_lost_directory(path: str) -> bool:
+    """Return True for a dangling link without a suffix: its target may have been a directory with data."""
+    return "." not in os.path.basename(path) and os.path.islink(path) and not os.path.exists(path)
+
+
+def lost_directories(pattern: str) -> Iterator[str]:
+    """Yield the dangling links that match the directories of a `glob` pattern."""
+    parts = pattern.split(os.sep)
+    for number in range(1, len(parts)):
+        if glob.has_magic(parts[number - 1]):
+            yield from filter(is_lost_directory, glob.iglob(os.sep.join(parts[:number]), recursive=True))
 
 
 def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:

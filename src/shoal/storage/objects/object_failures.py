@@ -85,7 +85,10 @@ def obstore_failure(
         status = int(match[1])
         failure = status_failure(status, path, verb=verb, body=text[match.end() :])
         failure.errno = _ERRNO.get(status, failure.errno)
-        failure.hint = _hint_of_refusal(status, text[match.end() :]) or failure.hint
+        code = re.search(r"<Code>([^<]*)</Code>", text[match.end() :])
+        # 400 without a code may be the answer to a HEAD to another region.
+        hint = _CODES.get(code[1].strip(), "") if code else _REGION_HINT if status == 400 else ""
+        failure.hint = hint or failure.hint
         if verb == "list" and is_forbidden(failure):
             failure.hint += f"; {_WITHOUT_LISTING}"
     else:
@@ -98,14 +101,6 @@ def obstore_failure(
         if isinstance(error, cause):
             failure.errno, failure.transient = number, False
     return failure
-
-
-def _hint_of_refusal(status: int, body: str) -> str:
-    """Return the hint for the code in an answer; 400 without a code may be a HEAD to another region; else ""."""
-    code = re.search(r"<Code>([^<]*)</Code>", body)
-    if code is None:
-        return _REGION_HINT if status == 400 else ""
-    return _CODES.get(code[1].strip(), "")
 
 
 def _failure_without_status(

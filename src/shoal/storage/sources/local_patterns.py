@@ -13,7 +13,7 @@ from itertools import islice
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import SourceError
-from shoal.storage.files.lost_links import is_lost_directory, lost_directories
+from shoal.storage.files.small_files import is_lost_directory, lost_directories
 from shoal.storage.sources.patterns import expand_braces, has_braces
 from shoal.storage.sources.shard_selection import (
     INDEX_SUFFIX,
