@@ -148,7 +148,7 @@ class Store(ABC):
 
 
 class StoreWrapper(Store):
-    """Base of stores that read ``store`` in their own way: every request but a read is the store's."""
+    """Base of stores that read ``store`` in their own way; all other requests go to ``store``."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.reads_ahead = store, store.reads_ahead

@@ -117,7 +117,7 @@ class LocalStore(Store):
             raise _cut_short(path, first_byte, end_byte, status)
         return data
 
-    def read_into(self, path: str, first_byte: int, buffer: memoryview) -> None:
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
         """Fill a buffer with the bytes from ``first_byte`` on, without a copy; raises the errors of `read_range`."""
         file = self._file(path)
         begin, num_left = first_byte, len(buffer)
@@ -291,7 +291,7 @@ class LocalReader:
         except OSError:
             num_bytes = -1
         if num_bytes != len(buffer):
-            self._store.read_into(self._path, first_byte, buffer)
+            self._store.fill(self._path, first_byte, buffer)
         self.confirm()
 
     def confirm(self) -> None:

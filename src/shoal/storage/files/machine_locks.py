@@ -35,9 +35,7 @@ def machine_lock(path: str, *, what: str, limit_seconds: float = 300.0) -> Itera
         file = None
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            lock_file = stack.enter_context(
-                open(path, "rb+", buffering=0, opener=_open_or_create)
-            )
+            lock_file = stack.enter_context(open(path, "rb+", buffering=0, opener=_open_or_create))
             if _wait_for_lock(lock_file, limit_seconds):
                 file = lock_file
                 # Unlocking also covers descriptors that a child has inherited.

@@ -151,7 +151,7 @@ def _matches(pattern: str, suffixes: Sequence[str], store: Store) -> list[str]:
 
 
 def _fixed_directory(pattern: str) -> str:
-    """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
+    """Return the directory before the first special character of a pattern: it does not depend on the matches."""
     url = object_path(pattern)
     first = _first_of_path(url)
     if "{" in url[:first]:  # braces may name several buckets

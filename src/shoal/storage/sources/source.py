@@ -93,7 +93,7 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:
     """Return the patterns of a source, and True if it is a single one and no list.
 
-    Raises `SourceError` if the source is empty, or has other objects than text, or unknown commands.
+    Raises `SourceError` if the source is empty, or holds something else than text, or an unknown command.
     """
     untyped: object = source  # callers may pass something else
     if isinstance(untyped, str | os.PathLike):
