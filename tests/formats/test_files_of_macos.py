@@ -65,7 +65,7 @@ def test_they_are_no_files_of_a_folder_and_no_shards(tmp_path: Path, caplog: pyt
         images = shoal.open(tmp_path / "m", format="folder")
     assert [sample["__key__"] for sample in images] == ["cat/0", "dog/1"]
     assert images.classes == ("cat", "dog")
-    assert "files left out, since their names begin with _ or . as those of unfinished work: 2" in caplog.text
+    assert "files left out, since their names begin with _ or . as in unfinished work: 2" in caplog.text
 
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "0.tar").write_bytes(tar_with(["0.x"]))
@@ -74,7 +74,7 @@ def test_they_are_no_files_of_a_folder_and_no_shards(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.INFO, logger="shoal"):
         assert shoal.open(tmp_path / "t").num_samples == 1
         assert shoal.open(str(tmp_path / "t" / "*.tar")).num_samples == 1
-    assert "as those of unfinished work: 1" in caplog.text
+    assert "as in unfinished work: 1" in caplog.text
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -97,7 +97,7 @@ def test_they_are_packed_into_no_shard(
         action()
         said.append([record.getMessage() for record in caplog.records if "left out" in record.getMessage()])
     assert said[0] == said[1]
-    assert "as those of unfinished work: 3, the first is" in said[0][0]
+    assert "as in unfinished work: 3, the first is" in said[0][0]
     assert said[0][0].endswith("m/__MACOSX/2.jpg")
     assert [sample["__key__"] for sample in shoal.open(tmp_path / "out")] == ["cat/0", "dog/1"]
     assert [sample["__key__"] for sample in shoal.open(tmp_path / "m", format="folder")] == ["cat/0", "dog/1"]

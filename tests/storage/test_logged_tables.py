@@ -82,7 +82,7 @@ def test_names_that_writers_hide_are_left_out(remote: bool, tmp_path: Path, capl
     caplog.set_level("WARNING", "shoal")
     assert named(tmp_path, names, remote=remote).names == ("a.parquet", "k=_v/b.parquet")
     (record,) = caplog.records
-    assert "begin with _ or . as those of unfinished work: 4, the first is" in record.getMessage()
+    assert "begin with _ or . as in unfinished work: 4, the first is" in record.getMessage()
 
 
 @both
@@ -94,7 +94,7 @@ def test_a_glob_leaves_out_hidden_names_but_those_it_names(
     expected = ("_year=2024/e.parquet", "a.parquet", "k=_v/d.parquet")
     assert named(tmp_path, names, "/**/*.parquet", remote=remote).names == expected
     (record,) = caplog.records
-    assert "begin with _ or . as those of unfinished work: 3, the first is" in record.getMessage()
+    assert "begin with _ or . as in unfinished work: 3, the first is" in record.getMessage()
     for pattern, found in {
         "/_*.parquet": ("_c.parquet",),
         "/_tmp/*.parquet": ("b.parquet",),

@@ -48,7 +48,11 @@ def start_context(method: Any = None, *, preload: tuple[str, ...] = ()) -> Any:
         msg = f"there is no way {method!r} to start worker processes; here there are {', '.join(map(repr, names))}"
         raise UsageError(msg, hint=did_you_mean(method, names) + "leave out multiprocessing_context= for the safest")
     if method == "forkserver" and preload:
-        _preload(preload)
+        from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
+
+        # There is one fork server for a whole process; the first choice of its modules stands.
+        if getattr(getattr(forkserver, "_forkserver", None), "_preload_modules", None) == ["__main__"]:
+            multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *preload])
     return multiprocessing.get_context(method)
 
 
@@ -116,12 +120,3 @@ def packed_as_by_queues(thing: Any) -> bytes:
 def _end(error: BaseException, _: object) -> None:
     traceback.print_exception(error)
     os._exit(UNSENT_EXIT_CODE)
-
-
-def _preload(modules: tuple[str, ...]) -> None:
-    from multiprocessing import forkserver  # noqa: PLC0415  # absent on Windows
-
-    server: Any = getattr(forkserver, "_forkserver", None)
-    # There is one fork server for a whole process; the first choice of its modules stands.
-    if getattr(server, "_preload_modules", None) == ["__main__"]:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", *modules])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.formats.compiled_cutting import is_compiled
 
-_NO_COUNTS = ("of_workers", "throughput", "pins", "at_hand")
+_NO_COUNTS = ("of_workers", "throughput", "pins", "unfinished_lists")
 _RESULTS = (
     "num_samples", "num_batches", "num_repeats", "num_filtered", "num_refilled", "num_tokens", "num_padding_tokens",
     "num_cut_documents", "num_dropped_documents", "num_skipped",
@@ -29,47 +29,46 @@ class Counters:
     """Counts since the dataset object was created, over all its iterators in this process, and the newest one's speed.
 
     ``num_rereads`` counts reads of a unit that an iterator had released before; ``num_repeats`` samples delivered a
-    second time, marked in ``__pad__``; ``num_filtered`` samples that a filter dropped; ``num_skipped`` samples that
-    were due but left out because they are damaged, of which ``skipped_ids`` lists the first 1,000; ``num_refilled``
-    samples of either kind in whose place a batch was filled with others. ``make_seconds`` is the time spent on making
-    batches (or samples), and ``wait_seconds`` the part of it spent blocked on a read; over all worker processes.
+    second time, marked in ``__pad__``; ``num_filtered`` samples that a filter dropped; ``num_skipped`` damaged samples
+    that were left out (``skipped_ids`` lists the first 1,000); ``num_refilled`` other samples that took the place of
+    filtered or skipped ones in a batch. ``make_seconds`` is the time spent on making batches (or samples), and
+    ``wait_seconds`` the part of it spent blocked on a read; over all worker processes.
 
     ``num_reads`` and ``read_bytes`` are the reads that the order needed and whose bytes have arrived, ``num_requests``
-    and ``requested_bytes`` the requests made to the store: fewer if neighbours share a request, also in the order
-    "full"; more with retries and where damage is read again. So ``requested_bytes`` over ``read_bytes`` is the bytes
-    moved per byte needed. ``in_flight_bytes`` are being requested at this moment. Reads to scan a changed shard again
-    are included. Redirects are not counted, nor the stat of each remote shard when a process first meets it, nor that
-    libcurl sends a request again if the connection that it kept was reset.
+    and ``requested_bytes`` the requests to the store: fewer if neighbours share a request, also in the order "full";
+    more with retries and repeated reads of damaged bytes. So ``requested_bytes`` over ``read_bytes`` is the bytes moved
+    per byte needed. ``in_flight_bytes`` are being requested at this moment. Scans of changed shards are included. Three
+    kinds of requests are not counted: redirects, the stat of each remote shard when a process first meets it, and the
+    repetition of a request by libcurl after the server has reset an idle connection.
 
-    Of the retried requests (``num_retries``), ``num_throttled`` were throttled by the store, and ``num_corrupt``
-    responses held other bytes than were indexed. ``num_hedges`` duplicate requests were made for late ones, and
-    ``num_hedges_won`` of them were answered first. ``concurrency`` is the most requests allowed in flight at a time.
-    All of these but ``num_requests`` and ``requested_bytes`` stay 0 for local files.
+    Among the retried requests (``num_retries``), the store throttled ``num_throttled``, and ``num_corrupt`` responses
+    held other bytes than were indexed. ``num_hedges`` duplicate requests were made for late ones, and
+    ``num_hedges_won`` duplicates were answered first. ``concurrency`` is the most requests allowed in flight at a time.
+    For local files, all counts of this paragraph stay 0.
 
-    Of sequences (`Dataset.pack_sequences`), ``num_tokens`` are those of documents, separators included, and
-    ``num_padding_tokens`` the others; ``num_cut_documents`` counts the documents that begin in one and do not end
-    there, and ``num_dropped_documents`` those that were too long, where lengths are not in the index.
-    Without sequences, ``num_tokens`` are those that `Dataset.tokenize` has made, some of them ahead.
+    For sequences (`Dataset.pack_sequences`), ``num_tokens`` counts tokens of documents, with separators, and
+    ``num_padding_tokens`` the other tokens; ``num_cut_documents`` counts the documents that begin in a sequence and do
+    not end there, and ``num_dropped_documents`` the documents that were too long, unless the index has their lengths.
+    Without sequences, ``num_tokens`` counts the tokens made by `Dataset.tokenize`, some of them ahead.
 
-    Of an epoch that grows (``index="grow"``): ``num_pieces`` in which it was read, ``num_indexed_segments`` of its
-    shards, and ``index_wait_seconds`` spent waiting for these, a part of ``wait_seconds``. ``from_scans_bytes`` were
-    read from what the scans of remote shards had left on this machine, and ``not_kept_bytes`` had found no room there.
-    ``num_scan_requests`` of ``scanned_bytes`` were made for the index of remote shards, ``num_scan_retries`` of them
-    because others failed; they are not among the requests and retries above.
+    For an epoch that grows (``index="grow"``): ``num_pieces`` of the epoch were read, ``num_indexed_segments`` of its
+    shards indexed, and ``index_wait_seconds`` of ``wait_seconds`` spent waiting for them. ``from_scans_bytes`` were
+    read from files that the scans of remote shards had left on this machine; there was no room for ``not_kept_bytes``.
+    Scans of remote shards made ``num_scan_requests`` of ``scanned_bytes``, with ``num_scan_retries``; the requests and
+    retries above do not include them.
 
-    ``num_unshared_batches`` are those that workers of a loader sent through a pipe, which is slower, because shared
-    memory was full.
+    Workers of a loader sent ``num_unshared_batches`` through a pipe, which is slower, because shared memory was full.
 
-    ``peak_held_bytes`` is the most that was held of chunks that had arrived, read ahead or in use, and
-    ``peak_claimed_bytes`` the most that was claimed: in use, or requested ahead, arrived or not; of local files, what
-    the system reads ahead. ``shoal plan`` predicts it. ``gives_views`` says
-    whether values are views (``reading(copy=False)``, where the format can); ``pinned_bytes`` are then held by views
-    alone. ``is_compiled`` says whether samples of tar, MDS and TFRecord are cut by the compiled module of shoal.
+    ``peak_held_bytes`` is the most bytes held in arrived chunks, read ahead or in use. ``peak_claimed_bytes`` is the
+    most bytes claimed: in use, or requested ahead, arrived or not; for local files, read ahead by the system. ``shoal
+    plan`` predicts it. ``gives_views`` is true if values are views (``reading(copy=False)``, where the format can);
+    views alone then hold ``pinned_bytes``. ``is_compiled`` is true if the compiled module of shoal cuts samples of tar,
+    MDS and TFRecord.
 
-    Of the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and the
+    For the newest iterator, from its first ``next()`` to the end of the latest: ``elapsed_seconds``, rates, and the
     bottleneck. ``wait_share`` of that time was spent on waiting for bytes, ``stages_share`` on decoding, functions and
     making batches, and the rest outside of shoal. ``bottleneck`` names the largest of the three: "storage", "stages" or
-    "consumer". Rates are 0 and the others None before the first ``next()``.
+    "consumer". Before the first ``next()``, rates are 0, and shares and the bottleneck None.
 
     With a chunk cache (``cache=``, or one that the workers of a loader share), there are also ``num_cache_hits``,
     ``num_cache_fills`` and others (docs/guides/chunk-cache.md).
@@ -118,16 +117,16 @@ class Counters:
     of_workers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     throughput: Throughput | None = field(default=None, repr=False, compare=False)
     pins: Pins | None = field(default=None, repr=False, compare=False)
-    # Iterators over lists of samples that are in `num_samples`, and of which some are not given out yet.
-    at_hand: set[Iterator[Any]] = field(default_factory=set, repr=False, compare=False)
+    # Iterators over lists: `num_samples` counts all samples of a list, and some are not delivered yet.
+    unfinished_lists: set[Iterator[Any]] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def num_delivered(self) -> int:
-        """Samples given out so far."""
-        return self.num_samples - sum(map(length_hint, list(self.at_hand)))
+        """Samples delivered so far."""
+        return self.num_samples - sum(map(length_hint, list(self.unfinished_lists)))
 
     def take_results(self) -> dict[str, Any]:
-        """Return the counts of samples and batches by name, and go on from 0: their receiver counts them."""
+        """Return the counts of samples and batches by name, and restart them from 0: the caller adds them up."""
         counts = {name: getattr(self, name) for name in _RESULTS} | {"num_samples": self.num_delivered}
         taken: dict[str, Any] = {name: count for name, count in counts.items() if count}
         for name, count in taken.items():
@@ -137,7 +136,7 @@ class Counters:
         return taken
 
     def heights(self, held_bytes: int, claimed_bytes: int) -> None:
-        """Record the most bytes that a reading has held and claimed so far."""
+        """Record the peaks of a reading: bytes held and claimed so far."""
         self.peak_held_bytes = max(self.peak_held_bytes, held_bytes)
         self.peak_claimed_bytes = max(self.peak_claimed_bytes, claimed_bytes)
 
@@ -145,7 +144,7 @@ class Counters:
         """Return the counts by name."""
         if self.pins is not None:
             self.pinned_bytes, self.peak_pinned_bytes = self.pins.num_bytes, self.pins.peak_bytes
-        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NO_COUNTS}
+        counts = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _NO_COUNTS}
         counts |= {"num_samples": self.num_delivered, "skipped_ids": list(self.skipped_ids)}
         return counts
 
@@ -159,9 +158,9 @@ class Throughput:
     """The time of one iterator, from its first ``next()`` to the end of its latest, in three parts.
 
     Outside of ``next()`` the consumer does its own work. Inside, it waits for bytes, or for their processing (decoding,
-    functions, batches). If batches are made elsewhere, by a thread or by processes, `add` records the time inside,
-    which is split in the proportions of theirs. An iterator that makes its own batches counts that time anyway
-    (``make_seconds``), and only sets ``first`` and ``last``: a call of `add` for every sample would be noticeable.
+    functions, batches). If a thread or processes make the batches, `add` records the time inside; it is split in the
+    proportions of their work. An iterator that makes its own batches counts that time anyway (``make_seconds``), and
+    only sets ``first`` and ``last``: a call of `add` for every sample would be noticeable.
 
     >>> times = iter([0.0, 3.0, 4.0, 8.0])
     >>> counters = Counters()
@@ -214,8 +213,8 @@ class Throughput:
 class Pins:
     """Bytes of released chunks that views keep alive; views may be freed in any thread.
 
-    A view of a few bytes keeps its whole chunk alive. The memory budget does not see that: it releases a chunk once the
-    last of its samples has been delivered.
+    A view of a few bytes keeps its whole chunk alive. The memory budget does not see that: it releases a chunk after
+    the delivery of its last sample.
     """
 
     def __init__(self) -> None:
@@ -232,16 +231,16 @@ class Pins:
     def keep(
         self, array: weakref.ref[NDArray[np.uint8]], *, refer: Any = weakref.ref, bind: Callable[..., Any] = partial
     ) -> None:
-        """Count released bytes for as long as something keeps them alive.
+        """Count released bytes for as long as a view keeps them alive.
 
-        Its dependencies are arguments, because records may outlive the names of this module when Python exits.
+        ``refer`` and ``bind`` are arguments because records may outlive the names of this module when Python exits.
         """
         number = next(self._numbers)
-        kept = array()
-        if kept is None:
+        chunk = array()
+        if chunk is None:
             return
-        self._sizes[number] = kept.nbytes
-        self._refs[number] = refer(kept, bind(self._freed, number))
+        self._sizes[number] = chunk.nbytes
+        self._refs[number] = refer(chunk, bind(self._freed, number))
         self.peak_bytes = max(self.peak_bytes, self.num_bytes)
 
     def _freed(self, number: int, _: weakref.ref[NDArray[np.uint8]]) -> None:

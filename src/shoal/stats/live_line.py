@@ -1,6 +1,6 @@
-"""A progress line on stderr that is redrawn in place; the only module of the library that writes to a terminal.
+"""A progress line on stderr, redrawn in place; the only module of the library that writes to a terminal.
 
-Used by long-running commands of shoal, and on request through `Dataset.reading`.
+Long commands of shoal show one, and streams on request (`Dataset.reading`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class LiveLine:
     """A line of a terminal; `draw` it when it `is_due`, and `close` it at the end.
 
     It appears after half a second, is due at most ten times a second and vanishes when closed. If ``stream`` (stderr)
-    is not a terminal it is never due, unless ``force`` is true; with ``log_every_seconds`` it is due there at that
-    interval, and at the end, and is written as a permanent line. Write errors are ignored: the terminal is gone, or the
-    disk of the log is full. Use it from one thread.
+    is no terminal, the line is never due, unless ``force`` is true; with ``log_every_seconds`` it is due at that
+    interval and at the end, and each line stays. Write errors are ignored: the terminal is gone, or the disk of the log
+    is full. Use it from one thread.
     """
 
     def __init__(
@@ -44,21 +44,21 @@ class LiveLine:
         self._last_seconds = clock()
 
     def is_due(self) -> bool:
-        """Return True if it should be drawn now; costs a reading of the clock."""
+        """Return True if the line should be drawn now; reads the clock."""
         return self._visible and self._clock() >= self._next_draw_seconds
 
     def is_due_at_end(self) -> bool:
-        """Return True if a log is due a last line: half a second has passed since the last one, or since the start."""
+        """Return True if a log needs a last line: half a second has passed since its latest line, or the start."""
         return self._visible and self._stays and self._clock() >= self._last_seconds + _SHOW_AFTER_SECONDS
 
     def draw(self, text: str) -> None:
-        """Show a text."""
+        """Show a text in the line."""
         self._last_seconds = self._clock()
         self._next_draw_seconds = self._last_seconds + self._redraw_seconds
         if self._stays:
             self._put(f"{text}\n")
         else:
-            # One column fewer than available: a full line makes some terminals wrap, and then every redraw scrolls.
+            # Leave one column free: a full line makes some terminals wrap, and then every redraw scrolls.
             columns = shutil.get_terminal_size().columns - 1
             self._put(f"\r{text[:columns]}\x1b[K")
             self._drawn = True
@@ -78,7 +78,7 @@ class LiveLine:
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Return True for a terminal; False if it is closed, or there is no stream, as in a program without a console."""
+    """Return True for an open terminal; a program without a console has no stream."""
     with contextlib.suppress(OSError, ValueError):
         return stream is not None and stream.isatty()
     return False

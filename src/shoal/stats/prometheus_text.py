@@ -27,11 +27,11 @@ _HELP = {
     "num_batches": "Batches delivered.",
     "num_repeats": "Samples delivered a second time, marked in __pad__.",
     "num_filtered": "Samples that a filter dropped.",
-    "num_tokens": "Tokens of documents in sequences, separators included, or of texts that tokenize() got.",
+    "num_tokens": "Tokens of documents in sequences, separators included, or of texts passed to tokenize().",
     "num_padding_tokens": "Tokens of sequences that no document filled.",
     "num_cut_documents": "Documents that begin in a sequence and do not end there.",
     "num_dropped_documents": "Documents left out because they are longer than a sequence.",
-    "num_skipped": "Samples that were due and left out because they are damaged.",
+    "num_skipped": "Damaged samples that were left out.",
     "num_reads": "Reads that the order needed.",
     "num_rereads": "Reads of chunks that had been evicted.",
     "read_bytes": "Bytes that the order needed.",
@@ -63,8 +63,7 @@ _HELP = {
     "num_spill_bypasses": "Samples whose decoded chunk did not fit into the chunk cache.",
     "elapsed_seconds": "Time of the newest iterator, from its first request for a batch to its latest batch.",
 }
-# Values that go up and down; all other counts only go up. Rates and shares are left to Prometheus, which derives them
-# from counters over time.
+# Values that go up and down; all other counts only go up. Prometheus itself derives rates and shares from counters.
 _GAUGES = ("peak_", "in_flight_", "pinned_", "concurrency", "elapsed_")
 _DERIVED = ("_per_second", "_share")
 
@@ -72,9 +71,9 @@ _DERIVED = ("_per_second", "_share")
 def text(stats: Mapping[str, Any], *, labels: Mapping[str, object] | None = None) -> str:
     r"""Format the numbers of ``stats`` as metrics, each with its HELP and TYPE line; about 0.1 ms.
 
-    ``labels`` are added to every metric: ``{"rank": 0, "job": "run-7"}``. A count ``num_x`` becomes the counter
+    Every metric has the ``labels``: ``{"rank": 0, "job": "run-7"}``. A count ``num_x`` becomes the counter
     ``shoal_x_total``, ``x_bytes`` and ``x_seconds`` keep their units, and values that can decrease are gauges. Lists,
-    words and rates are left out.
+    words and rates are omitted.
 
     Raises
     ------
@@ -109,7 +108,7 @@ def write(
 ) -> None:
     """Write `text` to a file atomically, for the textfile collector of the node exporter.
 
-    The collector reads files that end in ``.prom``. Give every process a file of its own.
+    The collector reads files with the suffix ``.prom``. Give every process its own file.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""The directory of this machine for data that can be rebuilt: where it is, what it keeps, and unfinished work in it.
+"""The cache directory of this machine: its path, its size limits, and unfinished work in it. All data can be rebuilt.
 
-Nothing here may stop a run: a cache that cannot be written is a warning, and the work is done without it.
+No failure of the cache stops a run: if it cannot be written, a warning says so, and the work goes on without it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ UNITS = "units"
 
 
 def cache_directory(requested: str | os.PathLike[str] | None = None) -> str:
-    """Return ``requested``, else $SHOAL_CACHE_DIR, $XDG_CACHE_HOME/shoal or ~/.cache/shoal; the directory is not made.
+    """Return ``requested``, else $SHOAL_CACHE_DIR, $XDG_CACHE_HOME/shoal or ~/.cache/shoal; creates no directory.
 
-    Without a home, or if nothing can be written there, it is a private directory of this user below the temporary
-    directory, and a warning names it.
+    Without a writable home, it is a private directory of this user below the temporary directory, and a warning names
+    it.
     """
     if requested is not None or (requested := os.environ.get("SHOAL_CACHE_DIR")):
         return os.path.abspath(expand_home(os.fspath(requested)))
@@ -51,7 +51,7 @@ def cache_directory(requested: str | os.PathLike[str] | None = None) -> str:
 
 
 def _usual_directory() -> tuple[str, str]:
-    """Return the usual cache directory of this user, and why nothing can be kept there ("" if it can)."""
+    """Return the usual cache directory of this user, and the problem with writing there ("" for none)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # relative paths must be ignored, by the XDG specification
         home = _home()
@@ -61,7 +61,7 @@ def _usual_directory() -> tuple[str, str]:
         if not os.path.isdir(home):
             return os.path.join(base, "shoal"), f"the home {home} is not there"
     directory = above = os.path.join(base, "shoal")
-    if os.path.isdir(directory):  # useful even if read-only: somebody may have put an index there
+    if os.path.isdir(directory):  # useful even if read-only: it may hold an index
         return directory, ""
     while not os.path.lexists(above):
         above = os.path.dirname(above)
@@ -70,7 +70,7 @@ def _usual_directory() -> tuple[str, str]:
 
 
 def _private_directory() -> str:
-    """Return a private directory of this user below the temporary directory, which the user's other processes find."""
+    """Return a private directory below the temporary directory, the same for all processes of this user."""
     try:
         path = os.path.join(tempfile.gettempdir(), f"shoal-cache-{os.geteuid()}")
         with contextlib.suppress(FileExistsError):
@@ -78,7 +78,7 @@ def _private_directory() -> str:
         status = os.lstat(path)
         if stat_bits.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
             return path
-        return _directory_of_this_process()  # another user made the existing one
+        return _directory_of_this_process()  # the existing directory belongs to another user
     except OSError:
         return "/dev/null/shoal"  # nothing can be written there
 
@@ -96,15 +96,15 @@ def _directory_of_this_process() -> str:
 
 
 def _home() -> str | None:
-    """Return the absolute path of this user's home, existing or not; None if environment and system name none."""
+    """Return the absolute path of this user's home, existing or not; None if it is unknown."""
     home = os.path.expanduser("~")
     return home if os.path.isabs(home) and os.environ.get("HOME") != "" else None
 
 
 def expand_home(path: str) -> str:
-    """Return a path to be written to, with ``~`` expanded.
+    """Return the path of an output, with ``~`` expanded.
 
-    Raises `UsageError` if that home is unknown: a directory called ``~`` would be made in the current directory.
+    Raises `UsageError` if that home is unknown: a directory called ``~`` would appear in the current directory.
     """
     expanded = os.path.expanduser(path)
     name = path.partition("/")[0]
@@ -118,7 +118,7 @@ def expand_home(path: str) -> str:
 def mark_used(path: str) -> None:
     """Record that a file is in use now; its contents and modification time stay."""
     with contextlib.suppress(OSError):
-        # Set the access time, which many mounts do not update by themselves and nothing here compares.
+        # Set the access time: many mounts do not update it, and no code compares it.
         os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
 
 
@@ -126,8 +126,9 @@ def keep_within(directory: str, *, suffixes: Sequence[str], limit_bytes: int, li
     """Remove the least recently used files of ``directory`` until the rest fits; return the number removed.
 
     Only files named by 32 hexadecimal digits and one of ``suffixes`` count, each with its lock file: shoal named them,
-    and can rebuild them. They stay readable for processes that have them open. The newest one stays even if it alone
-    is too large: its maker wants it. A directory that cannot be read or written is left as it is. O(files log files).
+    and can rebuild them. Processes that have a removed file open can still read it. The newest file stays even if it
+    alone is too large: its writer needs it. A directory that cannot be read or written stays as it is. O(files log
+    files).
     """
     names = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, suffixes))})")
     kept_bytes = num_removed = 0
@@ -156,8 +157,8 @@ def _last_uses(directory: str, names: re.Pattern[str]) -> Iterator[tuple[int, in
 class Scratch:
     """Results kept in one directory while a long job runs, so that it can be resumed after a kill.
 
-    The names of entries end in ``suffix``, which tells them from other files there. Entries carry a CRC-32: one that a
-    crash left half-written counts as absent.
+    Names of entries end in ``suffix``; other files stay. Entries carry a CRC-32: a half-written entry,
+    left by a crash, counts as absent.
     """
 
     def __init__(self, directory: str, *, suffix: str) -> None:
@@ -191,7 +192,7 @@ class Scratch:
             _log.warning(text, self.directory, error)
 
     def clear(self) -> None:
-        """Remove all entries, those of earlier processes too, and the directory if nothing else is in it."""
+        """Remove all entries, also entries of earlier processes, and the directory if it is then empty."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.directory):
                 if name.endswith((self.suffix, ".tmp")):

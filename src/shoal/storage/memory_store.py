@@ -20,15 +20,15 @@ class _Object:
 
 
 _objects: dict[str, _Object] = {}
-# Forked children share this identity with their parent; a process started anew has another.
+# Forked children share this identity with their parent; a spawned process has its own.
 _family = os.urandom(16)
 
 
 class MemoryStore(Store):
     """Store of objects with URLs ``memory://anything/name``; all stores of a process share them.
 
-    A forked child sees the objects that existed when it was forked. A process started anew sees none, and a store
-    that was pickled for it raises an error.
+    A forked child sees the objects that existed when it was forked. A spawned process sees none, and a store pickled
+    for it raises an error.
 
     >>> store = MemoryStore()
     >>> store.put("memory://docs/a.bin", b"0123456789")
@@ -36,15 +36,15 @@ class MemoryStore(Store):
     b'234'
     """
 
-    def __init__(self, _made_in: bytes = _family) -> None:
-        self._made_in = _made_in
+    def __init__(self, _created_in: bytes = _family) -> None:
+        self._created_in = _created_in
         self._known = KnownObjects()
 
     def __repr__(self) -> str:
         return "MemoryStore()"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return MemoryStore, (self._made_in,)
+        return MemoryStore, (self._created_in,)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
         """Return exactly the bytes ``[first_byte, end_byte)``."""
@@ -66,14 +66,14 @@ class MemoryStore(Store):
         return iter([self.stat(path) for path in sorted(_objects) if path.startswith(directory)])
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Keep an object, replacing any other of that name."""
+        """Keep an object, replacing any object of its name."""
         self._check_process(path)
         whole = bytes(as_one_buffer(data))
         _objects[path] = _Object(whole, hashlib.blake2b(whole, digest_size=8).hexdigest())
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Keep an object if the one there is still ``replaces`` (None: if there is none); return True if kept."""
+        """Keep an object if the existing one is still ``replaces`` (None: if there is none); return True if kept."""
         self._check_process(path)
         self._known.forget(path)
         stored = _objects.get(path)
@@ -108,6 +108,6 @@ class MemoryStore(Store):
         return stored
 
     def _check_process(self, path: str) -> None:
-        if self._made_in != _family:
+        if self._created_in != _family:
             msg = f"{path}: this is in the memory of the process that opened it, and this is another process"
             raise StorageError(msg, hint="fork workers, or use files or a server where they are started anew (spawn)")

@@ -1,8 +1,8 @@
 """Retries of transient failures, with growing, random pauses, until a deadline.
 
 Each pause is drawn anew from zero to a bound that doubles ("full jitter"): clients that failed together must not come
-back together. The owner of a thread sets with `retry_control` how its pauses end and where its retries are counted, so
-that closing a stream does not wait for a server that is down. Retries that take more than a few seconds are logged.
+back together. The owner of a thread sets with `retry_control` how pauses end, so that closing a stream does not wait
+for a server that is down, and where retries are counted. Retries that take more than a few seconds are logged.
 
 References
 ----------
@@ -43,9 +43,9 @@ class RetryRule:
     """Limits of retrying: pauses of up to ``first_pause_seconds``, doubling to ``most_pause_seconds``.
 
     While the store answers other requests, pauses grow to ``lively_pause_seconds`` only: it is not down, and longer
-    ones would relieve no server. A request is not retried after ``deadline_seconds`` since its first attempt; if the
-    server has never answered (`StorageError.unmet`), after ``contact_seconds``: a wrong port or name is more likely
-    than a server that is about to start. A Retry-After (`StorageError.retry_after_seconds`) lengthens a pause.
+    pauses would relieve no server. Retries end ``deadline_seconds`` after the first attempt. If the server has never
+    answered (`StorageError.unmet`), they end after ``contact_seconds``: a wrong port or name is more likely than a
+    server that is about to start. A Retry-After (`StorageError.retry_after_seconds`) lengthens a pause.
     """
 
     first_pause_seconds: float = 0.1
@@ -58,7 +58,7 @@ class RetryRule:
         """Return the pause after failed attempt number ``attempt``, counted from 1."""
         most_seconds = min(self.most_pause_seconds, self.lively_pause_seconds if is_lively else math.inf)
         bound = min(most_seconds, self.first_pause_seconds * 2.0 ** min(attempt - 1, 60))
-        # No other process draws the same number at the same moment; no streamed data depends on it.
+        # Processes must not draw the same number at the same moment; no streamed data depends on it.
         return (server_seconds or 0.0) + int.from_bytes(os.urandom(8), "little") / 2**64 * bound
 
 
@@ -66,10 +66,10 @@ class RetryRule:
 class RetryControl:
     """Retry behaviour of the requests of one thread.
 
-    ``pause`` waits for some seconds and returns True if everything is to stop; ``retried`` is called with each failure
-    that is followed by another attempt. ``deadline_seconds`` replaces that of the rule. ``is_lively`` returns True if
-    the store answers other requests meanwhile. ``served`` is called with the number of bytes of a read that came from
-    files of this machine, and for which the store was not asked.
+    ``pause`` waits for some seconds and returns True if the thread must stop; ``retried`` is called with each failure
+    before another attempt. ``deadline_seconds`` replaces the deadline of the rule. ``is_lively`` returns True if the
+    store answers other requests meanwhile. ``served`` is called with the number of bytes that a read took from files of
+    this machine instead of the store.
     """
 
     pause: Callable[[float], bool]
@@ -80,7 +80,7 @@ class RetryControl:
 
 
 class StoppedError(StorageError):
-    """A request that was given up because its result is no longer wanted."""
+    """A request that ended early because its result is no longer needed."""
 
 
 def _sleep(seconds: float) -> bool:
@@ -88,26 +88,26 @@ def _sleep(seconds: float) -> bool:
     return False
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     control = RetryControl(_sleep, lambda _: None)
 
 
-_here = _Here()
+_thread_state = _ThreadState()
 
 
 @contextmanager
 def retry_control(control: RetryControl) -> Iterator[None]:
     """Set the `RetryControl` of this thread's requests while the context lasts."""
-    before, _here.control = _here.control, control
+    before, _thread_state.control = _thread_state.control, control
     try:
         yield
     finally:
-        _here.control = before
+        _thread_state.control = before
 
 
 def current_retry_control() -> RetryControl:
     """Return the `RetryControl` of this thread, for other threads that make requests on its behalf."""
-    return _here.control
+    return _thread_state.control
 
 
 def retried(
@@ -115,13 +115,13 @@ def retried(
 ) -> _Result:
     """Return the result of ``call``, retried while its errors are transient and the deadline has not passed.
 
-    ``what``, or what it returns, ends the sentence "could not ...", without secrets. ``began_seconds`` counts an
-    earlier wait towards the deadline: when that began, by `time.monotonic`.
+    The text ``what``, or its result if it is a function, ends the sentence "could not ...", without secrets. The
+    deadline counts from ``began_seconds`` (`time.monotonic`), if given, and else from now.
 
-    Raises the last `StorageError`, if it was final (or came, with the same evidence, as often as it is worth attempts);
-    else, after the deadline, one that gives the number of attempts, chained to the last error and no longer transient.
+    Raises a final `StorageError` at once, or when it has come, with the same evidence, as often as it is worth
+    attempts; after the deadline, a final error with the number of attempts, chained to the last error.
     """
-    control = _here.control
+    control = _thread_state.control
     deadline_seconds = rule.deadline_seconds if control.deadline_seconds is None else control.deadline_seconds
     began = time.monotonic() if began_seconds is None else began_seconds
     num_final: Counter[Hashable] = Counter()
@@ -130,7 +130,7 @@ def retried(
             return call()
         except StorageError as error:
             if not error.transient:
-                # If one server among many lags, the evidence varies between answers, or good answers come in between.
+                # If one server among many lags, the evidence varies, or good answers come in between.
                 num_final[error.evidence] += 1
                 if num_final[error.evidence] >= error.worth_attempts:
                     raise
@@ -178,10 +178,7 @@ def _given_up(
 
 
 class RetryingStore(StoreWrapper):
-    """A store that retries transient failures; otherwise it does, and raises, what ``store`` does.
-
-    Pickles with the store that it wraps.
-    """
+    """A store that retries transient failures of ``store``; final errors pass. Pickles with the wrapped store."""
 
     def __init__(self, store: Store, rule: RetryRule | None = None) -> None:
         super().__init__(store)
@@ -217,15 +214,15 @@ class RetryingStore(StoreWrapper):
         retried(lambda: self.store.put(path, data), self.rule, what=f"write {without_secrets(path)}")
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the one there is still ``replaces``; return True if written.
+        """Write the whole object if the existing one is still ``replaces``; return True if written.
 
-        If the answer to a first attempt was lost, a later one may find the object already written: so its bytes are
-        compared then.
+        If the answer to the first attempt was lost, a later attempt may find the object already written: so it compares
+        the bytes.
         """
         num_tries = 0
 
         def holds_data() -> bool:
-            """Return True if these bytes are the whole object; it is read only if its size is right."""
+            """Return True if these bytes are the whole object; read it only if its size is right."""
             whole, info = as_one_buffer(data), self.store.find(path)
             return info is not None and info.num_bytes == len(whole) and self.store.map(path) == whole
 
@@ -252,7 +249,7 @@ class Counting(Protocol):
 
 
 class CountedReads(StoreWrapper):
-    """A store whose reads are reported to ``counting``, each attempt: for reads apart from the samples."""
+    """A store that reports each attempt of a read to ``counting``; for scans and checks, not for samples."""
 
     def __init__(self, store: Store, counting: Counting) -> None:
         super().__init__(store)
@@ -276,7 +273,7 @@ class CountedReads(StoreWrapper):
 
 
 def unwrap_retries(store: Store) -> tuple[Store, RetryRule]:
-    """Return a store that tries once, and the rule by which ``store`` retries: for callers that retry larger steps."""
+    """Return the store without retries, and its rule: for callers that retry larger steps."""
     return (store.store, store.rule) if isinstance(store, RetryingStore) else (store, RetryRule())
 
 
@@ -291,6 +288,6 @@ def with_retries(store: Store, storage_options: Mapping[str, Any] | None = None)
 
 
 def rule_of(storage_options: Mapping[str, Any] | None) -> RetryRule:
-    """Return the retry rule from the options of a store; a deadline given there holds at first contact too."""
+    """Return the retry rule for the options of a store; a deadline in them also limits the first contact."""
     seconds = deadline_of(storage_options)
     return RetryRule() if seconds is None else RetryRule(deadline_seconds=seconds, contact_seconds=seconds)

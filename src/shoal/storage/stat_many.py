@@ -1,4 +1,4 @@
-"""Stat of many objects: one after another where that is quick, several at a time where each answer takes a while."""
+"""Stat of many objects: one after another in a local store, many at a time in a remote one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUM_THREADS = 64  # with 20 ms to a server, as many as keep one processor busy
 def stat_all(paths: Sequence[str], store: Store) -> list[ObjectInfo]:
     """Return size and version of every object.
 
-    Raises `StorageError` if one of them cannot be read with `stat`; if several are missing, it says how many.
+    Raises `StorageError` if `stat` fails for an object; if several are missing, the message counts them.
     """
     if store.reads_ahead:
         return [store.stat(path) for path in paths]
@@ -35,7 +35,7 @@ def stat_all(paths: Sequence[str], store: Store) -> list[ObjectInfo]:
 def find_all(
     paths: Sequence[str], store: Store, *, but: Callable[[StorageError], bool] = is_missing
 ) -> list[ObjectInfo | None]:
-    """`stat_all` with None for an object that is missing (or a dangling link), as decided by ``but``."""
+    """`stat_all` with None for objects whose error ``but`` accepts: by default, missing objects and dangling links."""
 
     def find(path: str) -> ObjectInfo | None:
         try:
@@ -51,10 +51,10 @@ def find_all(
 
 
 def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]) -> list[ObjectInfo | None]:
-    """Call ``find`` for each path, from several threads; raises the error of the first path that failed."""
+    """Call ``find`` for each path, from several threads; raises the error of the first failed path."""
     infos: list[ObjectInfo | None] = [None] * len(paths)
     failures: dict[int, BaseException] = {}
-    # Threads that take the next number: a future for each of 100,000 paths would take as much memory as what is found.
+    # Threads take the next number: a future for each of 100,000 paths would take as much memory as the results.
     numbers = iter(range(len(paths)))
 
     def work() -> None:
@@ -63,7 +63,7 @@ def _side_by_side(find: Callable[[str], ObjectInfo | None], paths: Sequence[str]
                 return
             try:
                 infos[number] = find(paths[number])
-            except BaseException as error:  # noqa: BLE001  # raised in the thread that asked
+            except BaseException as error:  # noqa: BLE001  # raised by the caller
                 failures[number] = error
 
     num_threads = min(_NUM_THREADS, len(paths))

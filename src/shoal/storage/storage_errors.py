@@ -1,4 +1,4 @@
-"""Errors of storage, from the system's error numbers and from servers' answers: whether to retry, and what to check."""
+"""Errors of storage, made from error numbers of the system and answers of servers: transient or final, with hints."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shoal.errors import StorageError, UsageError
 from shoal.storage.urls import without_secrets
 
 NO_RANGE = "no range"
-"""The evidence of an answer that holds no range of an object."""
+"""Evidence of an answer without a range of an object."""
 
 _SYSTEM_HINTS = {
     errno.ENOENT: "check the path; was it moved or deleted?",
     errno.ENOTDIR: "a part of the path is a file, not a directory",
     errno.EISDIR: "name a file",
-    errno.EACCES: "its permissions, or those of a directory above it, forbid this",
-    errno.EPERM: "its permissions, or those of a directory above it, forbid this",
+    errno.EACCES: "its permissions, or the permissions of a directory above it, forbid this",
+    errno.EPERM: "its permissions, or the permissions of a directory above it, forbid this",
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "this file system is mounted read-only",
@@ -48,7 +48,7 @@ _TRANSIENT_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _ERRNO = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
 _MAX_QUOTED = 200
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a write for which there is no space."""
+"""Error numbers of a write that found no space."""
 CHANGED_HINT = (
     "shards must stay as they are during a run; start again from the last state, and after `shoal index` if the "
     "contents are new"
@@ -63,7 +63,7 @@ def check_range(path: str, first_byte: int, end_byte: int) -> None:
 
 
 def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:
-    """Return an error of the system as a `StorageError` that says what was tried on ``path`` and what to check."""
+    """Return an error of the system as a `StorageError`: the failed action on ``path``, the reason, and a hint."""
     what, hint = os.strerror(error.errno) if error.errno else str(error), _SYSTEM_HINTS.get(error.errno or 0, "")
     if error.errno in _ENDS_OF_LINKS and (target := link_target(path)):
         what, hint = (
@@ -77,7 +77,7 @@ def os_failure(error: OSError, path: str, *, verb: str) -> StorageError:
 
 
 def link_target(path: str) -> str:
-    """Return the path that a symbolic link holds; empty if there is no link of this name."""
+    """Return the target of a symbolic link; empty if there is no link of this name."""
     try:
         return os.readlink(path)
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ def link_target(path: str) -> str:
 def status_failure(
     status: int, path: str, *, verb: str, body: str = "", headers: Mapping[str, str] | None = None
 ) -> StorageError:
-    """Return the error for an answer with a status other than success; names of ``headers`` are in lower case."""
+    """Return the error for the status of a failed request; names of ``headers`` are in lower case."""
     phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else ""
     msg = f"could not {verb} {path}: the server answered {f'{status} {phrase}'.strip()}"
     if text := trimmed(body):
@@ -107,7 +107,7 @@ def is_missing(error: StorageError) -> bool:
 
 
 def is_broken(error: StorageError) -> bool:
-    """Return True if a retry would not help: something other than a file is there, or the disk cannot read it."""
+    """Return True if a retry would not help: the path is no file, or the disk cannot read it."""
     return error.errno in (errno.EISDIR, errno.ESPIPE, errno.ELOOP, errno.EIO)
 
 
@@ -117,14 +117,14 @@ def is_forbidden(error: StorageError) -> bool:
 
 
 def is_without_ranges(error: StorageError) -> bool:
-    """Return True if a server has sent no range; the answer may have been another one than the object."""
+    """Return True if a server has sent no range; the answer may not have been the object."""
     return error.evidence == NO_RANGE
 
 
 def retry_after_seconds(header: str | None, *, now: str | None = None) -> float | None:
     """Return the wait that a server asks for: a number of seconds, or a date, compared with the server's ``now``.
 
-    If it gives no ``now``, with the clock of this machine, which may be wrong.
+    Without ``now``, the date is compared with the clock of this machine, which may be wrong.
     """
     if header is None:
         return None
@@ -145,7 +145,7 @@ def timestamp(date: str) -> float | None:
 
 
 def trimmed(text: str) -> str:
-    """Shorten a server's answer for a message: the code and text of an error in XML, without URLs' secrets."""
+    """Shorten an answer for a message: the code and text of an error in XML; without secrets of URLs."""
     parts = [match[2] for match in re.finditer(r"<(Code|Message)>([^<]*)</\1>", text)]
     text = ": ".join(parts) if parts else re.sub(r"<[^>]*>", " ", text)
     text = re.sub(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s\"'<>)]+", lambda url: without_secrets(url[0]), text)

@@ -24,10 +24,10 @@ DEADLINE = "deadline_seconds"
 
 
 def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> SourceLike:
-    """Return ``source`` as `open_store` and `expand` take it: paths in a filesystem passed in become its URLs."""
-    given: object = storage_options  # callers may pass something else
-    if not isinstance(given, Mapping | None):
-        msg = f"storage_options is a dict, not {type(given).__name__}"
+    """Return ``source`` for `open_store` and `expand`: paths in the option ``filesystem`` become its URLs."""
+    options: object = storage_options  # callers may pass something else
+    if not isinstance(options, Mapping | None):
+        msg = f"storage_options is a dict, not {type(options).__name__}"
         raise UsageError(msg, hint='storage_options={"region": "eu-west-1"}')
     filesystem = (storage_options or {}).get("filesystem")
     if filesystem is None:
@@ -40,19 +40,19 @@ def in_store(source: SourceLike, storage_options: Mapping[str, Any] | None) -> S
 def options_of_sides(
     source: SourceLike, url: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """Return the options of a source and of an output: those of a remote store do not go to files of this machine.
+    """Return the options of a source and of an output: options of a remote store do not go to files of this machine.
 
-    Both get them if both are local, so that they are refused, or if a filesystem is passed in.
+    Both sides get the options if a filesystem is passed in, or if both are local; a local store then refuses them.
     """
-    given = dict(storage_options or {})
-    here = [schemes_of(texts_of(side)[0]) == {""} for side in (source, url)]
-    if not given or "filesystem" in given or all(here):
+    options = dict(storage_options or {})
+    are_local = [schemes_of(texts_of(side)[0]) == {""} for side in (source, url)]
+    if not options or "filesystem" in options or all(are_local):
         return storage_options, storage_options
-    return None if here[0] else given, None if here[1] else given
+    return None if are_local[0] else options, None if are_local[1] else options
 
 
 def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = None) -> Store:
-    """Return the store that reads ``source``, as yet without a connection.
+    """Return the store that reads ``source``; opens no connection.
 
     Raises `SourceError` if no store knows the scheme, or the source mixes schemes; `UsageError` if the store does not
     know an option, or a library that it needs is missing.
@@ -75,13 +75,13 @@ def open_store(source: SourceLike, storage_options: Mapping[str, Any] | None = N
 
 
 def deadline_of(storage_options: Mapping[str, Any] | None) -> float | None:
-    """Return the deadline for retries in seconds, or None if the options have none; raise `UsageError` if invalid."""
+    """Return the deadline for retries in seconds, or None; raise `UsageError` if it is invalid."""
     requested = (storage_options or {}).get(DEADLINE)
     return None if requested is None else positive_seconds(DEADLINE, requested)
 
 
 def _store_of(scheme: str, shown: str, options: dict[str, Any]) -> Store:
-    options.pop(DEADLINE, None)  # an option of the retries, and not of a store
+    options.pop(DEADLINE, None)  # an option of the retries
     if (filesystem := options.pop("filesystem", None)) is not None:
         _refuse(options, "a filesystem that is handed in takes none")
         return FileSystemStore(filesystem)
@@ -118,11 +118,11 @@ STORES: Door[Store] = Door(
         "read_range", "reads_ahead", "advise", "stat", "find", "put", "map", "reader", "list", "delete", "close",
     ),
 )  # fmt: skip
-"""What makes the store of a scheme from its options."""
+"""Makers of stores by scheme; a maker receives the options."""
 
 
 def _num_open(max_open: object) -> int:
-    """Return how many files a store keeps open if ``max_open`` may be open in all, with those of readers."""
+    """Return how many files a store keeps open if ``max_open`` files may be open in all; readers need the rest."""
     text = str(max_open)
     if isinstance(max_open, bool) or not text.isdecimal() or int(text) < 1:
         msg = f"storage_options: max_open_files is a number of files, 1 or more; got {max_open!r:.40}"

@@ -1,4 +1,4 @@
-"""Interface of a store, and what stores of remote objects have in common.
+"""Interface of a store, with defaults and the functions that most stores share.
 
 Modification times come in nanoseconds, in seconds or as dates. The system has nanoseconds, http and most archives have
 seconds: a time without a fraction may be a whole second, or its fraction may be lost.
@@ -96,7 +96,7 @@ class Store(ABC):
 
     def reader(self, path: str) -> Reader:
         """Return a reader of parts of one object; by default, `read_range` compares the version of each part."""
-        return RangeReader(self, path)
+        return _RangeReader(self, path)
 
     def map(self, path: str) -> memoryview:
         """Return the object as read-only memory. A file is mapped, so processes share it; other objects are read.
@@ -148,7 +148,7 @@ class Store(ABC):
 
 
 class StoreWrapper(Store):
-    """Base of stores that read ``store`` in their own way: every request but a read is the store's."""
+    """Base of stores that read ``store`` in their own way; all other requests go to ``store``."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.reads_ahead = store, store.reads_ahead
@@ -186,7 +186,7 @@ class StoreWrapper(Store):
         self.store.close()
 
 
-class RangeReader:
+class _RangeReader:
     """A `Reader` for stores that compare the version of the object at every read."""
 
     __slots__ = ("_path", "_store")
@@ -195,11 +195,10 @@ class RangeReader:
         self._store, self._path = store, path
 
     def __call__(self, first_byte: int, end_byte: int, /) -> bytes:
-        """Return the bytes ``[first_byte, end_byte)``."""
         return self._store.read_range(self._path, first_byte, end_byte)
 
     def confirm(self) -> None:
-        """Do nothing: every read was compared."""
+        pass
 
 
 class KnownObjects:
@@ -222,7 +221,7 @@ class KnownObjects:
         Raises `StorageError` if it has changed. See `nanoseconds_of` for ``modified``.
         """
         known, version = self._known.get(path), version_of(etag)
-        # Only once for each object: parsing a date takes longer than comparing all the rest.
+        # Parse the date only once for each object: it takes longer than all comparisons.
         now = ObjectInfo(path, num_bytes, version, None if known else nanoseconds_of(modified))
         first = known or self._known.setdefault(path, now)
         change = ""
@@ -260,7 +259,7 @@ def check_length(path: str, first_byte: int, end_byte: int, num_received: int, n
 
 
 def version_of(etag: str | None) -> str:
-    """Return an etag in comparable form: some servers quote it in some answers only, or call it weak now and then."""
+    """Return an etag in comparable form: some servers quote it, or call it weak, in some answers only."""
     return (etag or "").removeprefix("W/").strip('"')
 
 

@@ -1,7 +1,7 @@
 """Parsing of URLs, and removal of their secrets.
 
-Inside shoal a URL never carries a secret: code that needs the query or the password of one asks the store that was made
-for it. So no message, log, state, index or cache name can leak a secret that it was never given.
+Inside shoal a URL never carries a secret: only the store of a URL keeps its query and password. So no message, log,
+state, index or cache name can leak a secret.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HAS_STEPS = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")  # some part is empty, "." o
 _UNESCAPED = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})(?!/)[^/?#@:\[]*:(?!\d*[/?#])(?:[^/?#@]*|[^/?#]*@)[/?#].*@", re.DOTALL
 )
-_SHORTEST_SECRET = 4  # shorter ones are found in any text
+_SHORTEST_SECRET = 4  # shorter ones occur in any text
 
 
 def scheme_of(text: str) -> str:
@@ -32,7 +32,7 @@ def scheme_of(text: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """Return ``url`` without user, password, query and fragment: safe to print."""
+    """Return ``url`` without user, password, query and fragment, safe to print."""
     url = _UNESCAPED.sub(r"\1", url, count=1)
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+:/+)([^/?#]*)([^?#]*)", url)
     if match is None:
@@ -45,7 +45,7 @@ def without_secrets(url: str) -> str:
 
 
 def has_unescaped_password(url: str) -> bool:
-    """Return True if ``url`` has a user and password with an unescaped "/", "?" or "#", so that its host is ambiguous.
+    """Return True if the password in ``url`` has an unescaped "/", "?" or "#", which makes its host ambiguous.
 
     >>> has_unescaped_password("s3://me:half/of@bucket/a"), has_unescaped_password("http://host:80/a@b")
     (True, False)
@@ -71,7 +71,7 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def object_path(url: str) -> str:
-    """Return the path by which an object is known: an http URL without its secrets; any other unchanged.
+    """Return the path of an object: an http URL without its secrets; any other URL unchanged.
 
     Outside http, "?" and "#" are ordinary letters of a name.
     """
@@ -79,7 +79,7 @@ def object_path(url: str) -> str:
 
 
 def tagged_path(url: str) -> str:
-    """Return `object_path` of ``url`` with a digest of its query, to tell apart URLs that differ in the query alone."""
+    """Return `object_path` of ``url`` with a digest of its query, for URLs that differ in the query alone."""
     _, mark, query = url.partition("?")
     digest = hashlib.blake2b(query.encode(), digest_size=6).hexdigest()
     return f"{object_path(url)}#{digest}" if mark else object_path(url)
@@ -99,7 +99,7 @@ def relative(path: str, root: str) -> str:
     if not scheme_of(root):
         name = path.removeprefix(root.rstrip(os.sep) + os.sep)
         if root and name != path and os.sep == "/" and not _HAS_STEPS.search(name):
-            return name  # `os.path.relpath` takes ten times as long, which matters for a million files
+            return name  # `os.path.relpath` takes ten times as long, too long for a million files
         return os.path.relpath(path, root).replace(os.sep, "/")
     above = root if is_top(root) else root.rstrip("/") + "/"
     name = path.removeprefix(above)
@@ -107,7 +107,7 @@ def relative(path: str, root: str) -> str:
 
 
 def parent(url: str) -> str:
-    """Return the directory of an object, at the highest its host or bucket, or `is_top` if it is in none."""
+    """Return the directory of an object, at most its host or bucket; a directory that `is_top` if it is in none."""
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     directory = posixpath.dirname(path)

@@ -21,6 +21,7 @@ from shoal.reading.remote.request_stats import RequestStats
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.reading.schedule.units import UnitRead
 from shoal.stats.counters import Counters
+from shoal.storage.files.local_store import LocalStore
 from shoal.storage.store_protocol import Reader
 
 _MOST_AT_HAND = 64
@@ -94,7 +95,7 @@ class LocalReaders:
         self._advice, self._stats = ReadAdvice(opened), RequestStats(counters)
         self._verifies = options.verify == "always"
         self._shards = ShardReaders(opened, counters)
-        self._reads_in_place = hasattr(opened.store, "read_into") and not self._verifies and opened.cache is None
+        self._reads_in_place = isinstance(opened.store, LocalStore) and not self._verifies and opened.cache is None
 
     def request(self, reads: Sequence[UnitRead]) -> Iterable[None]:
         """Reserve room for the reads, and advise the system of them unless reads are fast anyway, from memory."""
@@ -119,7 +120,7 @@ class LocalReaders:
             buffer[:] = read_unit(self._opened, read, stats=self._stats, verify=self._verifies)
         else:
             try:
-                # A store with `read_into` has readers with `fill`.
+                # Readers of a `LocalStore` have `fill`.
                 self._shards[read.shard].reader.fill(read.first_byte, buffer)  # type: ignore[attr-defined]
             except Exception as error:
                 path = self._opened.paths[read.shard]

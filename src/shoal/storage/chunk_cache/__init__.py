@@ -1,1 +1,1 @@
-"""WHAT DOES A MACHINE KEEP? Chunks on its disk, shared by all of its processes, within one budget of bytes."""
+"""WHAT DOES A MACHINE KEEP? Chunks on its disk, shared by all its processes, within one budget of bytes."""

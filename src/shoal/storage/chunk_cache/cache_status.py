@@ -1,6 +1,7 @@
-"""The caches of this machine: chunk caches, and indexes with the files that belong to them; their state and removal.
+"""State and removal of this machine's caches: chunk caches, and indexes with their files.
 
-All of it can be rebuilt, and may be removed while others use it: a process that reads a file keeps it until then.
+Every file can be rebuilt, and may be removed while processes use it: a process that has a file open can read it to the
+end.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _CHUNK_CACHES = "chunk-caches"  # folder of files that hold the path of a chunk 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCacheStatus:
-    """State of a chunk cache. The counts cover all processes since it was made, as far as they have reported.
+    """State of a chunk cache. The counts cover all processes since the cache was created, as far as they have reported.
 
-    ``used_bytes`` is its share of the budget in use, ``oldest_seconds`` the age of its oldest chunk, ``in_use`` is True
-    if some process has it open, ``num_unused_datasets`` counts the datasets with chunks that no process has open.
+    ``used_bytes`` of the budget are in use, ``oldest_seconds`` is the age of the oldest chunk, ``in_use`` is True if
+    some process has the cache open, ``num_unused_datasets`` counts datasets with chunks that no process has open.
     """
 
     path: str
@@ -52,7 +53,7 @@ class ChunkCacheStatus:
 
 @dataclass(frozen=True, slots=True)
 class IndexCacheStatus:
-    """The indexes that this machine keeps, with its records of shards and of unfinished scans."""
+    """Indexes kept on this machine, with records of shards and of unfinished scans."""
 
     path: str
     num_indexes: int
@@ -71,7 +72,7 @@ class Removed:
 
 
 def record_chunk_cache(path: str) -> None:
-    """Record that there is a cache in the folder ``path``, so that `recorded_chunk_caches` finds it; never raises."""
+    """Record the cache in the folder ``path`` for `recorded_chunk_caches`; never raises."""
     name = hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()
     record = os.path.join(cache_directory(), _CHUNK_CACHES, name)
     with contextlib.suppress(OSError):
@@ -80,7 +81,7 @@ def record_chunk_cache(path: str) -> None:
 
 
 def recorded_chunk_caches() -> list[str]:
-    """Return the folders of all recorded caches that still exist, sorted; records of others are deleted."""
+    """Return the folders of recorded caches that still exist, sorted; delete the other records."""
     folder, caches = os.path.join(cache_directory(), _CHUNK_CACHES), []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -114,7 +115,7 @@ def chunk_cache_status(directory: str) -> ChunkCacheStatus:
 
 
 def clear_chunks(directory: str, *, unused_seconds: float | None = None) -> Removed:
-    """Remove all chunks, or only those of datasets unused for ``unused_seconds``; and leftovers of killed processes."""
+    """Remove leftovers of killed processes and chunks: all, or of datasets unused for ``unused_seconds``."""
     with _held(directory) as (folder, path, book):
         num_files, num_bytes = sweep(folder, book), 0
         chunks = list(chunks_in(folder))
@@ -138,7 +139,7 @@ def index_cache_status() -> IndexCacheStatus:
 
 
 def clear_indexes(*, unused_seconds: float | None = None) -> Removed:
-    """Remove kept indexes, all or those unused for ``unused_seconds``; they are rebuilt when needed."""
+    """Remove all kept indexes, or only indexes unused for ``unused_seconds``; they are rebuilt when needed."""
     num_files = removed_bytes = 0
     for path, num_bytes, used_ns in list(_index_files()):
         if unused_seconds is None or _age_seconds(used_ns) >= unused_seconds:
@@ -156,7 +157,7 @@ def _held(directory: str) -> Iterator[tuple[int, str, Book]]:
     try:
         folder, path = open_folder(parent or ".", make=False)
     except StorageError as error:
-        error.hint = "a chunk cache is made by shoal.open(cache=DIRECTORY); `shoal cache` shows those that are there"
+        error.hint = "shoal.open(cache=DIRECTORY) makes a chunk cache; `shoal cache` shows the existing ones"
         raise
     try:
         with Ledger(folder, lambda book: count(folder, book)).held() as book:
@@ -189,5 +190,5 @@ def _index_files() -> Iterator[tuple[str, int, int]]:
 
 
 def _age_seconds(since_ns: int) -> float:
-    """Return the seconds since then; 0 if the clock was set back meanwhile."""
+    """Return the seconds since ``since_ns``; 0 if the clock was set back meanwhile."""
     return max(0.0, (time.time_ns() - since_ns) / 1e9)

@@ -1,8 +1,8 @@
-"""Chunks kept on this machine, shared by all of its processes: each is fetched once, within one budget of bytes.
+"""Chunks kept on this machine, shared by all its processes: each is fetched once, within one budget of bytes.
 
 The processes coordinate by file locks alone: there is no server, no named memory and nothing to clean up. A chunk is a
-file that appears when it is complete; the file it grows in carries the lock of the process that fetches it, and the
-system releases that lock when the process ends, however it ends. design/cache.md gives the reasons for this design.
+file that appears when it is complete. The fetching process locks the file that grows, and the system releases the lock
+when the process ends, even if it is killed. design/cache.md gives the reasons for this design.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from shoal.storage.chunk_cache.spill_files import NoRoomError, Spill, SpilledPar
 _log = logging.getLogger("shoal")
 
 LEAST_BUDGET_BYTES = 1 << 20
-_REPORT_SECONDS = 0.2  # a process that leaves a loop waits no longer; its counts are reported the next time
+_REPORT_SECONDS = 0.2  # the longest wait at the end of a loop; the next report includes the counts
 _TRIES_TO_JOIN = 20
-_TRIES_TO_SPILL = 3  # chunks that others need at the same time may evict a piece before it is read
+_TRIES_TO_SPILL = 3  # chunks of other processes may evict a piece before it is read
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DATASET = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(slots=True)
 class SpillCounts:
-    """Counts of what one process did with pieces kept decoded."""
+    """Counts of one process's work with decoded pieces."""
 
     num_fills: int = 0  # pieces decoded to files
     num_bytes: int = 0  # of these files
     num_reads: int = 0  # samples read from them
-    num_bypasses: int = 0  # samples wanted while the cache could not take their piece
+    num_bypasses: int = 0  # samples whose piece the cache could not take
 
 
 class ChunkCache:
     """A directory of chunks with a budget, shared by all processes of this machine.
 
-    ``directory`` is on a disk of this machine, or in its memory. Everything is kept in a folder ``shoal-chunks`` in it,
-    which only this user may enter; nothing else is touched. ``budget_bytes`` limits the size of the folder, counted in
-    blocks, including files being filled. The first process to open it sets it; while others have it open, the smallest
-    budget given holds for all. None: the previous budget, else half of the free space. ``dataset`` is any text that
-    identifies the dataset, of which only a digest is kept: chunks of datasets that no process has open are evicted
-    first. With ``keep``, chunks stay when the last process has closed the cache. ``wait_seconds`` limits the wait for
-    another process that fetches the same chunk, before fetching it too.
+    ``directory`` is on a disk of this machine, or in its memory. All files are in its folder ``shoal-chunks``; only
+    this user may enter it, and nothing else is touched. ``budget_bytes`` limits the size of the folder in blocks, with
+    growing files. The first process to open the folder sets the budget; while several processes have it open, the
+    smallest budget holds for all. None: the previous budget, else half of the free space. ``dataset`` is any text that
+    identifies the dataset; the cache keeps its digest, and evicts chunks of datasets that no process has open first.
+    With ``keep``, chunks stay when the last process has closed the cache. ``wait_seconds`` limits the wait for another
+    process that fetches the same chunk; then this process fetches it, too.
 
     Safe to share between threads and over a fork; a pickled copy opens the same directory. Hits write nothing and
-    never wait; any failure of the cache itself only means a read without it.
+    never wait. If the cache fails, reads go on without it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -126,8 +126,8 @@ class ChunkCache:
     def read(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
         """Return the ``num_bytes`` bytes called ``key``: from the cache, else from ``fetch``, and then kept.
 
-        Of all processes and threads that ask for the same key at a time, one fetches and the others wait. An error of
-        ``fetch`` is raised; the next one that waits then fetches.
+        If several processes or threads read one key at a time, one fetches and the others wait. An error of ``fetch``
+        is raised; then the next one fetches.
         """
         name = self._name(key)
         outcome: bytes | Claim | None = None
@@ -148,7 +148,7 @@ class ChunkCache:
         return fetch()
 
     def read_again(self, key: str, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """Drop the cached bytes and `read` again: they were stored correctly, and yet were not those wanted."""
+        """Drop the cached bytes and `read` again: they are as stored, and yet wrong."""
         if not self._files.is_disabled:
             try:
                 self._files.drop(self._name(key))
@@ -159,15 +159,15 @@ class ChunkCache:
     def read_spilled(self, key: str, sample: int, spill: Spill | None, *, expected_bytes: int) -> SpilledPart | None:
         """Return the part of a decoded piece that holds a sample, by its number in the piece; ``spill`` decodes it.
 
-        Without ``spill`` the part is only looked up. As in `read`, one process decodes and the others wait, for as long
-        as its file grows. ``expected_bytes`` is its approximate size; space beyond it is reserved as it grows. None if
-        the cache cannot take it: it is full of chunks that others use, or has failed. An error of ``spill`` is raised.
+        Without ``spill`` the part is only looked up. As in `read`, one process decodes, and the others wait as long as
+        its file grows. ``expected_bytes`` is the approximate size of the file; more space is reserved as it grows. None
+        if the cache is full of chunks in use, or has failed. An error of ``spill`` is raised.
         """
         name = self._name(key)
         outcome: SpilledPart | Claim | None = None
         take = partial(read_part, name=name, sample=sample)
         for _ in range(_TRIES_TO_SPILL):
-            outcome = None  # not the claim of the file filled before, which is closed
+            outcome = None  # drop the claim of the previous try, whose file is closed
             if self._files.is_disabled:
                 break
             try:
@@ -189,7 +189,7 @@ class ChunkCache:
         return None
 
     def has(self, key: str) -> bool:
-        """Return True if a file exists for ``key``; its contents are not checked. 2 us."""
+        """Return True if there is a file for ``key``; does not check its contents. 2 us."""
         try:
             os.stat(f"chunks/{self._name(key)}", dir_fd=self._folder)
         except OSError:
@@ -197,7 +197,7 @@ class ChunkCache:
         return True
 
     def expect(self, window_bytes: int) -> None:
-        """Set how many bytes the processes of this machine share at a time; as many of the newest bytes are kept.
+        """Set how many bytes the processes of this machine share at a time: that many of the newest bytes stay.
 
         Raises `UsageError` if the budget is smaller: chunks would be evicted before the second process has read them.
         """
@@ -211,13 +211,13 @@ class ChunkCache:
         self._files.expected_bytes = window_bytes
 
     def report_counts(self) -> None:
-        """Add this process's new counts to the shared counts; deferred while another process holds them."""
+        """Add this process's new counts to the shared counts; later if another process holds the ledger."""
         _report_now(self._files)
         self._files.log_failures()
 
     @property
     def num_failures(self) -> int:
-        """Reads that this process could not keep, because the disk was full or failed; also among the bypasses."""
+        """Reads of this process that a full or failing disk could not keep; also among the bypasses."""
         return self._files.num_failures
 
     def close(self) -> None:
@@ -226,18 +226,18 @@ class ChunkCache:
         self._files.is_disabled = True
 
     def close_as_orphan(self) -> None:
-        """Close the cache after the parent was killed, perhaps while filling; close what the parent had open, too."""
+        """Close the cache after the parent was killed, perhaps while filling a file; also close the parent's cache."""
         self._files.is_disabled = True
         self._files.abandon_all()
         self.close()
-        if self._pid != os.getpid():  # its locks are shared with the parent, and with all of the parent's forks
+        if self._pid != os.getpid():  # the parent and all its forks share these locks
             _reopen(self._options, self._files.expected_bytes).close()
 
     def _name(self, key: str) -> str:
         return f"{self._dataset}-{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
 
     def _fill(self, claim: Claim, num_bytes: int, fetch: Callable[[], bytes]) -> bytes:
-        """Fetch into the claimed file; return the fetched bytes whatever happens to the file."""
+        """Fetch into the claimed file; return the fetched bytes even if the file fails."""
         is_done = False
         try:
             data = fetch()
@@ -278,7 +278,7 @@ class ChunkCache:
             self._files.release(claim, is_done=is_done)
 
     def _join(self, budget_bytes: int | None, users: list[int]) -> None:
-        """Agree on a budget with the processes that have the cache open, and register: adds our locks to ``users``."""
+        """Agree on a budget with the other users of the cache, and register: add our locks to ``users``."""
         with self._files.ledger.held() as book:
             sweep(self._folder, book)
             descriptor = os.open("users", _LOCK_FLAGS, 0o600, dir_fd=self._folder)
@@ -324,9 +324,9 @@ def _reopen(options: dict[str, Any], expected_bytes: int) -> ChunkCache:
     return cache
 
 
-# The exit of a process: the last one removes what is not to be kept, down to the last folder. A process that opens the
-# cache meanwhile finds that a file or a folder is missing, and opens it once more: names are removed only while the
-# ledger is held and there is no other user, and a ledger without a name is ignored.
+# The exit of a process: the last one removes all files and folders, unless they are to be kept. A process that opens
+# the cache meanwhile misses a file or a folder, and opens the cache once more: names are removed only while the ledger
+# is held and there is no other user, and a ledger without a name is ignored.
 
 
 def _leave(users: list[int], files: Claims, keep: bool, pid: int, dataset: str) -> None:  # noqa: FBT001  # a finalizer
@@ -374,7 +374,7 @@ def _clear_if_last(users: list[int], files: Claims) -> None:
 
 
 def _remove_folder(folder: int, path: str) -> None:
-    """Remove the folder, and the directory made for it alone; stop at the first that is not empty."""
+    """Remove the folder, and then a directory made for it alone; stop at a directory that is not empty."""
     datasets = os.open("datasets", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
         for name in filter(_DATASET.fullmatch, os.listdir(datasets)):

@@ -1,4 +1,4 @@
-"""Files of a chunk cache, whose checksums tell whether they hold what was written."""
+"""Files of a chunk cache, with checksums that reveal changed bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import zlib
 
 from shoal.storage.files.local_store import read_fully
 
-# Behind the bytes and not before them, so that they are read straight into the object that is returned.
+# The footer follows the bytes, so that they are read straight into the returned object.
 _FOOTER = struct.Struct("<4sIQ")
 _MAGIC = b"shl1"
 FOOTER_BYTES = _FOOTER.size
 
 
 def read_checked(descriptor: int, name: str, num_bytes: int) -> bytes | None:
-    """Return the bytes of a chunk, or None if they are not those that were written under this name."""
+    """Return the bytes of a chunk; None if they have changed since they were written under this name."""
     footer = os.pread(descriptor, FOOTER_BYTES + 1, num_bytes)
     if len(footer) != FOOTER_BYTES:
         return None
@@ -27,7 +27,7 @@ def read_checked(descriptor: int, name: str, num_bytes: int) -> bytes | None:
 
 
 def write_checked(descriptor: int, data: bytes, name: str) -> None:
-    """Write the bytes, followed by the footer that `read_checked` compares."""
+    """Write the bytes and the footer that `read_checked` compares."""
     crc = zlib.crc32(data, zlib.crc32(name.encode()))
     write_all(descriptor, data, 0)
     write_all(descriptor, _FOOTER.pack(_MAGIC, crc, len(data)), len(data))

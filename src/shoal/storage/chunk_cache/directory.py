@@ -1,6 +1,6 @@
-"""Directories that processes share, such as those of chunk caches: of this user alone, where locks between them work.
+"""Directories that the processes of one user share, such as chunk caches, on file systems whose locks work.
 
-Nothing outside the one folder in the given directory is made, changed or deleted.
+Nothing outside the one folder in the directory is created, changed or deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.storage.storage_errors import os_failure
 FOLDER = "shoal-chunks"
 SUBFOLDERS = ("chunks", "filling", "datasets")
 
-# Their locks are kept on a server, or not at all, depending on mount options that cannot be seen from here.
+# Their locks are on a server, or do not work: that depends on mount options that no program can read.
 _NETWORK_FILE_SYSTEMS = re.compile(
     r"(nfs\d*|cifs|smb\d*|smbfs|9p|afs|ceph|lustre|gpfs|beegfs|glusterfs|ocfs2|gfs2|pvfs2|orangefs|coda|ncpfs"
     r"|fuse(?!\.fuse-overlayfs$)(\..*)?)"
@@ -36,10 +36,10 @@ def open_folder(
     folder: str = FOLDER,
     subfolders: Sequence[str] = SUBFOLDERS,
 ) -> tuple[int, str]:
-    """Return a descriptor and the path of ``folder`` in ``directory``, made with its subfolders if missing.
+    """Return a descriptor and the path of ``folder`` in ``directory``; create it with its subfolders if missing.
 
     Raises `UsageError` if it belongs to somebody else, is open to others, or lies on a file system whose locks cannot
-    be trusted; `StorageError` if it cannot be made or opened.
+    be trusted; `StorageError` if it cannot be created or opened.
     """
     path = os.path.join(os.path.abspath(expand_home(os.fspath(directory))), folder)
     num_tries = _TRIES_TO_MAKE if make else 1
@@ -61,7 +61,7 @@ def _opened(path: str, subfolders: Sequence[str] | None) -> int:
     above, user = os.path.dirname(path), os.geteuid()
     if subfolders is not None:
         os.makedirs(above, exist_ok=True)
-    # The owner of the directory asked for can put another folder there: it must be this user, or the system.
+    # The owner of the directory can replace the folder: the owner must be this user, or the system.
     owner = os.stat(above).st_uid
     if owner not in (user, 0):
         msg = f"{above}: this directory belongs to user number {owner}, and this process is {user}"
@@ -87,10 +87,10 @@ def _check_folder(path: str, status: os.stat_result) -> None:
     mode = stat_bits.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
         msg = f"{path}: this folder belongs to user number {status.st_uid}, and this process is {os.geteuid()}"
-        raise UsageError(msg, hint="give cache= a directory of your own: what others can write cannot be trusted")
+        raise UsageError(msg, hint="give cache= a directory of your own: files that others can write cannot be trusted")
     if mode & 0o077:
         msg = f"{path}: this folder is open to other users (mode {mode:04o})"
-        raise UsageError(msg, hint="what others can write cannot be trusted: delete it, or chmod 700 if you trust it")
+        raise UsageError(msg, hint="files that others can write cannot be trusted: delete it, or chmod 700 to trust it")
     kind = _file_system_of(path, status)
     if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
         msg = f"{path}: is on a file system of type {kind}, whose locks between processes cannot be trusted"
@@ -103,7 +103,7 @@ def _file_system_of(path: str, status: os.stat_result, *, mounts: str = "/proc/s
     best, kind = (False, -1), ""
     for row in map(str.split, _lines(mounts)):
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), row[4])
-        # On some file systems parts have another device number than the table says: then take the deepest mount.
+        # On some file systems parts have another device number than in the table: then take the deepest mount.
         rank = (row[2] == device, len(point))
         if rank >= best and (os.path.realpath(path) + "/").startswith(point.rstrip("/") + "/"):
             best, kind = rank, row[row.index("-") + 1]
@@ -113,9 +113,9 @@ def _file_system_of(path: str, status: os.stat_result, *, mounts: str = "/proc/s
 def shared_directory(budget_bytes: int) -> str:
     """Return the directory in which running processes of this machine share chunks: in memory if there is enough.
 
-    Containers often have 64 MiB of shared memory; and data there counts as memory of the container, which is killed
-    without notice when it has too much. So twice the budget must be free there and four times in memory; otherwise
-    it is the directory for temporary files. $SHOAL_SHARED_MEMORY_DIR names another directory for shared memory.
+    Containers often have 64 MiB of shared memory. Data there counts as memory of the container, and a container with
+    too much memory is killed without notice. So the directory is in shared memory only if that has twice the budget
+    free, and the machine four times; else among temporary files. $SHOAL_SHARED_MEMORY_DIR names other shared memory.
     """
     memory, parent = os.environ.get("SHOAL_SHARED_MEMORY_DIR") or _SHARED_MEMORY, tempfile.gettempdir()
     with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ def shared_directory(budget_bytes: int) -> str:
 
 
 def is_shared_directory(path: str) -> bool:
-    """Return True if a directory was made for sharing alone, and may be removed when it is empty."""
+    """Return True if shoal made a directory for sharing, and may remove it when it is empty."""
     return os.path.basename(path) == f"shoal-{os.geteuid()}"
 
 

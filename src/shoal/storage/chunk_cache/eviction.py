@@ -1,9 +1,9 @@
-"""Eviction: the order in which chunks are removed from a full chunk cache, and their removal.
+"""Eviction: the order in which a full chunk cache removes chunks, and their removal.
 
-Every chunk is used once an epoch, in an order that is random anew each time. The least recently used chunk is then the
-one that is needed soonest, and evicting it is the worst choice: by that rule a cache of half the data served 15 % of
-the reads of an epoch, and 50 % if it kept what it had. So a full cache keeps what it has, except for the newest chunks,
-which processes of this machine share for as long as they are in a window: those pass through.
+Every chunk is used once an epoch, in an order that is random anew each time. The least recently used chunk is then
+needed soonest, and evicting it is the worst choice: a cache of half the data served 15 % of the reads of an epoch by
+that rule, and 50 % if it kept its chunks. So a full cache keeps its chunks, except for the newest ones: processes of
+this machine share them while they are in a window, and then they go.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from shoal.storage.chunk_cache.file_locks import is_locked_by_others, lock_now, open_for_lock, release
 from shoal.storage.chunk_cache.ledger import BASE_BYTES, Book, charge_bytes
 
-USED_MODE = 0o700  # a chunk that was found at least once; before that it has 0600
+USED_MODE = 0o700  # of a chunk with a hit; before the first hit it is 0600
 
 VICTIMS = "victims"
 _VICTIM = struct.Struct("<49sQ")
@@ -32,7 +32,7 @@ _MOST_RARITY = 4
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One file of the cache: its name (the first 16 characters identify its dataset), time of creation and size."""
+    """A file of the cache: its name (the first 16 characters identify its dataset), time of creation and size."""
 
     name: str
     created_ns: int
@@ -41,12 +41,12 @@ class Chunk:
 
     @property
     def dataset(self) -> str:
-        """Digest that identifies its dataset."""
+        """Digest that identifies the dataset."""
         return self.name[:16]
 
 
 is_name = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}").fullmatch
-"""Match a file name that may be that of a chunk: no other files are read or deleted."""
+"""Match the name of a chunk; files with other names are neither read nor deleted."""
 
 
 def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
@@ -65,7 +65,7 @@ def chunks_in(folder: int, name: str = "chunks") -> Iterator[Chunk]:
 
 def count(folder: int, book: Book) -> list[Chunk]:
     """Recount the files on the disk into the book, with the ledger held; return the chunks."""
-    # Files being filled come first: one may become a chunk at any time, and must not be missed in both folders.
+    # Growing files first: a file that becomes a chunk meanwhile is then counted in both folders, not in neither.
     filling = list(chunks_in(folder, "filling"))
     chunks = list(chunks_in(folder))
     files = {chunk.inode: chunk.num_bytes for chunk in (*filling, *chunks)}
@@ -75,7 +75,7 @@ def count(folder: int, book: Book) -> list[Chunk]:
 
 
 def num_victims(num_chunks: int) -> int:
-    """Return how many chunks of a full cache are listed at a time, to be evicted one after the other."""
+    """Return how many chunks of a full cache are listed at a time for eviction."""
     return max(_FEWEST_VICTIMS, num_chunks // _VICTIMS_PART)
 
 
@@ -87,9 +87,9 @@ def guard_bytes_of(budget_bytes: int, expected_bytes: int) -> int:
 def eviction_order(chunks: Sequence[Chunk], *, last_used: Mapping[str, int], guard_bytes: int) -> list[Chunk]:
     """Return the chunks that may be evicted, first to last.
 
-    ``last_used`` maps datasets that no process has open to the time when one last had. Their chunks go first, those of
-    the dataset unused for longest before the others. Of the rest, the newest ``guard_bytes`` stay; then the newest go
-    first, except that each 16th is the oldest: so chunks never asked for again go in the end too. O(n log n).
+    ``last_used`` maps datasets that no process has open to the time of their last use. Their chunks go first, starting
+    with the dataset unused for longest. Among the other chunks, the newest ``guard_bytes`` stay; then the newest go
+    first, except that each 16th is the oldest: so chunks that nobody reads again go in the end, too. O(n log n).
     """
     by_age = sorted(chunks, key=lambda chunk: (chunk.created_ns, chunk.name))
     idle = [chunk for chunk in by_age if chunk.dataset in last_used]
@@ -111,14 +111,14 @@ class Evictions:
         self._folder = folder
 
     def make_room(self, book: Book, num_bytes: int, *, guard_bytes: int) -> bool:
-        """Evict chunks until ``num_bytes`` more fit into the budget; return True if they do."""
+        """Evict chunks until ``num_bytes`` more fit into the budget; return True on success."""
         while book.used_bytes + num_bytes > book.budget_bytes:
             if not self.evict_next(book, guard_bytes=guard_bytes):
                 return False
         return True
 
     def make_room_of_oldest(self, book: Book, num_bytes: int) -> bool:
-        """Evict the oldest chunks, guarded or not, until ``num_bytes`` more fit; return True if they do."""
+        """Evict the oldest chunks, guarded or not, until ``num_bytes`` more fit; return True on success."""
         for chunk in sorted(chunks_in(self._folder), key=lambda chunk: (chunk.created_ns, chunk.name)):
             if book.used_bytes + num_bytes <= book.budget_bytes:
                 break
@@ -126,7 +126,7 @@ class Evictions:
         return book.used_bytes + num_bytes <= book.budget_bytes
 
     def evict_next(self, book: Book, *, guard_bytes: int) -> bool:
-        """Evict one chunk, or clear files that killed processes left half-filled; return True if there was any."""
+        """Evict one chunk, or clear half-filled files of killed processes; return True if space became free."""
         for _ in range(2):
             while victim := self._next_victim(book):
                 if self.evict(book, *victim):
@@ -139,7 +139,7 @@ class Evictions:
         return False
 
     def evict(self, book: Book, name: str, created_ns: int | None = None) -> bool:
-        """Evict a chunk if no process is reading it, and it is still the one made then; return True if evicted."""
+        """Evict a chunk, unless a process reads it or it was created at another time; return True if evicted."""
         try:
             descriptor = open_for_lock(f"chunks/{name}", os.O_RDWR, directory=self._folder)
         except FileNotFoundError:
@@ -149,7 +149,7 @@ class Evictions:
             if status.st_mtime_ns != (created_ns or status.st_mtime_ns) or not lock_now(descriptor):
                 return False
             os.unlink(f"chunks/{name}", dir_fd=self._folder)
-            # Free its blocks now, and not when the last process that has just opened it closes it.
+            # Free its blocks now, even if another process has just opened it.
             os.ftruncate(descriptor, 0)
         finally:
             release(descriptor)
@@ -181,7 +181,7 @@ class Evictions:
         return (text, created_ns) if is_name(text) else None
 
     def _list_victims(self, book: Book, guard_bytes: int) -> list[Chunk]:
-        """Scan and recount all chunks, and write the list of those to evict next, for all processes."""
+        """Scan and recount all chunks; write the list of the next ones to evict, for all processes."""
         chunks = count(self._folder, book)
         order = eviction_order(chunks, last_used=self._last_used(chunks), guard_bytes=guard_bytes)
         del order[num_victims(len(chunks)) :]
@@ -210,7 +210,7 @@ class Evictions:
 
 
 def sweep(folder: int, book: Book) -> int:
-    """Delete half-filled files whose maker is gone, with the ledger held; return the number that held space."""
+    """Delete half-filled files of ended processes, with the ledger held; return how many took space."""
     num_swept = 0
     for chunk in list(chunks_in(folder, "filling")):
         path = f"filling/{chunk.name}"
@@ -219,7 +219,7 @@ def sweep(folder: int, book: Book) -> int:
         except FileNotFoundError:
             continue
         try:
-            # The maker of a file locks it before reserving its space, and space is reserved with the ledger held.
+            # A process locks a file before it reserves space, and holds the ledger while it reserves.
             if lock_now(descriptor):
                 status = os.fstat(descriptor)
                 if status.st_nlink and os.stat(path, dir_fd=folder).st_ino == status.st_ino:
@@ -235,7 +235,7 @@ def sweep(folder: int, book: Book) -> int:
 
 
 def is_admitted(book: Book, charged_bytes: int, number: int) -> bool:
-    """Return True if a chunk is kept, by a full cache too; ``number`` is a hash of its name. See `Book`."""
+    """Return True if the cache takes a chunk, even when full; ``number`` is a hash of its name. See `Book`."""
     if charged_bytes > book.budget_bytes // 2:
         return False
     is_full = book.used_bytes + charged_bytes > book.budget_bytes
@@ -243,9 +243,9 @@ def is_admitted(book: Book, charged_bytes: int, number: int) -> bool:
 
 
 def watch(book: Book, *, was_used: bool) -> None:
-    """Adjust the rate at which new chunks are admitted, so that most are used before they are evicted.
+    """Adjust the rate of admission, so that most chunks are used before they are evicted.
 
-    Where most go unused (the budget is smaller than the windows, or no processes share them), filling is wasted work.
+    If most chunks go unused (the budget is smaller than the windows, or no processes share them), filling is wasted.
     """
     book.num_watched += 1
     book.num_watched_used += was_used

@@ -1,9 +1,9 @@
-"""Locks on open files that end with their holder, however it ends.
+"""Locks on open files that end with their holder, even if it is killed.
 
 `flock` belongs to the open file and not to the process: two threads of one process exclude each other as two processes
 do, and closing another descriptor of the same file releases nothing (as it would with `fcntl` record locks). But a
-forked child inherits the open file, and would go on holding what its parent held when it was killed: so a child closes
-what it inherited, and every lock is released explicitly, not by closing.
+forked child inherits open files, and would keep the locks of a killed parent. So a child closes inherited files, and
+every lock is released explicitly, not by closing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _descriptors: set[int] = set()
 
 
 def open_for_lock(path: str, flags: int, *, directory: int) -> int:
-    """Open ``path``, relative to the open ``directory``, on a descriptor of its own; it must be closed by `release`."""
+    """Open ``path``, relative to the open ``directory``, on a new descriptor; close it by `release`."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=directory)
     _descriptors.add(descriptor)
     return descriptor
@@ -39,7 +39,7 @@ def lock_now(descriptor: int, *, shared: bool = False) -> bool:
 def lock_within(descriptor: int, seconds: float) -> bool:
     """Take the exclusive lock within ``seconds``; return True if it was taken.
 
-    It polls: a wait inside the system would never end if the holder was stopped and not killed.
+    It polls: a wait inside the system would never end if the holder were stopped and not killed.
     """
     until = time.monotonic() + seconds
     pause = _FIRST_PAUSE_SECONDS
@@ -52,7 +52,7 @@ def lock_within(descriptor: int, seconds: float) -> bool:
 
 
 def release(descriptor: int) -> None:
-    """Unlock and close, which also unlocks where a child holds the same open file."""
+    """Unlock and close: closing alone does not unlock a file that a child has open, too."""
     if descriptor not in _descriptors:
         return
     _descriptors.discard(descriptor)

@@ -1,7 +1,7 @@
-"""Files of a chunk cache: lookup, claims on files to fill, and the outcome: published or abandoned.
+"""Files of a chunk cache: lookup, claims on files to fill, and their outcome: published or abandoned.
 
-A chunk is a file in ``chunks`` that appears there when it is complete. The file in ``filling`` that it grows in carries
-the lock of the process that fills it, and its space is charged to the ledger before it is taken.
+A chunk is a file that appears in ``chunks`` when it is complete. It grows in ``filling``, locked by its process, and
+its space is charged to the ledger before it is taken.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Counts of what one process did with a cache.
+    """Counts of one process's reads through a cache.
 
-    Threads count without a lock: where the interpreter runs them in parallel, an increment may be lost.
+    Threads count without a lock: an interpreter that runs them in parallel may lose an increment.
     """
 
     num_hits: int = 0  # reads answered from the cache
     num_fills: int = 0  # reads fetched and put into it
     num_bypasses: int = 0  # reads fetched and not kept
-    num_damaged: int = 0  # files dropped because their contents were not what was written
+    num_damaged: int = 0  # files dropped because their contents had changed
 
 
 class Claim(NamedTuple):
-    """A file that this process has locked, and has to fill."""
+    """A file that this process has locked and must fill."""
 
     descriptor: int
     name: str
@@ -59,8 +59,8 @@ class Claim(NamedTuple):
 class Claims:
     """The files in one open ``folder``; its name ``path`` is for messages.
 
-    ``expected_bytes`` is how many bytes the processes of this machine share at a time; ``is_disabled`` says that the
-    folder is of no more use.
+    The processes of this machine share ``expected_bytes`` at a time; ``is_disabled`` is True once the folder cannot be
+    used any more.
     """
 
     def __init__(self, folder: int, path: str, *, budget_bytes: int, wait_seconds: float) -> None:
@@ -74,7 +74,7 @@ class Claims:
         self._wait_seconds = wait_seconds
         self._reported = CacheCounts()
         self._pid = os.getpid()
-        self._claimed: dict[Claim, int] = {}  # to the claiming process: a forked child has none of its parent's
+        self._claimed: dict[Claim, int] = {}  # to the claiming process: a forked child has no claims of its parent
 
     def hit(self, name: str, take: Callable[[int], _T | None]) -> _T | None:
         """Return the result of ``take`` on the descriptor of the file ``name``; None if it is missing or damaged."""
@@ -85,7 +85,7 @@ class Claims:
             except FileNotFoundError:
                 return None
             try:
-                # A deleter locks the file before truncating it: so a file being read stays whole until it is closed.
+                # Deleting takes the exclusive lock before it truncates: so this file stays whole until it is closed.
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 data = take(descriptor)
                 status = os.fstat(descriptor)
@@ -95,7 +95,7 @@ class Claims:
                     return data
                 is_damaged = status.st_nlink > 0  # else it was deleted between opening and locking
             except BlockingIOError:
-                pass  # it is being deleted, or a process that waited for it has not yet noticed that it exists
+                pass  # another process deletes it, or waited for it and still has the lock
             finally:
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -117,7 +117,7 @@ class Claims:
     def hit_or_claim(
         self, name: str, size: int, take: Callable[[int], _T | None], *, must_fit: bool = False
     ) -> _T | Claim | None:
-        """Return a hit if another process filled it meanwhile, else a claim on ``size`` bytes; None to bypass."""
+        """Return a hit if another process filled the file meanwhile, else a claim on ``size`` bytes; None to bypass."""
         path = f"filling/{name}"
         until = time.monotonic() + self._wait_seconds
         pause = _FIRST_PAUSE_SECONDS
@@ -128,14 +128,14 @@ class Claims:
             try:
                 if lock_now(descriptor) and self._is_named(descriptor, path):
                     self._claimed[claim] = os.getpid()
-                    # Filled by another process after our lookup and before we had the lock?
+                    # Another process may have filled it after our lookup, before we had the lock.
                     data = self.hit(name, take)
                     is_claimed = data is None and self.reserve(descriptor, size, must_fit=must_fit)
                     if not is_claimed:
                         self._abandon(descriptor, path)
                         return data
                     return claim
-                # Keep waiting for a file that grows.
+                # Keep waiting while the file grows.
                 status = os.fstat(descriptor)
                 if (now := (status.st_size, status.st_mtime_ns)) != seen:
                     seen, until = now, time.monotonic() + self._wait_seconds
@@ -152,25 +152,25 @@ class Claims:
         return None
 
     def is_admitted(self, name: str, num_bytes: int) -> bool:
-        """Return True if this chunk would be admitted, by a full cache too; all processes agree. See `Book`."""
+        """Return True if the cache would take this chunk, even when full; all processes agree. See `Book`."""
         charge = charge_bytes(num_bytes + FOOTER_BYTES)
         book = self.ledger.peek()
         return book is None or is_admitted(book, charge, int(name[-4:], 16))
 
     def _is_named(self, descriptor: int, path: str) -> bool:
-        """Return True if the locked file still has that name: it was not finished or swept before we locked it."""
+        """Return True if the locked file still has its name: nobody finished or swept it before we locked it."""
         try:
             return os.stat(path, dir_fd=self.folder).st_ino == os.fstat(descriptor).st_ino
         except FileNotFoundError:
             return False
 
     def reserve(self, descriptor: int, size: int, *, must_fit: bool = False) -> bool:
-        """Reserve the space for a file; return True if available. ``must_fit`` evicts the oldest chunks if need be."""
+        """Reserve the space for a file; return True on success. ``must_fit`` also evicts guarded chunks."""
         guard = self.guard_bytes
         with self.ledger.held() as book:
             self.report(book)
             book.budget_bytes = book.budget_bytes or self.budget_bytes
-            had = os.fstat(descriptor).st_size  # left by a process that was killed
+            had = os.fstat(descriptor).st_size  # left by a killed process
             needed = charge_bytes(size) - charge_bytes(had)
             if charge_bytes(size) > book.budget_bytes or self.is_disabled:
                 return False  # evict nothing for a file that never fits
@@ -188,7 +188,7 @@ class Claims:
                     if error.errno not in DISK_FULL:
                         raise
                     failure = error
-                    # The disk is full before the budget is used up: make do with the space that we have.
+                    # The disk is full before the budget is used up: evict as much as the file takes.
                     wanted = book.used_bytes - charge_bytes(size)
                     while book.used_bytes > wanted and self.evictions.evict_next(book, guard_bytes=guard):
                         pass
@@ -211,7 +211,7 @@ class Claims:
 
     def finish(self, claim: Claim) -> bool:
         """Make a filled file visible; return True if it is."""
-        # Another process may have cleared the directory: rename the file only if the name is still its own.
+        # Another process may have cleared the directory: rename the file only if it still has its name.
         if not self._is_named(claim.descriptor, claim.path):
             return False
         os.rename(claim.path, f"chunks/{claim.name}", src_dir_fd=self.folder, dst_dir_fd=self.folder)
@@ -226,9 +226,9 @@ class Claims:
         release(claim.descriptor)
 
     def abandon_all(self) -> None:
-        """Delete the files that this process is filling, while its threads still write to them: their work is lost.
+        """Delete the files that threads of this process are filling; their work is lost.
 
-        The cache must be disabled: a thread that is about to fill a file gets no space for it from then on.
+        The cache must be disabled, so that no thread reserves space for another file.
         """
         for claim, process in list(self._claimed.items()):
             if process == os.getpid():
@@ -236,7 +236,7 @@ class Claims:
                     self._remove(claim.descriptor, claim.path, book)
 
     def _abandon(self, descriptor: int, path: str) -> None:
-        """Delete a file that we have locked, and give back its space."""
+        """Delete a locked file, and give back its space."""
         if os.fstat(descriptor).st_size:
             with self.ledger.held() as book:
                 self._remove(descriptor, path, book)
@@ -257,12 +257,12 @@ class Claims:
 
     @property
     def has_unreported(self) -> bool:
-        """True if this process has counts that it has not reported yet."""
+        """True if this process has unreported counts."""
         return self.counts != self._reported
 
     def report(self, book: Book) -> None:
         """Add this process's unreported counts to the shared counts."""
-        if os.getpid() != self._pid:  # the parent reports what it counted before the fork
+        if os.getpid() != self._pid:  # the parent reports its counts from before the fork
             self._pid = os.getpid()
             self._reported = replace(self.counts)
         for field in fields(CacheCounts):
@@ -276,7 +276,7 @@ class Claims:
         self._failure = error.strerror or str(error)
 
     def log_failures(self) -> None:
-        """Log how many reads could not be kept because of the disk, if there are more than were logged before."""
+        """Log how many reads a full or failing disk could not keep, if the number has grown since the last log."""
         if self.num_failures > self._logged_failures:
             self._logged_failures = self.num_failures
             num_reads = self.counts.num_fills + self.counts.num_bypasses
@@ -285,7 +285,7 @@ class Claims:
             _log.warning(text, self.path, self.num_failures, num_reads, self._failure)
 
     def handle_failure(self, error: OSError) -> None:
-        """Handle a failure of the cache: reads go on without it; a cache that is gone for good is not tried again."""
+        """Count a failure: reads go on without the cache; a cache that can never be used again is disabled."""
         is_usable = False
         with contextlib.suppress(OSError):
             os.stat("chunks", dir_fd=self.folder)

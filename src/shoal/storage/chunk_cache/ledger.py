@@ -1,8 +1,8 @@
 """Space accounting of a chunk cache: one small file, the ledger, that all processes write under one lock.
 
-A process that changes anything on the disk holds the ledger and marks it as open meanwhile. If it is killed there, the
-mark stays, and the next process recounts the files on the disk; so it does after a reboot of the machine, and when the
-ledger is damaged. Otherwise the directory is never scanned to count.
+A process that changes files holds the ledger and marks it as open meanwhile. If the process is killed, the mark stays,
+and the next process recounts the files on the disk. The same happens after a reboot of the machine, or if the ledger is
+damaged. Otherwise no process scans the directory to count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Book:
     num_evicted: int = 0
 
 
-_NUMBERS = tuple(one.name for one in fields(Book))
+_NUMBERS = tuple(field.name for field in fields(Book))
 
 
 class Ledger:
@@ -81,7 +81,7 @@ class Ledger:
                 self._count(book)
             book.is_open = 1
             self._write(descriptor, book)
-            # No cleanup on failure: the changes made are unknown then, and the mark makes the next process recount.
+            # No cleanup on failure: the changes are unknown then, and the mark makes the next process recount.
             yield book
             book.is_open = 0
             self._write(descriptor, book)
@@ -89,7 +89,7 @@ class Ledger:
             release(descriptor)
 
     def peek(self) -> Book | None:
-        """Return the book as it is now, without waiting; None if it is being written, or missing."""
+        """Return the current book without waiting; None if a process writes it, or it is missing."""
         try:
             descriptor = os.open(LEDGER, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._folder)
         except OSError:

@@ -1,8 +1,7 @@
-"""Files that a decoded piece is spilled to, part by part, with checksums like those of chunks.
+"""Files of decoded pieces, spilled part by part, with checksums like chunks.
 
-A decoded piece grows while it is decoded, since its size is not known beforehand: space is reserved in steps. Its parts
-are followed by a table of where each begins and its checksum, so that one part is read by three small reads, and
-nothing of the file is kept in memory.
+The size of a decoded piece is not known beforehand: space is reserved in steps while it grows. A table after the parts
+has the end and the checksum of each: one part takes three small reads, and nothing of the file stays in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from shoal.storage.chunk_cache.chunk_files import write_all
 from shoal.storage.files.local_store import read_fully
 
 _SPILL_MAGIC = b"shs2"
-_ENTRY = struct.Struct("<QI")  # one for each part: its end, and `_part_crc`
+_ENTRY = struct.Struct("<QI")  # of each part: its end, and `_part_crc`
 _PART = struct.Struct("<QQQ")
 _NUMBERS = struct.Struct("<6Q")
 _SPILL_FOOTER = struct.Struct("<4sIQQQQQI")  # magic, CRC of the rest with the name, and the numbers of `_SpillFooter`
@@ -31,35 +30,28 @@ _AT_ONCE_BYTES = 1 << 20
 
 
 class NoRoomError(Exception):
-    """Failure to grow the file: the budget does not allow it, or, with a ``reason``, the file system."""
+    """Failure to grow the file: no budget is left, or, with a ``reason``, the file system failed."""
 
     def __init__(self, reason: OSError | None = None) -> None:
         super().__init__("the chunk cache has no room")
         self.reason = reason
 
 
-class Spilling(Protocol):
-    """Division of the appended bytes into parts; see `shoal.formats.shard_format.Spilled`."""
+class _Spilling(Protocol):
+    """Division of appended bytes into parts, which `shoal.formats.shard_format.Spilled` describes."""
 
     @property
-    def borders(self) -> NDArray[np.int64]:
-        """Start of each part, and end of the last one; shape (num_parts + 1,)."""
-
+    def borders(self) -> NDArray[np.int64]: ...
     @property
-    def num_samples(self) -> int:
-        """Samples of all parts."""
-
+    def num_samples(self) -> int: ...
     @property
-    def samples_per_part(self) -> int:
-        """Samples of each part except the last."""
-
+    def samples_per_part(self) -> int: ...
     @property
-    def head(self) -> Mapping[str, Any]:
-        """Metadata needed to decode any part."""
+    def head(self) -> Mapping[str, Any]: ...
 
 
 class SpilledPart(NamedTuple):
-    """The bytes of a part, which begins at ``first_byte`` of the whole; its sample ``number`` is the one wanted."""
+    """The bytes of a part, from ``first_byte`` of the piece on; ``number`` is the requested sample in the part."""
 
     data: bytes
     first_byte: int
@@ -80,8 +72,8 @@ class _SpillFooter(NamedTuple):
 class SpillFile:
     """A claimed file that grows.
 
-    ``reserve`` reserves the space for a file of some size, and returns True if there was enough. Every failure of the
-    file is a `NoRoomError`, so that it is not mistaken for damage of the data being decoded.
+    ``reserve`` reserves the space for a file of some size, and returns True on success. Every failure of the file is a
+    `NoRoomError`, so that it is not mistaken for damage of the data.
     """
 
     def __init__(self, descriptor: int, name: str, reserve: Callable[[int], bool]) -> None:
@@ -104,11 +96,11 @@ class SpillFile:
         self.num_bytes = size
 
     def restart(self) -> None:
-        """Discard everything appended: it was not good."""
+        """Discard all appended bytes: they were damaged."""
         self.num_bytes = self._base = 0
 
     def begin_here(self) -> None:
-        """Begin the parts here: bytes appended until now are not part of them, and are read by `read_before`."""
+        """Begin the parts here: `read_before` returns the bytes appended until now."""
         self._base = self.num_bytes
 
     def read_before(self, first_byte: int, end_byte: int, /) -> bytes:
@@ -125,16 +117,16 @@ class SpillFile:
         except OSError as error:
             raise NoRoomError(error) from None
 
-    def finish(self, spilled: Spilling) -> None:
-        """Append the table, head and footer by which the parts are found."""
+    def finish(self, spilled: _Spilling) -> None:
+        """Append table, head and footer, which locate the parts."""
         content_bytes, head = self.num_bytes - self._base, json.dumps(dict(spilled.head)).encode()
         ends = spilled.borders.tolist()
         table = bytearray(_ENTRY.pack(ends[0], 0))
-        position, held = 0, b""
+        position, window = 0, b""
         for part, (first, end) in enumerate(pairwise(ends)):
-            if end - position > len(held):
-                position, held = first, self.read(first, min(content_bytes, max(end, first + _AT_ONCE_BYTES)))
-            table += _ENTRY.pack(end, _part_crc(part, first, memoryview(held)[first - position : end - position]))
+            if end - position > len(window):
+                position, window = first, self.read(first, min(content_bytes, max(end, first + _AT_ONCE_BYTES)))
+            table += _ENTRY.pack(end, _part_crc(part, first, memoryview(window)[first - position : end - position]))
             if len(table) >= _AT_ONCE_BYTES:
                 self.append(table)
                 table.clear()
@@ -145,15 +137,12 @@ class SpillFile:
         self.append(_SPILL_FOOTER.pack(_SPILL_MAGIC, _footer_crc(self._name, head, numbers), *numbers))
 
 
-class Spill(Protocol):
-    """Callable that decodes a piece into a file, and returns its division into parts."""
-
-    def __call__(self, file: SpillFile, /) -> Spilling:
-        """Append the decoded piece to ``file``, and return its parts."""
+Spill = Callable[[SpillFile], _Spilling]
+"""A function that appends a decoded piece to a file, and returns its division into parts."""
 
 
 def read_part(descriptor: int, *, name: str, sample: int) -> SpilledPart | None:
-    """Return the part that holds a sample, or None if it is not what was written under this name."""
+    """Return the part that holds a sample; None if the file has changed since it was written under this name."""
     end = os.fstat(descriptor).st_size - _SPILL_FOOTER.size
     if end < 0:
         return None

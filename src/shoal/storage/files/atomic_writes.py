@@ -1,4 +1,4 @@
-"""Writes of which no reader sees half: whole files, objects that grow unseen until finished, appended lines."""
+"""Writes that no reader sees half done: whole files, objects that are invisible until finished, appended lines."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from shoal.storage.urls import scheme_of
 _FLUSH_BYTES = 1 << 20
 _HELD_BYTES = 8 << 20
 _MOST_FILE_BYTES = 1 << 30
-_MOST_BYTES_AT_ONCE = 5_000_000_000  # of one request, in common stores; only one request can be conditional
+_MOST_BYTES_AT_ONCE = 5_000_000_000  # of one request, in common stores; a conditional write is one request
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def write_atomically(path: str, buffers: Sequence[Buffer], *, durable: bool = True) -> None:
-    """Write the buffers, one after another, to the file ``path``: all of it becomes visible at once, or nothing does.
+    """Write the buffers, one after another, to the file ``path``: all of it becomes visible at once, or nothing.
 
-    Missing directories are made. ``durable``: the bytes are on the disk before the name is, so after a crash of the
-    machine there is the old file or the new one; without it some file systems leave an empty one, and there is no wait.
+    Creates missing directories. ``durable``: the bytes are on the disk before the name is, so after a crash of the
+    machine there is the old file or the new one. Otherwise there is no wait, and some file systems leave an empty file.
     On failure (`OSError`) no temporary file stays behind; after a kill one may, hidden and ending in ``.tmp``.
     """
     directory = os.path.dirname(os.path.abspath(path))
@@ -72,7 +72,7 @@ def _write_all(descriptor: int, data: Buffer) -> None:
 
 
 class UnfinishedObject(Protocol):
-    """An object that is invisible until it is finished; used once. A failure abandons it, and is a `StorageError`."""
+    """An object that is invisible until finished; used once. A failure raises `StorageError` and abandons it."""
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Append bytes."""
@@ -81,30 +81,29 @@ class UnfinishedObject(Protocol):
         """Replace bytes that were written."""
 
     def finish(self) -> None:
-        """Make it visible, replacing any object of its name."""
+        """Make the object visible, replacing any object of its name."""
 
     def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
         """Make it visible if the object of its name is ``replaces`` (None: if there is none); else abandon it.
 
-        Returns True if it is visible. Local files do not compare: one that ``replaces`` another does so in any case.
-        Where a file system has no hard links, or a store no conditional writes, two that do this at the same moment may
-        both succeed: the later one stays.
+        Returns True if it is visible. Local files do not compare ``replaces``: they replace any file. Without hard
+        links or conditional writes, two writers at the same moment may both succeed: the later object stays.
         """
 
     def abandon(self) -> None:
-        """Remove everything written; does nothing if it is finished."""
+        """Remove all written bytes; does nothing if the object is finished."""
 
 
 def begin_object(path: str, *, store: Store, scratch: str) -> UnfinishedObject:
-    """Begin a new object at ``path``: a local one as a file below the directory ``scratch`` (of the same file system).
+    """Begin a new object at ``path``: a local file below the directory ``scratch`` (of the same file system).
 
-    The bytes of a remote one wait on this machine until it is finished (`SpooledObject`).
+    The bytes of a remote object wait on this machine until it is finished (`_SpooledObject`).
     """
-    return SpooledObject(path, store) if scheme_of(path) else GrowingFile(path, scratch=scratch)
+    return _SpooledObject(path, store) if scheme_of(path) else _GrowingFile(path, scratch=scratch)
 
 
 def can_link(scratch: str) -> bool:
-    """Return True if the file system of this directory gives files a second name, on which `finish_new` relies."""
+    """Return True if the file system of this directory has hard links, which `finish_new` needs."""
     names = [os.path.join(scratch, _temporary_name("link")) for _ in range(2)]
     try:
         os.close(os.open(names[0], _NEW_FILE, 0o666))
@@ -121,7 +120,7 @@ def can_link(scratch: str) -> bool:
 
 
 def remove_abandoned(path: str) -> None:
-    """Remove a temporary file of a `GrowingFile` if the process that wrote it has ended."""
+    """Remove a temporary file of a `_GrowingFile` if the process that wrote it has ended."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -131,11 +130,10 @@ def remove_abandoned(path: str) -> None:
             os.close(descriptor)
 
 
-class GrowingFile:
+class _GrowingFile:
     """A file with a temporary name until it is finished; its bytes are on the disk before it gets its name.
 
-    It is locked meanwhile, where the file system has locks: so others can tell what the dead have left
-    (`remove_abandoned`).
+    It is locked meanwhile, if the file system has locks: so `remove_abandoned` recognizes files of ended processes.
     """
 
     def __init__(self, path: str, *, scratch: str) -> None:
@@ -151,7 +149,6 @@ class GrowingFile:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append bytes."""
         self._waiting += buffers
         self._waiting_bytes += sum(map(len, buffers))
         if self._waiting_bytes >= _FLUSH_BYTES:
@@ -159,20 +156,17 @@ class GrowingFile:
                 self._flush()
 
     def patch(self, first_byte: int, data: bytes) -> None:
-        """Replace bytes that were written."""
         with self._abandoned_on_failure():
             self._flush()
             os.pwrite(self._descriptor, data, first_byte)
 
     def finish(self) -> None:
-        """Rename the file to its final name."""
         with self._abandoned_on_failure():
             self._complete()
             os.replace(self._temporary, self._path)
             self._close()
 
     def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
-        """Give the file its final name, unless there is one of that name that it does not replace."""
         if replaces is not None:
             self.finish()
             return True
@@ -193,13 +187,11 @@ class GrowingFile:
         return True
 
     def abandon(self) -> None:
-        """Remove the temporary file."""
         self._close()
         with contextlib.suppress(OSError):
             os.unlink(self._temporary)
 
     def _complete(self) -> None:
-        """Bring all bytes to the disk."""
         self._flush()
         os.fsync(self._descriptor)
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
@@ -209,8 +201,8 @@ class GrowingFile:
         self._waiting, self._waiting_bytes = [], 0
         _write_all(self._descriptor, waiting[0] if len(waiting) == 1 else b"".join(waiting))
         if hasattr(os, "posix_fadvise"):
-            # Starts writing back to disk: else the process would wait, idle, for all of these bytes at the end. The
-            # name of the advice says more than it does: pages that are not on the disk yet stay in memory.
+            # Start writing back to disk: else the process would wait, idle, for all bytes at the end. In spite of its
+            # name, the advice keeps pages in memory that are not on the disk yet.
             os.posix_fadvise(self._descriptor, self._written_bytes, num_bytes, os.POSIX_FADV_DONTNEED)
         self._written_bytes += num_bytes
 
@@ -231,13 +223,13 @@ class GrowingFile:
             self._descriptor = -1
 
 
-class SpooledObject:
+class _SpooledObject:
     """An object that is uploaded when it is finished: from memory up to 8 MiB, else from a file without a name.
 
-    A store shows an object when it is whole, so bytes could be sent as they come. But a multipart upload that is killed
-    stays in the bucket, invisible and billed, and a slow one keeps the producer of the bytes waiting. A file without a
-    name is gone with the process, and makes nobody wait. It lies in the temporary directory ($TMPDIR), and its pages
-    are page cache, which the system reclaims when it is short of memory.
+    A store shows an object when it is whole, so bytes could be sent as they come. But a killed multipart upload stays
+    in the bucket, invisible and billed, and a slow upload keeps the producer of the bytes waiting. A file without a
+    name disappears with the process, and no one waits. It is in the temporary directory ($TMPDIR), and its pages are
+    page cache, which the system can reclaim.
     """
 
     def __init__(self, path: str, store: Store) -> None:
@@ -247,14 +239,13 @@ class SpooledObject:
         self._file: IO[bytes] | None = None
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append bytes."""
         self._buffers += buffers
         self._held_bytes += sum(map(len, buffers))
         if self._held_bytes <= _HELD_BYTES and self._file is None:
             return
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # until it is finished, or abandoned
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by `abandon`
             for buffer in self._buffers:
                 _write_all(self._file.fileno(), buffer)
         except OSError as error:
@@ -263,7 +254,6 @@ class SpooledObject:
         self._buffers, self._held_bytes = [], 0
 
     def patch(self, first_byte: int, data: bytes) -> None:
-        """Replace bytes that were written."""
         if self._file is not None:
             os.pwrite(self._file.fileno(), data, first_byte)
             return
@@ -272,14 +262,12 @@ class SpooledObject:
         self._buffers = [whole]
 
     def finish(self) -> None:
-        """Upload the object."""
         try:
             self._store.put(self._path, self._data())
         finally:
             self.abandon()
 
     def finish_new(self, *, replaces: ObjectInfo | None = None) -> bool:
-        """Upload the object, unless there is one of that name that it does not replace."""
         try:
             data = self._data()
             num_bytes = sum(map(len, data)) if isinstance(data, list) else len(data)
@@ -297,13 +285,12 @@ class SpooledObject:
             self.abandon()
 
     def _data(self) -> list[Buffer] | memoryview:
-        # The memory is dropped, not closed: a client may still hold the bytes that it has sent.
+        # The mapping is dropped, not closed: a client may still hold the sent bytes.
         if self._file is None:
             return self._buffers
         return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def abandon(self) -> None:
-        """Discard the bytes."""
         self._buffers, self._held_bytes = [], 0
         if self._file is not None:
             self._file.close()
@@ -311,15 +298,15 @@ class SpooledObject:
 
 
 def append_line(path: str, line: str) -> None:
-    """Append a line to the file ``path``, made if missing; lines of several processes never mix.
+    """Append a line to the file ``path``, created if missing; lines of several processes never mix.
 
-    The line goes out in one append, which local file systems carry out as one step.
+    The line is one append, which local file systems execute as one step.
     """
     _append(path, line.encode() + b"\n")
 
 
 def make_line_file(path: str) -> None:
-    """Make the file ``path`` if there is none; raise `StorageError` if lines cannot be appended to it."""
+    """Create the file ``path`` if there is none; raise `StorageError` if lines cannot be appended to it."""
     _append(path, b"")
 
 
@@ -337,7 +324,7 @@ def _append(path: str, data: bytes) -> None:
 
 
 def read_lines(path: str) -> list[str] | None:
-    """Return the lines of the file ``path``, at most 1 GiB, blank ones too; None if there is no such file."""
+    """Return the lines of the file ``path``, at most 1 GiB, with blank lines; None if there is no such file."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_FILE_BYTES + 1)

@@ -1,7 +1,7 @@
 """Local files, read by position.
 
-Every read gives its own position (`os.pread`), so any number of threads and forked children share a descriptor without
-moving each other's. On 2 cores this took half the CPU per byte of a general object store's local mode.
+Every read names its position (`os.pread`), so any number of threads and forked children share a descriptor and do not
+interfere. On 2 cores this took half the CPU per byte of a general object store's local mode.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.storage.store_protocol import Buffer, ObjectInfo, Store
 
 _MAX_OPEN = 256
 _MOST_READERS = 64
-# Opening a named pipe would otherwise wait for its writer; regular files do not care.
+# O_NONBLOCK: opening a named pipe would otherwise wait for its writer; regular files ignore the flag.
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 # Device, inode, size and modification time: writing to a file, or replacing it, changes one of them.
@@ -46,11 +46,11 @@ class _OpenFile:
         self.descriptor = descriptor
         self.identity = _identity(status)
         self.num_bytes = status.st_size
-        # Some user-space file systems report 0 links for every file; there, losing the last link means nothing.
+        # Some user-space file systems report 0 links for every file: 0 links then mean nothing.
         self.had_name = status.st_nlink > 0
         self.last_used_ns = time.monotonic_ns()
 
-    # Defaults hold what it needs: at interpreter exit a file may outlive the globals of this module.
+    # The defaults keep these functions: at interpreter exit a file may outlive the globals of this module.
     def __del__(self, close: Callable[[int], None] = os.close, error: type[OSError] = OSError) -> None:
         try:  # noqa: SIM105
             close(self.descriptor)
@@ -63,12 +63,12 @@ class LocalStore(Store):
 
     A file must stay as it was when this store first opened it: device, inode, size and modification time are
     compared at every read (one fstat, about a microsecond), and a difference is an error, never other bytes.
-    At most ``max_open`` descriptors are kept (those used last), and by all stores of this process together at most
-    three eighths of the system's limit: half of it, with those that readers hold. Safe to share between threads,
-    to inherit over a fork, and to pickle; a pickled store leaves its records of files behind.
+    At most ``max_open`` descriptors are kept (the latest used). All stores of this process together keep at most three
+    eighths of the system's limit; with the descriptors of readers, half of it. Safe to share between threads, to
+    inherit over a fork, and to pickle; a pickled store leaves its records of files behind.
 
-    What is written is ``durable``: on the disk when `put` returns. Without that, a crash of the machine may leave a
-    file without its contents, and writes do not wait for the disk, which may be busy with the files of others.
+    ``durable`` writes are on the disk when `put` returns. Otherwise writes do not wait for the disk, which may be busy
+    with other files, and a crash of the machine may leave a file without its contents.
 
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -87,8 +87,8 @@ class LocalStore(Store):
             raise UsageError(f"max_open={max_open}: a store needs at least one open file")
         self._max_open, self._durable = max_open, durable
         _stores[id(self)] = self
-        # No lock guards these two: each step is one dict operation, atomic between threads, and two threads that open
-        # the same file at the same time agree by setdefault. So there is no lock that a fork could leave held.
+        # No lock guards these dicts: each step is one dict operation, atomic between threads, and two threads that open
+        # the same file at the same time agree by setdefault. So no fork can leave a lock held.
         self._open: dict[str, _OpenFile] = {}
         self._identities: dict[str, _Identity] = {}
 
@@ -104,7 +104,7 @@ class LocalStore(Store):
             check_range(path, first_byte, end_byte)
         file = self._file(path)
         try:
-            # Never more than the file has: a wrong range must not allocate memory for it.
+            # Never more than the file has: a wrong range must not allocate memory.
             num_bytes = min(end_byte, file.num_bytes) - first_byte
             data = os.pread(file.descriptor, num_bytes, first_byte) if num_bytes > 0 else b""
             if len(data) < num_bytes:
@@ -117,8 +117,8 @@ class LocalStore(Store):
             raise _cut_short(path, first_byte, end_byte, status)
         return data
 
-    def read_into(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer like `read_range`: saves a copy where the bytes have a destination of their own."""
+    def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from ``first_byte`` on, without a copy; raises the errors of `read_range`."""
         file = self._file(path)
         begin, num_left = first_byte, len(buffer)
         try:
@@ -132,7 +132,7 @@ class LocalStore(Store):
             raise _cut_short(path, first_byte, first_byte + len(buffer), status)
 
     def reader(self, path: str) -> LocalReader:
-        """Return a reader of parts of one file that belong together, which checks the file once for all of them."""
+        """Return a reader of parts of one file, which checks the file once for all parts."""
         return LocalReader(self, path, self._file(path))
 
     def _confirm(self, path: str, file: _OpenFile, status: os.stat_result) -> None:
@@ -169,7 +169,7 @@ class LocalStore(Store):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Return every file below the directory ``prefix``, at any depth, sorted by path.
 
-        Links are followed, except back to a directory that holds them. O(files) memory: sorting needs them all. Raises
+        Links are followed, except back to a directory that holds them. O(files) memory for sorting. Raises
         `StorageError` if ``prefix`` is not a directory, or some part of it cannot be read.
         """
         infos: list[ObjectInfo] = []
@@ -177,10 +177,10 @@ class LocalStore(Store):
         return iter(sorted(infos, key=lambda info: info.path))
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write the whole file, from one buffer or several one after another: visible at once or not at all.
+        """Write the whole file, from one buffer or several in a row: visible at once or not at all.
 
-        Missing directories are made. After an error there is nothing new; after a crash the old file is there, or the
-        new one, if writes are durable.
+        Creates missing directories. After an error there is nothing new; after a crash, durable writes leave the old
+        file or the new one.
         """
         buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         try:
@@ -203,7 +203,7 @@ class LocalStore(Store):
     def map(self, path: str) -> memoryview:
         """Return the file as read-only memory, shared with every process that maps it; O(1), pages load on access.
 
-        Meant for files that are only ever replaced, as `put` does: truncating a mapped file kills its readers.
+        For files that are only ever replaced, as by `put`: truncating a mapped file kills its readers.
         """
         file = self._file(path)
         if file.num_bytes == 0:
@@ -215,7 +215,7 @@ class LocalStore(Store):
             raise StorageError(msg, hint="copy it to a local disk") from error
 
     def close(self) -> None:
-        """Close the descriptors (those in use, when their reads end) and forget the files' identities."""
+        """Close the descriptors (after the reads in progress) and forget the identities of files."""
         self._open.clear()
         self._identities.clear()
 
@@ -229,14 +229,14 @@ class LocalStore(Store):
             file = self._open.setdefault(path, file)
             limit = _most_open()
             _close_oldest([self], min(self._max_open, limit))
-            if len(_stores) > 1:  # those of this process share the limit
+            if len(_stores) > 1:  # all stores of this process share the limit
                 _close_oldest([store for known in _stores.valuerefs() if (store := known()) is not None], limit)
         file.last_used_ns = time.monotonic_ns()
         return file
 
     @property
     def most_readers(self) -> int:
-        """Number of `reader`s that a caller may hold: each keeps its file open."""
+        """Number of `reader`s that a caller may hold: each keeps a file open."""
         return max(1, min(_MOST_READERS, min(self._max_open, _most_open()) // 6))
 
     def _opened(self, path: str) -> _OpenFile:
@@ -259,9 +259,9 @@ class LocalStore(Store):
 
 
 class LocalReader:
-    """Reader of parts of one file; call `confirm` before trusting them. Keeps the file open.
+    """Reader of parts of one file, which it keeps open; call `confirm` before trusting the bytes.
 
-    Half the cost of `LocalStore.read_range` for small parts, which checks the file after each.
+    For small parts, half the cost of `LocalStore.read_range`, which checks the file after each part.
     """
 
     __slots__ = ("_descriptor", "_file", "_path", "_store")
@@ -275,30 +275,30 @@ class LocalReader:
         return self[first_byte:end_byte]
 
     def __getitem__(self, span: slice, /) -> bytes:
-        """Return the bytes of a slice: samples are cut out of a file as out of bytes, with one call less."""
+        """Return the bytes of a slice: callers cut samples from a file as from bytes, with one call less."""
         begin, end = span.start, span.stop
         try:
             data = os.pread(self._descriptor, end - begin, begin)
         except (OSError, ValueError):
             data = b""
-        # After a short read, or an error, a full read raises the explanation.
+        # After a short read, or an error, a full read explains the failure.
         return data if len(data) == end - begin else self._store.read_range(self._path, begin, end)
 
     def fill(self, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on, like `LocalStore.read_into`, and confirm them."""
+        """Fill a buffer with the bytes from ``first_byte`` on, and confirm them."""
         try:
             num_bytes = os.preadv(self._descriptor, (buffer,), first_byte)
         except OSError:
             num_bytes = -1
         if num_bytes != len(buffer):
-            self._store.read_into(self._path, first_byte, buffer)
+            self._store.fill(self._path, first_byte, buffer)
         self.confirm()
 
     def confirm(self) -> None:
         """Raise `StorageError` if the file changed since it was first opened."""
         file = self._file
         status = os.fstat(file.descriptor)
-        # Handle the usual case without another call: this runs for each sample that is read alone.
+        # No other call in the usual case: this runs for each sample that is read alone.
         if file.identity == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) and status.st_nlink:
             return
         self._store._confirm(self._path, file, status)  # noqa: SLF001  # one module
@@ -308,25 +308,25 @@ _stores: weakref.WeakValueDictionary[int, LocalStore] = weakref.WeakValueDiction
 
 
 def _most_open() -> int:
-    """Number of files that the stores of this process may keep open: the user needs some of the system's limit, too."""
+    """Return how many files the stores of this process may keep open; the rest of the limit is the user's."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft * 3 // 8))
 
 
 def _close_oldest(stores: Sequence[LocalStore], limit: int) -> None:
-    """Close the least recently used files until some stores together keep at most ``limit``."""
+    """Close the least recently used files until these stores together keep at most ``limit``."""
     excess = sum(len(store._open) for store in stores) - limit  # noqa: SLF001  # one module
     if excess > 0:
         tables = [store._open for store in stores]  # noqa: SLF001  # the same
         files = [(file.last_used_ns, table, path) for table in tables for path, file in table.copy().items()]
         files.sort(key=itemgetter(0))
-        # A quarter at once: where every file is read once, sorting at each read took half of the time.
+        # A quarter at once: if every file is read once, sorting at each read took half of the time.
         for _, table, path in files[: excess + limit // 4]:
             table.pop(path, None)
 
 
 def read_fully(descriptor: int, first_byte: int, end_byte: int) -> bytes:
-    """Return a range of an open file, shorter only at its end: a call gives at most 2 GiB, less after a signal."""
+    """Return a range of an open file, shorter only at its end: one call returns at most 2 GiB, less after a signal."""
     parts = [os.pread(descriptor, end_byte - first_byte, first_byte)]
     while parts[-1] and (first_byte := first_byte + len(parts[-1])) < end_byte:
         parts.append(os.pread(descriptor, end_byte - first_byte, first_byte))
@@ -344,7 +344,7 @@ def _walk(directory: str, infos: list[ObjectInfo], *, above: tuple[tuple[int, in
                 if entry.is_dir():
                     _walk(entry.path, infos, above=(*above, key))
                 elif entry.is_file():
-                    with contextlib.suppress(FileNotFoundError):  # removed since
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         infos.append(_info(entry.path, entry.stat()))
     except StorageError:
         raise

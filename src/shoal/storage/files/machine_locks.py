@@ -1,4 +1,4 @@
-"""Locks between processes of this machine that end with their holder, however it ends."""
+"""Locks between processes of this machine that end with their holder, even if it is killed."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _HOLDER_BYTES = 512
 def machine_lock(path: str, *, what: str, limit_seconds: float = 300.0) -> Iterator[Callable[[], None]]:
     """Wait until no other process of this machine holds the lock file ``path``, a small file that stays.
 
-    Where locking does not work (a read-only directory, some network mounts), every process goes ahead: they do the same
-    work, and none of it is wrong. A process also goes ahead if the holder is gone and only a child of it has the file,
-    or after waiting ``limit_seconds`` since the holder last called the function that this yields, as a sign of life.
+    If locking does not work (a read-only directory, some network mounts), every process goes ahead: they do the same
+    work twice, and correctly. A process also goes ahead if only a child of an ended holder still has the file, or
+    ``limit_seconds`` after the last sign of life: the holder calls the function that this yields.
     """
     with contextlib.ExitStack() as stack:
         file = None
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            opened = stack.enter_context(open(path, "rb+", buffering=0, opener=_made_if_missing))
-            if _wait_for_lock(opened, limit_seconds):
-                file = opened
-                # Unlocking also covers descriptors that a child has inherited without knowing.
+            lock_file = stack.enter_context(open(path, "rb+", buffering=0, opener=_open_or_create))
+            if _wait_for_lock(lock_file, limit_seconds):
+                file = lock_file
+                # Unlocking also covers descriptors that a child has inherited.
                 stack.callback(_unlock, file)
                 file.write(f"{os.getpid()} {socket.gethostname()} {what}".encode(errors="replace")[:_HOLDER_BYTES])
-                file.truncate()  # only now: ext4 takes a millisecond or more to empty a file
+                file.truncate()  # after the write: ext4 takes a millisecond or more to empty a file
         yield partial(_show_life, file)
 
 
-def _made_if_missing(path: str, flags: int) -> int:
+def _open_or_create(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o666)
 
 
 def _wait_for_lock(file: io.FileIO, limit_seconds: float) -> bool:
-    """Return True once the lock is taken, False if waiting for it was given up."""
+    """Return True once the lock is taken, False if the wait ended without it."""
     began_seconds = time.time()
     while True:
         try:
@@ -95,8 +95,8 @@ def _unlock(file: io.FileIO) -> None:
 class InheritedLock:
     """A lock that ends with the processes that hold it: this one, and children that inherit its ``descriptor``.
 
-    Children get the descriptor by ``pass_fds``. Where locking does not work (some network mounts), every process holds
-    it. Raises `StorageError` if another process still holds it after ``wait_seconds``.
+    Children get the descriptor by ``pass_fds``. If locking does not work (some network mounts), every process holds the
+    lock. Raises `StorageError` if another process still holds it after ``wait_seconds``.
     """
 
     def __init__(self, path: str, *, wait_seconds: float) -> None:
@@ -113,13 +113,13 @@ class InheritedLock:
             raise StorageError(msg, hint="wait until it ends, or end it; its finished shards are kept")
 
     def release(self) -> None:
-        """Release it; children that inherited it may still hold it."""
+        """Release the lock; children that inherited it may still hold it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def _try_to_take(self) -> bool:
-        """Try to lock; return True if held now. A lock on a file that was removed meanwhile does not count."""
+        """Try to lock; return True on success. A lock on a file that was removed meanwhile does not count."""
         directory = os.path.dirname(self.path)
         os.makedirs(directory, exist_ok=True)
         try:
@@ -127,7 +127,7 @@ class InheritedLock:
         except FileNotFoundError:
             if os.path.lexists(directory):
                 raise
-            return False  # a process that finished has just removed the directory
+            return False  # another process has just finished, and removed the directory
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,8 +1,7 @@
 """Anonymous memory mappings, reused as soon as nothing refers to them.
 
-Where answers come and go, the heap of a process becomes fragmented: it takes more memory than is held, by another
-amount each time. A new mapping for each answer would cost a fifth of the CPU time of reading, for pages that are zeroed
-one by one.
+Buffers of many sizes fragment the heap of a process: it takes more memory than is held, by an unpredictable amount. A
+new mapping for each buffer would cost a fifth of the CPU time of reading: the system zeroes its pages one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import mmap
 import sys
 
 _MOST_TRIED = 256
-_SPARE_PART = 16  # memory is reused if it is larger than wanted by up to one 16th
+_SPARE_PART = 16  # memory is reused if it is larger than needed by up to one 16th
 # Without the GIL, a count of references may be out of date when it is used.
 _COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 _UNUSED_REFERENCES = 3  # a list and a name here, and the argument of `sys.getrefcount`
@@ -32,13 +31,13 @@ class MemoryPool:
     """
 
     def __init__(self) -> None:
-        self._known: list[mmap.mmap] = []  # the longest in use first: chunks are released roughly in order
+        self._known: list[mmap.mmap] = []  # the oldest first: chunks are released roughly in order
         self.num_mapped = 0
 
     def take(self, num_bytes: int) -> mmap.mmap:
         """Return memory of at least ``num_bytes`` bytes, at least one, with arbitrary contents.
 
-        A view of it refers to it, and an array or a slice of the view does: so memory without other references is free.
+        A view refers to its memory, and so does an array or a slice of the view: memory without references is free.
         """
         known = self._known
         index = 0
@@ -51,7 +50,7 @@ class MemoryPool:
             if num_bytes <= len(memory) <= num_bytes + num_bytes // _SPARE_PART:
                 known.append(memory)
                 return memory
-            # Otherwise its size does not fit, and it goes back to the system.
+            # A mapping of the wrong size goes back to the system.
         memory = mmap.mmap(-1, num_bytes, **_PRIVATE)
         self.num_mapped += 1
         if _COUNTS:

@@ -1,7 +1,7 @@
 """Directory scans: names, sizes and times of the files in a directory, as fast as one process can.
 
-Also a program of its own, ``python -I -S scandir.py``, which answers requests on its standard input: it imports only
-modules that every interpreter has loaded already, and so starts within some milliseconds.
+Also a program, ``python -I -S scandir.py``, which answers requests on its standard input: it imports only modules that
+every interpreter has loaded already, and so starts within some milliseconds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LENGTH_BYTES = 8
 def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]) -> Found | None:
     """Return the files and subdirectories of a directory below ``root``, sorted; hidden ones are counted; 2.7 us each.
 
-    ``directory`` is empty or ends with a slash. ``above`` has device and inode of all directories that hold it: if the
-    directory is one of them, by a link, the result is None. A subdirectory comes with the number of files that sort
-    before it. All files in a ``__MACOSX``, which macOS adds to archives, are hidden. An entry that is neither file nor
-    directory, or fails in stat, has the size -1: reading it raises an error. Raises `OSError` if it cannot be listed.
+    ``directory`` is empty or ends with a slash. ``above`` has device and inode of all directories that hold it: the
+    result is None if a link leads back to one of them. Each subdirectory has the number of files that sort before it.
+    All files in a ``__MACOSX``, which macOS adds to archives, are hidden. An entry that is neither file nor directory,
+    or fails in stat, has the size -1: reading it raises an error. Raises `OSError` if the directory cannot be listed.
     """
     descriptor = os.open(f"{root}/{directory}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -62,7 +62,7 @@ def scan_directory(root: str, directory: str, above: tuple[tuple[int, int], ...]
         os.close(descriptor)
     files.sort()
     names = [name for name, _, _ in files]
-    # With its slash a directory sorts like the names in it.
+    # A directory with its slash sorts like the names in it.
     inside = [(bisect_left(names, f"{name}/"), name) for name in sorted(directories, key=lambda name: f"{name}/")]
     sizes = array("q", [size for _, size, _ in files]).tobytes()
     try:
@@ -84,7 +84,7 @@ def directories_in(path: str) -> list[str]:
 
 
 def wrap_int64(modified_ns: int) -> int:
-    """Return a time wrapped to int64, still good for comparison: times from the year 2263 on wrap around.
+    """Return a time wrapped to int64, for comparison: times from the year 2263 on wrap around.
 
     >>> wrap_int64(7), wrap_int64(-7), wrap_int64((1 << 63) + 7) == 7 - (1 << 63)
     (7, -7, True)
@@ -111,7 +111,7 @@ def parsed_frames(buffer: bytearray) -> list[Any]:
 
 
 def _answer(root: str, requested: list[tuple[str, Any]]) -> list[Any]:
-    """Scan some directories; for the first that cannot be listed, return number and text of the error instead."""
+    """Scan directories; if one cannot be listed, return only the number and text of its error."""
     answers: list[Any] = []
     for directory, above in requested:
         try:

@@ -1,11 +1,11 @@
-"""Many small files of this machine: listed by name in little memory, and read whole, each in four system calls."""
+"""Many small files of this machine: lists in little memory, and reads of whole files, each in four system calls."""
 
 from __future__ import annotations
 
 import glob
 import os
 import stat as stat_bits
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from shoal.errors import SourceError, StorageError
 from shoal.hints import MOST_POINTER_BYTES, pointer_in
 from shoal.storage.files.local_store import read_fully
-from shoal.storage.files.lost_links import lost_directories
 from shoal.storage.files.scandir import wrap_int64
 from shoal.storage.storage_errors import os_failure
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe would otherwise wait for its writer
 _AT_ONCE_BYTES = 1 << 30
-_OPEN_FILES = 64  # at once
+_OPEN_FILES = 64  # at the same time
 _WORTH_A_DESCRIPTOR = 4  # files of one directory; opening it costs as much as resolving this many paths
 
 
@@ -30,7 +29,7 @@ class FileTree:
     """Files below ``root``, in runs of one directory each; about 50 bytes a file.
 
     Run ``r`` has the files ``[first_file[r], first_file[r + 1])`` of ``directories[r]``, which is empty or ends with a
-    slash. ``joined`` has the rest of their names, each ended by a NUL; file ``i`` begins at ``starts[i]``, shape
+    slash. ``joined`` has the last parts of their names, each ended by a NUL; part ``i`` begins at ``starts[i]``, shape
     (num_files + 1,). ``num_bytes`` and ``modified_ns``, shape (num_files,), are as of the listing; the size is -1 for
     entries that failed in stat.
     """
@@ -47,7 +46,7 @@ class FileTree:
         return len(self.num_bytes)
 
     def last_parts(self) -> list[bytes]:
-        """Return the part after the directory of each name."""
+        """Return the last part of each name."""
         return self.joined.split(b"\0")[:-1]
 
     def names(self) -> list[str]:
@@ -77,7 +76,7 @@ class FileTree:
         )
 
     def take(self, numbers: NDArray[np.int64]) -> FileTree:
-        """Return the files of these numbers, in this order."""
+        """Return the files with these numbers, in this order."""
         if not len(numbers):
             return self.part(0, 0)
         if int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
@@ -101,7 +100,7 @@ class FileTree:
 def tree_of(
     root: str, runs: Sequence[tuple[str, int, bytes]], num_bytes: NDArray[np.int64], modified_ns: NDArray[np.int64]
 ) -> FileTree:
-    """Build a tree from runs: of each directory its name, number of files, and their names joined by NUL."""
+    """Build a tree from runs: name of a directory, its number of files, and their names joined by NUL."""
     kept = [run for run in runs if run[1]]
     joined = b"\0".join([names for _, _, names in kept]) + b"\0" if kept else b""
     ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0) + 1
@@ -121,7 +120,7 @@ class FileList:
 
 
 def stat_files(root: str, names: Sequence[str]) -> FileList:
-    """Return the files of these names below ``root`` (or absolute ones) in order; the size is -1 if stat failed."""
+    """Return files by their names below ``root`` (or absolute), in order; the size is -1 if stat failed."""
     num_bytes = np.full(len(names), -1, dtype=np.int64)
     modified_ns = np.zeros(len(names), dtype=np.int64)
     for number, name in enumerate(names):
@@ -135,8 +134,8 @@ def stat_files(root: str, names: Sequence[str]) -> FileList:
 
 
 def glob_files(pattern: str, *, root: str) -> FileTree:
-    """Return the files, at least one, that a glob matches (``**``: any directories), with names below ``root``."""
-    # Keep matches that are neither file nor directory: they are an error, or left out and listed.
+    """Return the files that match a glob (``**``: any directories), at least one, with names below ``root``."""
+    # Keep matches that are neither file nor directory: reading them raises an error, or skips and lists them.
     matches = (path for path in glob.iglob(pattern, recursive=True) if not os.path.isdir(path))
     paths = sorted({*matches, *lost_directories(pattern)})
     if not paths:
@@ -149,13 +148,26 @@ def glob_files(pattern: str, *, root: str) -> FileTree:
     return tree_of(root, runs, files.num_bytes, files.modified_ns)
 
 
+def is_lost_directory(path: str) -> bool:
+    """Return True for a dangling link without a suffix: its target may have been a directory with data."""
+    return "." not in os.path.basename(path) and os.path.islink(path) and not os.path.exists(path)
+
+
+def lost_directories(pattern: str) -> Iterator[str]:
+    """Yield the dangling links that match the directories of a `glob` pattern."""
+    parts = pattern.split(os.sep)
+    for number in range(1, len(parts)):
+        if glob.has_magic(parts[number - 1]):
+            yield from filter(is_lost_directory, glob.iglob(os.sep.join(parts[:number]), recursive=True))
+
+
 def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
-    """Return the whole file; raise `StorageError` if it cannot be read, is a pointer, or changed since the listing."""
+    """Return the whole file; raise `StorageError` if it is unreadable, a pointer, or changed since the listing."""
     try:
         descriptor = os.open(path, _FLAGS)
         try:
-            # Read one byte more than expected, which reveals a file that grew.
-            # An entry that was no file when it was listed is not read: a device has no end.
+            # Read one byte more than expected, which reveals a file that grew. Entries that were no files in the
+            # listing are not read: a device has no end.
             data = os.read(descriptor, min(num_bytes + 1, _AT_ONCE_BYTES)) if num_bytes >= 0 else b""
             if len(data) == _AT_ONCE_BYTES:
                 data += read_fully(descriptor, len(data), num_bytes + 1)
@@ -173,7 +185,7 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
         return data
     if not stat_bits.S_ISREG(status.st_mode):
         msg = f"could not read {path}: it is a directory, a pipe, a socket or a device, not a file"
-        raise StorageError(msg, hint="name files; on_error='skip' leaves out what cannot be read, and lists it")
+        raise StorageError(msg, hint="name files; on_error='skip' leaves out unreadable files, and lists them")
     now = f"now it has {status.st_size}"
     if num_bytes == status.st_size:
         now = "it was written to" if wrap_int64(status.st_mtime_ns) != modified_ns else f"{len(data)} could be read"
@@ -182,18 +194,18 @@ def read_small(path: str, num_bytes: int, modified_ns: int) -> bytes:
 
 
 def read_tree_into(files: FileTree, buffer: memoryview, offsets: Sequence[int]) -> bool:
-    """Read all files, each to its offset in a buffer; return True if each was still as listed. 4 us a file.
+    """Read all files, each to its offset in a buffer; return True if all were as listed. 4 us a file.
 
-    False as soon as one is not, or cannot be read: `read_small` raises the error for it.
+    False as soon as a file has changed or cannot be read: `read_small` raises its error.
     """
     last_parts, sizes, times = files.last_parts(), files.num_bytes.tolist(), files.modified_ns.tolist()
     borders = files.first_file.tolist()
 
     def read(parent: int | None, names: Sequence[bytes], first: int) -> bool:
         for start in range(0, len(names), _OPEN_FILES):
-            some = names[start : start + _OPEN_FILES]
-            own = slice(first + start, first + start + len(some))
-            if not _read_some(parent, some, offsets[own], sizes[own], times[own], buffer):
+            part = names[start : start + _OPEN_FILES]
+            own = slice(first + start, first + start + len(part))
+            if not _read_some(parent, part, offsets[own], sizes[own], times[own], buffer):
                 return False
         return True
 
@@ -224,10 +236,10 @@ def _read_some(
     times: Sequence[int],
     buffer: memoryview,
 ) -> bool:
-    """Read some files into a buffer: one kind of call for all of them, then the next, which is a tenth faster."""
+    """Read files into a buffer: one kind of call for all files, then the next kind, which is a tenth faster."""
     descriptors: list[int] = []
     try:
-        # If one cannot be opened, those before it are in the list already, and are closed.
+        # If one cannot be opened, the list already has the descriptors before it, and they are closed.
         descriptors.extend(os.open(name, _FLAGS, dir_fd=parent) for name in names)
         targets = zip(descriptors, offsets, sizes, strict=True)
         if [os.readv(file, (buffer[offset : offset + size],)) for file, offset, size in targets] != list(sizes):

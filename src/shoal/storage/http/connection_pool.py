@@ -1,4 +1,4 @@
-"""Idle connections, by origin, which belong to the process that made them: shared over a fork they gave wrong bytes."""
+"""Idle connections by origin. They belong to one process: connections shared over a fork returned wrong bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
-_MAX_IDLE_PER_ORIGIN = 256  # more than any stream uses at a time: connections beyond this are closed after one use
+_MAX_IDLE_PER_ORIGIN = 256  # more than any stream uses at a time; further connections are closed after one use
 _MAX_ORIGINS = 256
 
 
@@ -21,7 +21,7 @@ _Any = TypeVar("_Any", bound=_Connection)
 
 
 class ConnectionPool(Generic[_Any]):
-    """Idle connections; no lock, since each step is one operation of a dict or a deque."""
+    """Idle connections; without a lock, since each step is one operation of a dict or a deque."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -29,7 +29,7 @@ class ConnectionPool(Generic[_Any]):
         weakref.finalize(self, _close_all, self._idle, self._pid)
 
     def of(self, origin: Hashable) -> deque[_Any]:
-        """Return the idle connections to one origin, the one used last at the end."""
+        """Return the idle connections to one origin, in the order of their use."""
         if self._pid != os.getpid():
             _leave_alone(self._idle)
             self.__init__()  # type: ignore[misc]  # anew, for this process
@@ -38,13 +38,13 @@ class ConnectionPool(Generic[_Any]):
         return self._idle.get(origin) or self._idle.setdefault(origin, deque())
 
     def keep(self, origin: Hashable, idle: deque[_Any], connection: _Any) -> None:
-        """Keep a connection that is idle again, unless the pool was closed since `of` returned ``idle``."""
+        """Keep an idle connection, unless the pool was closed since `of` returned ``idle``."""
         idle.append(connection)
         if self._idle.get(origin) is not idle or len(idle) > _MAX_IDLE_PER_ORIGIN:
             _close_each(idle)
 
     def close(self) -> None:
-        """Close the idle connections of this process, and those in use as soon as they are idle."""
+        """Close the idle connections of this process; connections in use close when they become idle."""
         _close_all(self._idle, self._pid)
 
 
@@ -64,7 +64,7 @@ def _close_each(idle: deque[_Any]) -> None:
 
 
 def _leave_alone(idle: object) -> None:
-    """Never free these: that would say goodbye by sockets that belong to the parent, even at the end of the process."""
+    """Never free the connections: closing would send a goodbye through sockets of the parent, even at exit."""
     import ctypes  # noqa: PLC0415  # seldom needed
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(idle))

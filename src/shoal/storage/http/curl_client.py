@@ -1,8 +1,8 @@
 """The client for http by libcurl: a handle for each connection, used by one thread at a time.
 
-A handle runs in the thread that asks, and takes the interpreter only where it hands over a piece of an answer. One
-thread that drives all (libcurl's multi interface) takes a quarter less of the processor, and starves beside a consumer
-that keeps the interpreter (bench/LOG.md).
+A handle runs in the requesting thread, and takes the interpreter's lock only to hand over a piece of an answer. One
+thread that drives all handles (libcurl's multi interface) takes a quarter less of the processor, and starves beside a
+consumer that keeps the interpreter (bench/LOG.md).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from shoal.storage.http.connection_pool import ConnectionPool
 from shoal.storage.http.http_client import DRAINED_BYTES, Answer, NoConnectionError, check_head, time_for, wanted_bytes
 from shoal.storage.http.http_options import HttpOptions
 
-_BUFFER_BYTES = 64 << 10  # what libcurl reads at a time; larger ones gain nothing, and each connection has one
+_BUFFER_BYTES = 64 << 10  # of one read by libcurl; larger buffers gain nothing, and each connection has one
 _SLICE_SECONDS = 0.2  # Ctrl-C is noticed after at most this
-# Numbers of libcurl's errors.
+# Error numbers of libcurl.
 _NOT_HTTP, _NO_URL, _NO_PROXY, _NO_HOST, _NO_CONNECTION, _ODD_ANSWER, _BROKE_OFF, _TIMED_OUT = 1, 3, 5, 6, 7, 8, 18, 28
 _NOT_TRUSTED = 60
 _ERRORS: dict[int, Callable[[str], Exception]] = {
@@ -35,7 +35,7 @@ _ERRORS: dict[int, Callable[[str], Exception]] = {
 
 
 class CurlClient:
-    """A client by libcurl; see `HttpClient`."""
+    """Client by libcurl; see `HttpClient`."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
@@ -44,10 +44,10 @@ class CurlClient:
 
     def get(self, url: str, headers: Mapping[str, str], num_bytes: int, buffer: memoryview | None = None) -> Answer:
         """Send one GET, and return the answer; see `HttpClient.get`."""
-        # Handles of the main thread are apart: they keep their connections elsewhere (`_Handle._perform`).
+        # The main thread has its own handles: they keep their connections elsewhere (`_Handle._perform`).
         is_main = threading.current_thread() is threading.main_thread()
-        place = origin, _ = url[: url.index("/", url.index("//") + 2)], is_main
-        idle = self._pool.of(place)
+        key = origin, _ = url[: url.index("/", url.index("//") + 2)], is_main
+        idle = self._pool.of(key)
         try:
             handle = idle.pop()
         except IndexError:
@@ -57,19 +57,19 @@ class CurlClient:
         except BaseException:
             handle.close()
             raise
-        self._pool.keep(place, idle, handle)
+        self._pool.keep(key, idle, handle)
         return answer
 
 
 class _Receiver:
-    """Receiver of an answer from libcurl; it does not know its handle, so that no circle keeps a socket open."""
+    """Receiver of an answer from libcurl, without a reference to its handle: no cycle keeps a socket open."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.expect(0, None)
 
     def expect(self, num_bytes: int, buffer: memoryview | None) -> None:
-        """Begin with nothing."""
+        """Drop the last answer, and expect the next."""
         self._num_asked, self._buffer = num_bytes, buffer
         self.lines.clear()
         self.chunks: list[bytes] = []
@@ -77,7 +77,7 @@ class _Receiver:
         self.fields: dict[str, str] = {}
 
     def write(self, data: bytes) -> int:
-        """Take the next piece of the body; return another number than its size to end the transfer."""
+        """Take the next piece of the body; any result but its size ends the transfer."""
         if not self.status:
             self.read_head()
         num_bytes, begin = len(data), self.num_read
@@ -92,7 +92,7 @@ class _Receiver:
         return num_bytes if self.num_read <= self._most_bytes else -1
 
     def read_head(self) -> None:
-        """Parse the lines that came: those of the last head, since others may come before the answer."""
+        """Parse the last head in the lines: other heads may precede the answer."""
         heads = [number for number, line in enumerate(self.lines) if line.startswith(b"HTTP/")]
         if not heads or not any(line in (b"\r\n", b"\n") for line in self.lines[heads[-1] :]):
             return
@@ -109,7 +109,7 @@ class _Receiver:
             self._buffer, self._most_bytes = None, max(self.num_wanted, DRAINED_BYTES)
 
     def has_enough(self, code: int) -> bool:
-        """Return True if an answer came in spite of this error: all that is wanted, or what is seen to be too short."""
+        """Return True if the answer is usable in spite of this error: complete, or visibly too short."""
         is_right = self.status in (200, 206)
         return self.status > 0 and (not is_right or self.num_read >= self.num_wanted or code == _BROKE_OFF)
 
@@ -133,9 +133,9 @@ class _Handle:
             (pycurl.WRITEFUNCTION, self._receiver.write),
             (pycurl.HEADERFUNCTION, self._receiver.lines.append),
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
-            # One answer at a time by each connection: many at a time by one would share its window.
+            # One answer at a time by each connection: several would share its window.
             (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
-            (pycurl.PROXY, proxy),  # "" for none; what the environment says was read
+            (pycurl.PROXY, proxy),  # "" for none; `proxy_for` has read the environment
             (pycurl.NOPROXY, ""),
             (pycurl.URL, f"{origin}/"),
             (pycurl.NOSIGNAL, 1),
@@ -143,12 +143,12 @@ class _Handle:
             (pycurl.BUFFERSIZE, _BUFFER_BYTES),
             (pycurl.CONNECTTIMEOUT_MS, math.ceil(options.connect_timeout_seconds * 1000)),
             (pycurl.LOW_SPEED_LIMIT, 1),
-            (pycurl.LOW_SPEED_TIME, math.ceil(options.timeout_seconds)),  # of silence, in whole seconds
+            (pycurl.LOW_SPEED_TIME, math.ceil(options.timeout_seconds)),  # of silence
             *_trusted(pycurl, options.ca_bundle),
         ):
             self._curl.setopt(option, value)
         if options.ca_bundle:
-            self._curl.unsetopt(pycurl.CAPATH)  # which libcurl may have been built with
+            self._curl.unsetopt(pycurl.CAPATH)  # builds of libcurl may have a default
 
     def get(
         self, url: str, headers: Mapping[str, str], seconds: float, num_bytes: int, buffer: memoryview | None
@@ -156,9 +156,9 @@ class _Handle:
         """Send one GET, and return the answer."""
         curl, receiver = self._curl, self._receiver
         receiver.expect(num_bytes, buffer)
-        curl.setopt(self._pycurl.REQUEST_TARGET, url[self._target_begin :])  # as it is: libcurl would write %2f as %2F
+        curl.setopt(self._pycurl.REQUEST_TARGET, url[self._target_begin :])  # unchanged: libcurl would write %2f as %2F
         curl.setopt(self._pycurl.TIMEOUT_MS, math.ceil(seconds * 1000))
-        # A name with a semicolon is sent without a value.
+        # libcurl sends a name with a semicolon without a value.
         lines = [f"{name}: {text}" if text else f"{name};" for name, text in headers.items()]
         curl.setopt(self._pycurl.HTTPHEADER, [line.encode("latin-1") for line in lines])
         failed: tuple[int, str] = (0, "")
@@ -170,7 +170,7 @@ class _Handle:
             if not receiver.status:
                 receiver.read_head()
             check_head(receiver.status, receiver.fields)
-            is_answered = curl.getinfo(self._pycurl.RESPONSE_CODE) > 0  # and not only by a proxy that makes no tunnel
+            is_answered = curl.getinfo(self._pycurl.RESPONSE_CODE) > 0  # not only by a proxy that refuses a tunnel
             if failed[0] and not (is_answered and receiver.has_enough(failed[0])):
                 raise self._failure(*failed)
             if not receiver.status:
@@ -187,7 +187,7 @@ class _Handle:
             self._multi.close()
 
     def _perform(self) -> None:
-        """Run the transfer; in the main thread in slices, between which interrupts are handled."""
+        """Run the transfer; in the main thread in slices: interrupts are handled between two slices."""
         curl, multi = self._curl, self._multi
         if multi is None:
             curl.perform()
@@ -202,7 +202,7 @@ class _Handle:
             multi.remove_handle(curl)
 
     def _failure(self, code: int, text: str) -> Exception:
-        """Return the error of the standard library for one of libcurl's."""
+        """Return the error of the standard library for an error of libcurl."""
         is_connected = self._curl.getinfo(self._pycurl.REQUEST_SIZE) > 0
         if code in (_NO_HOST, _NO_PROXY):
             return NoConnectionError(socket.gaierror(text), self._proxy)
@@ -215,7 +215,7 @@ class _Handle:
 
 
 def _trusted(pycurl: Any, ca_bundle: str | None) -> list[tuple[int, str]]:
-    """Return the options that name trusted certificates: those of Python, since a wheel of pycurl may know none."""
+    """Return the options for trusted certificates: Python's, since a wheel of pycurl may know none."""
     paths = ssl.get_default_verify_paths()
     file, directory = (ca_bundle, None) if ca_bundle else (paths.cafile, paths.capath)
     named = [(pycurl.CAINFO, file), (pycurl.CAPATH, directory)]

@@ -1,7 +1,7 @@
 """Interface of a client for http, and the errors of requests that were not answered.
 
-A client makes one GET: no redirects, no retries, no knowledge of objects. libcurl is the client where pycurl is
-installed, the standard library's where it is not.
+A client makes one GET: no redirects, no retries, no knowledge of objects. The client is libcurl if pycurl is
+installed, else the standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.storage.urls import redacted, without_secrets
 
 DRAINED_BYTES = 4096  # reading up to this many unwanted bytes is cheaper than another connection
 _QUOTED_BYTES = 2000
-# An answer has the silence limit, and more if it is large: this many bytes a second are slow for any server.
+# The limit for an answer is the silence limit, plus its size at this rate, which is slow for any server.
 _LEAST_BYTES_PER_SECOND = 64 << 10
 _FRAMINGS = ("", "identity", "chunked")
 _SWITCHED = 101
@@ -32,9 +32,9 @@ _said: list[bool] = []
 
 
 class Answer(NamedTuple):
-    """An answer whose connection is free again: names of ``headers`` are in lower case, and each is there once.
+    """An answer whose connection is free again: names of ``headers`` are in lower case, and unique.
 
-    ``body`` is empty if it was read into a buffer; ``num_bytes`` of it were read.
+    ``body`` is empty if it was read into a buffer; ``num_bytes`` were read.
     """
 
     status: int
@@ -44,22 +44,22 @@ class Answer(NamedTuple):
 
 
 class HttpClient(Protocol):
-    """A client that keeps connections of its process; it may be shared between threads, and used in forked children."""
+    """A client with its own connections in each process; threads may share it, and forked children use it."""
 
     def get(self, url: str, headers: Mapping[str, str], num_bytes: int, buffer: memoryview | None = None) -> Answer:
-        """Send one GET, and return the answer with as much of its body as is wanted (`wanted_bytes`).
+        """Send one GET, and return the answer with the first `wanted_bytes` of its body.
 
-        The bytes that were asked for go into ``buffer``, if given, which is left in any state by an error. Raises
-        `OSError`, `http.client.HTTPException` or `ValueError` as the standard library does; `NoConnectionError` if no
-        connection could be made to send the request; `StorageError` if the proxy cannot be used.
+        The requested bytes go into ``buffer``, if given; an error leaves it in any state. Raises `OSError`,
+        `http.client.HTTPException` or `ValueError` as the standard library does; `NoConnectionError` if the request
+        could not be sent for want of a connection; `StorageError` if the proxy cannot be used.
         """
 
     def close(self) -> None:
-        """Close the connections of this process: those in use at the end of their answer."""
+        """Close the connections of this process; connections in use close at the end of their answer."""
 
 
 class NoConnectionError(OSError):
-    """A failure to connect, for a ``reason``; ``proxy`` is the host of the proxy used, or empty."""
+    """A failure to connect, for a ``reason``; ``proxy`` is the host of the proxy, or empty."""
 
     def __init__(self, reason: OSError, proxy: str) -> None:
         super().__init__(*reason.args)
@@ -76,42 +76,42 @@ def has_libcurl() -> bool:
 
 
 def say_what_is_faster() -> None:
-    """Log once that libcurl would be faster, if it is missing."""
+    """If libcurl is missing, log once that it would be faster."""
     if not _said and not has_libcurl():
         _said.append(True)
         _log.warning("http is read by the standard library's client; libcurl takes less CPU: %s", pip_install("remote"))
 
 
 def time_for(silence_seconds: float, num_bytes: int) -> float:
-    """Return the time that an answer of this size may take in all: whoever trickles is given up."""
+    """Return the longest time for an answer of this size: a server that trickles is given up."""
     return silence_seconds + num_bytes / _LEAST_BYTES_PER_SECOND
 
 
 def wanted_bytes(status: int, headers: Mapping[str, str], num_bytes: int) -> int:
-    """Return how much of a body is read: a range, an object that is just as long, or the beginning of an error."""
+    """Return how much of a body to read: a range, an object of the same length, or the beginning of an error."""
     if status == 206 or (status == 200 and headers.get("content-length", "").strip() == str(num_bytes)):
         return num_bytes
     return _QUOTED_BYTES if status >= 400 else 0
 
 
 def check_head(status: int, headers: Mapping[str, str]) -> None:
-    """Raise `HTTPException` if the body that follows is not what it seems."""
+    """Raise `HTTPException` if the bytes after this head are not the body."""
     if status == _SWITCHED:
-        raise HTTPException("the server switched to another protocol, which nobody asked for")
+        raise HTTPException("the server switched to another protocol without a request")
     if (framing := headers.get("transfer-encoding", "")).strip().lower() not in _FRAMINGS or framing.endswith(" "):
         msg = f"the server sent an answer with Transfer-Encoding: {framing}, which is not understood"
-        raise HTTPException(msg)  # its frames would be taken for the body
+        raise HTTPException(msg)  # its frames would look like the body
 
 
 def _words_of(error: Exception) -> str:
-    """Return the message of an error, without the name and the line of the source that OpenSSL puts around it."""
-    # An error of TLS that has only a text prints as the tuple of its arguments.
+    """Return the message of an error, without the source file and line that OpenSSL adds."""
+    # An error of TLS with a text alone prints as the tuple of its arguments.
     text = str(error.args[-1]) if isinstance(error, ssl.SSLError) and error.args else str(error)
     return re.sub(r"^\[SSL[^\]]*\] | \(_ssl\.c:\d+\)$", "", text)
 
 
 def connection_failure(error: Exception, path: str, *, verb: str, secrets: Iterable[str] = ()) -> StorageError:
-    """Return the error for a failed or broken connection; raise errors of any other kind unchanged."""
+    """Return the error for a failed or broken connection; raise other errors unchanged."""
     if isinstance(error, StorageError | UsageError):
         return error  # type: ignore[return-value]
     if not isinstance(error, HTTPException | OSError | ValueError):

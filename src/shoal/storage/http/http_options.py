@@ -1,4 +1,4 @@
-"""User options for http: headers, timeouts, certificates, a proxy; and the proxy that is used for a URL."""
+"""User options for http: headers, timeouts, certificates and proxies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROXY_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """The options of `HttpStore`, checked. ``repr`` does not show those that may be secret."""
+    """Checked options of `HttpStore`. ``repr`` hides possible secrets."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_seconds: float = 30.0
@@ -62,17 +62,17 @@ class HttpOptions:
         return {"Authorization": _basic(parts.username, parts.password or ""), **self.headers}
 
     def secrets_for(self, url: str) -> list[str]:
-        """Return the words of `headers_for` a URL: they must never be shown, even if a server echoes them."""
+        """Return the words of `headers_for` a URL, which must never be shown, even if a server echoes them."""
         words = [word for value in self.headers_for(url).values() for word in (value, *value.split())]
         return [word for word in words if len(word) > 3 and word != "Basic"]
 
     def proxy_for(self, url: str) -> str:
-        """Return the proxy from the options, else the environment, "" for none; one without a scheme is http."""
+        """Return the proxy from the options, else the environment, "" for none; the default scheme is http."""
         proxy = self.proxy or _proxy_in_environment(url)
         return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
     def proxy_secrets(self, url: str) -> list[str]:
-        """Return the parts of this URL's proxy that must not be shown, also as they are sent to it."""
+        """Return the secrets of this URL's proxy, also in the encoding of the request."""
         proxy = self.proxy_for(url)
         return [word for word in (*secrets_in(proxy), proxy_authorization(proxy).partition(" ")[2]) if word]
 
@@ -81,7 +81,7 @@ _TIMEOUTS = ("timeout_seconds", "connect_timeout_seconds")
 
 
 def positive_seconds(name: str, value: object) -> float:
-    """Return the option ``name`` of a store, a number of seconds above 0; raise `UsageError` if it is none."""
+    """Return the option ``name`` of a store as seconds; raise `UsageError` unless it is a number above 0."""
     try:
         seconds = 0.0 if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -92,7 +92,7 @@ def positive_seconds(name: str, value: object) -> float:
 
 
 def proxy_authorization(proxy: str) -> str:
-    """Return the Proxy-Authorization header for a proxy's URL; "" if it names no user."""
+    """Return the Proxy-Authorization header for a proxy's URL; "" if the URL names no user."""
     user, at, _ = proxy.partition("://")[2].partition("/")[0].rpartition("@")
     name, _, password = user.partition(":")
     return _basic(name, password) if at else ""
@@ -109,6 +109,6 @@ def _proxy_in_environment(url: str) -> str:
     proxies = urllib.request.getproxies()
     parts = urlsplit(url)
     proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
-    # Try the host with its port, and an IPv6 address without brackets, as some write it in no_proxy.
+    # Try the host with its port, and an IPv6 address without brackets: no_proxy may have either.
     is_direct = any(urllib.request.proxy_bypass(host) for host in (parts.netloc, parts.hostname or ""))
     return "" if not proxy or is_direct else proxy

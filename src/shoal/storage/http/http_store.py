@@ -1,7 +1,7 @@
 """Store of objects behind http and https, read by ranges.
 
-Each answer must be the requested range (206 with a matching Content-Range), of the object that was seen first (its
-etag, else its date). Connections are those of a client (`http_client.py`), which knows nothing of objects.
+Each answer must be the requested range (206 with a matching Content-Range) of the object that was seen first (its etag,
+else its date). A client (`http_client.py`) keeps the connections, and knows nothing of objects.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from shoal.storage.urls import object_path, redacted, secrets_in, tagged_path, w
 
 _SERVER_HINT = "the server, or a proxy before it, is at fault"
 _MAX_REDIRECTS = 5
-_REDIRECT_SECONDS = 60.0  # signed URLs hold for minutes at least; asking every time would double the requests
+_REDIRECT_SECONDS = 60.0  # signed URLs are valid for minutes; following each redirect anew would double the requests
 _REDIRECTS = {301, 302, 303, 307, 308}
-# For an object that was never read, an answer without a range may come from a proxy cache that lacks the object as yet.
+# For an object that was never read, an answer without a range may come from a proxy cache that is still filling.
 _FIRST_ATTEMPTS = 6
 # Some servers refuse requests without a User-Agent; the user's own header replaces it.
 _ALWAYS_SENT = {"Accept-Encoding": "identity", "User-Agent": "shoal"}
@@ -43,14 +43,14 @@ _STORED_AS = {
     "zstd": _ZSTD,
     "br": ("br",),
 }
-# "aws-chunked" is how a client once sent the object to its store, which did not remove it.
+# "aws-chunked": a client uploaded the object with this encoding, and the store kept the header.
 _NO_CODES = ("", "identity", "aws-chunked")
 _PAGE_BEGINS = (b"<!doctype", b"<html", b"<head", b"<?xml")
 _BEGINNING_BYTES = 64
 
 
 class _FirstRequest(NamedTuple):
-    """First request for an object: its URL, and headers, which only go to servers of this origin."""
+    """First request for an object: its URL, and headers for servers of this origin alone."""
 
     url: str
     headers: dict[str, str]
@@ -58,18 +58,18 @@ class _FirstRequest(NamedTuple):
 
 
 class _Redirect(NamedTuple):
-    """Redirect target of an object, and the time until which it is used without asking again."""
+    """Redirect target of an object, and the time when it must be requested again."""
 
     url: str
     until_seconds: float
 
 
 class HttpStore(Store):
-    """Store of objects by their URL, without the query and the password, which this store keeps to itself (`learn`).
+    """Store of objects by URL without query and password, which this store keeps to itself (`learn`).
 
     ``storage_options`` may hold ``headers`` (sent to the hosts of the URLs themselves, never to redirect targets),
     ``timeout_seconds`` (the longest silence, 30), ``connect_timeout_seconds`` (10), ``ca_bundle`` (a file of trusted
-    certificates) and ``proxy`` (a URL; otherwise that of the environment).
+    certificates) and ``proxy`` (a URL; by default from the environment).
     """
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -77,12 +77,12 @@ class HttpStore(Store):
         self._known = KnownObjects()
         self._full: dict[str, str] = {}
         self._of_hosts: dict[str, str] = {}
-        self._firsts: dict[str, _FirstRequest] = {}  # made once: parsing URLs takes longer than the rest of our work
-        self._servers: dict[str, _FirstRequest] = {}  # without a URL, by the beginning of URLs up to their path
+        self._firsts: dict[str, _FirstRequest] = {}  # parsed once: parsing URLs takes longer than all other steps
+        self._servers: dict[str, _FirstRequest] = {}  # without a URL; keys are URLs up to their path
         self._redirects: dict[str, _Redirect] = {}
         self._client: HttpClient = (CurlClient if has_libcurl() else PlainClient)(self._options)
         self._answered: set[str] = set()  # hosts
-        self._pages: set[str] = set()  # paths of objects that the server calls pages
+        self._pages: set[str] = set()  # paths of objects that the server sends as pages of HTML
 
     def __repr__(self) -> str:
         return "HttpStore()"
@@ -93,7 +93,7 @@ class HttpStore(Store):
         return HttpStore, (given,), {name: getattr(self, name) for name in kept}
 
     def learn(self, url: str) -> None:
-        """Remember query and password of ``url``: its `object_path` and its `tagged_path` are read with them."""
+        """Remember query and password of ``url``, for requests of its `object_path` and its `tagged_path`."""
         if object_path(url) != url:
             self._firsts.clear()
             self._redirects.clear()
@@ -102,7 +102,7 @@ class HttpStore(Store):
             self._of_hosts.setdefault(host_of(url), url)
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Return exactly the bytes ``[first_byte, end_byte)``, by one request (more only to follow redirects)."""
+        """Return exactly the bytes ``[first_byte, end_byte)``, by one request (more for redirects)."""
         return self._read(path, first_byte, end_byte)
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
@@ -110,7 +110,7 @@ class HttpStore(Store):
         self._read(path, first_byte, first_byte + len(buffer), buffer)
 
     def _read(self, path: str, first_byte: int, end_byte: int, buffer: memoryview | None = None) -> bytes:
-        """Read a range by one request; with a buffer the bytes are put there, and nothing is returned."""
+        """Read a range by one request; return its bytes, or put them into the buffer and return none."""
         check_range(path, first_byte, end_byte)
         if first_byte == end_byte:
             return b""
@@ -132,9 +132,9 @@ class HttpStore(Store):
         return answer.body
 
     def stat(self, path: str) -> ObjectInfo:
-        """Return size and version (etag, else date) of an object; requests its first byte unless it is known already.
+        """Return size and version (etag, else date) of an object; requests its first byte unless they are known.
 
-        Not by HEAD: URLs that are signed for reading refuse it, and it does not show whether ranges are answered.
+        Not by HEAD: URLs that are signed for reading refuse it, and its answer does not show that ranges work.
         Raises `StorageError` if it does not exist, or the server does not answer range requests.
         """
         if known := self._known.get(path):
@@ -143,9 +143,9 @@ class HttpStore(Store):
         return self._range_of(path, answer)[0] if _has_part(answer) else self._info(path, answer)[0]
 
     def find(self, path: str) -> ObjectInfo | None:
-        """`stat`, or None if the object does not exist; a page of HTML that a server sends in its place is no object.
+        """`stat`, or None if the object does not exist; a page of HTML in its place is no object.
 
-        Two requests where an answer says that it is a page, one otherwise.
+        Two requests if the Content-Type is HTML, else one.
         """
         info = super().find(path)
         if info is None or path not in self._pages:
@@ -170,7 +170,7 @@ class HttpStore(Store):
 
     def delete(self, path: str) -> NoReturn:
         """Raise an error always: shoal does not delete over http."""
-        raise StorageError(f"{path}: shoal does not remove over http", hint="ask whoever runs the server")
+        raise StorageError(f"{path}: shoal does not remove over http", hint="ask the administrator of the server")
 
     def close(self) -> None:
         """Close the connections of this process, and forget sizes and versions of objects."""
@@ -181,7 +181,7 @@ class HttpStore(Store):
     def _answer(
         self, path: str, first_byte: int, end_byte: int, *, verb: str, buffer: memoryview | None = None
     ) -> Answer:
-        """Request a range; return the answer if it is 206, 416 or that of an empty object, else raise an error."""
+        """Request a range; return the answer if it is 206, 416 or the whole object; else raise an error."""
         first = self._firsts.get(path) or self._firsts.setdefault(path, self._first(path))
         part = {"Range": f"bytes={first_byte}-{end_byte - 1}"}
         headers, own = _ALWAYS_SENT | part, first.headers | part
@@ -191,7 +191,7 @@ class HttpStore(Store):
             same = url is first.url or origin_of(url) == first.origin
             try:
                 answer = self._client.get(url, own if same else headers, end_byte - first_byte, buffer)
-            except Exception as error:  # noqa: BLE001  # errors that are not the network's are raised on
+            except Exception as error:  # noqa: BLE001  # other errors are raised unchanged
                 raise self._no_answer(error, path, url, verb) from None
             self._answered.add(host_of(url))
             if _is_page(path, answer):
@@ -203,7 +203,7 @@ class HttpStore(Store):
             if answer.status in _REDIRECTS and "location" in answer.headers:
                 url = redirected(url, answer.headers["location"], path, verb)
             elif redirect is not None and url is redirect.url and 400 <= answer.status < 500:
-                url = first.url  # the signature may have expired: ask for the redirect again
+                url = first.url  # the signature may have expired: request the redirect again
             else:
                 raise self._refusal(answer, path, verb, secrets=self._secrets(path, url))
         msg = f"could not {verb} {path}: redirected more than {_MAX_REDIRECTS} times"
@@ -223,9 +223,9 @@ class HttpStore(Store):
         return known._replace(url=sendable(full))
 
     def _full_url(self, path: str) -> str:
-        """Return the URL learnt for ``path``, else ``path`` with the password and query that were given for its host.
+        """Return the learnt URL for ``path``, else ``path`` with the password and query of another URL of its host.
 
-        So an index is found beside shards behind a password, and shards beside an index with a signature for all.
+        So an index beside shards with a password is readable, and so are shards beside an index with a signature.
         """
         known = self._full.get(path)
         if known is not None or (other := self._of_hosts.get(host_of(path))) is None:
@@ -242,7 +242,7 @@ class HttpStore(Store):
         return failure
 
     def _secrets(self, path: str, url: str) -> Sequence[str]:
-        """Return the words to strike from quoted answers: servers like to echo requests."""
+        """Return the secrets to strike from quoted answers: servers like to echo requests."""
         options, full = self._options, self._full_url(path)
         return [*secrets_in(url), *secrets_in(full), *options.secrets_for(full), *options.proxy_secrets(url)]
 
@@ -250,19 +250,19 @@ class HttpStore(Store):
         if answer.status != 200:
             text = redacted(answer.body.decode("utf-8", "replace"), secrets)
             return status_failure(answer.status, path, verb=verb, body=text, headers=answer.headers)
-        msg = f"could not {verb} {path}: the server sent the whole object (200) and not the range that was asked for"
+        msg = f"could not {verb} {path}: the server sent the whole object (200) and not the requested range"
         hint = "serve the shards by a server that answers ranges (nginx, any object store), or copy them"
         if _is_page(path, answer):
-            msg = f"could not {verb} {path}: the server sent a page of HTML (200), as some do for what is not there"
+            msg = f"could not {verb} {path}: the server sent a page of HTML (200), as some do for missing objects"
             hint = "check the URL in a browser: does it lead to a page, or ask for a login?"
         failure = self._no_range(path, msg, hint)
         failure.errno = errno.ENOENT if _is_page(path, answer) and not failure.transient else None
         return failure
 
     def _is_whole(self, path: str, answer: Answer, first_byte: int, end_byte: int) -> bool:
-        """Return True if a whole object was sent (200) that is just the range; or that is empty, and so has no range.
+        """Return True for a whole object (200) that equals the range, or is empty and has no range.
 
-        Some servers (Tornado) answer so where both are the same, which the standard leaves to them.
+        The standard allows that, and some servers (Tornado) do it.
         """
         validator = answer.headers.get("etag") or answer.headers.get("last-modified")
         length, known = _length(answer), self._known.get(path)
@@ -271,16 +271,16 @@ class HttpStore(Store):
         return answer.status == 200 and bool(validator) and is_range and is_same
 
     def _no_range(self, path: str, msg: str, hint: str) -> StorageError:
-        """Return the error for an answer without a range: transient if ranges were answered before, else soon final."""
+        """Return the error for an answer without a range: transient if ranges worked before, else soon final."""
         is_known = self._known.get(path) is not None
         return StorageError(msg, hint=hint, transient=is_known, worth_attempts=_FIRST_ATTEMPTS, evidence=NO_RANGE)
 
     def _range_of(self, path: str, answer: Answer) -> tuple[ObjectInfo, int, int]:
-        """Return the object that a partial answer describes, and the range that it holds of it."""
+        """Return the object that a partial answer describes, and its range."""
         encoding = answer.headers.get("content-encoding", "")
         if encoding and _is_encoded_in_transit(encoding, path):
-            msg = f"{path}: the server encodes its answers ({encoding}), so that ranges are not those of the object"
-            hint = "switch compression off for these files; those stored compressed have names that say so (.gz, .zst)"
+            msg = f"{path}: the server encodes its answers ({encoding}), so their ranges are not ranges of the object"
+            hint = "switch compression off for these files; names of compressed files end in .gz, .zst, ..."
             raise self._no_range(path, msg, hint)
         info, match = self._info(path, answer)
         if match[1] is None:
@@ -307,7 +307,7 @@ class HttpStore(Store):
 
 
 def _is_page(path: str, answer: Answer) -> bool:
-    """Return True if an answer is a page of HTML, says the server, and the name of the object is not that of one."""
+    """Return True if the Content-Type of an answer is HTML, and the name of the object is no page's."""
     is_named = path.partition("#")[0].lower().endswith((".html", ".htm"))
     return not is_named and answer.headers.get("content-type", "").lower().startswith("text/html")
 
@@ -317,18 +317,18 @@ def _length(answer: Answer) -> str:
 
 
 def _has_part(answer: Answer) -> bool:
-    """Return True if an accepted answer has bytes: a range, or a whole object that is one."""
+    """Return True if an accepted answer has bytes: a range, or a whole object."""
     return answer.status == 206 or (answer.status == 200 and _length(answer) != "0")
 
 
 def _is_encoded_in_transit(encoding: str, path: str) -> bool:
-    """Return True if an answer for ``path`` with this Content-Encoding holds other bytes than those stored.
+    """Return True if an answer for ``path`` with this Content-Encoding holds other bytes than the stored object.
 
-    Ranges are of the object as the server stores it; so an answer encoded on the way is of no use. But many stores
-    repeat for each answer the encoding given when the object was written, which for "train.jsonl.gz" is often "gzip":
-    then the bytes are those that are stored, and that its name promises.
+    Ranges count bytes of the stored object, so an answer encoded in transit is useless. But many stores repeat the
+    encoding from the upload of the object in each answer, often "gzip" for "train.jsonl.gz": then the bytes are the
+    stored bytes.
 
-    >>> [_is_encoded_in_transit(said, "a/b.jsonl.gz") for said in ("gzip", "aws-chunked, gzip", "br", "gzip, gzip")]
+    >>> [_is_encoded_in_transit(code, "a/b.jsonl.gz") for code in ("gzip", "aws-chunked, gzip", "br", "gzip, gzip")]
     [False, False, True, True]
     >>> _is_encoded_in_transit("gzip", "a/b.jsonl")
     True

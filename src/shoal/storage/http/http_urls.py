@@ -1,4 +1,4 @@
-"""URLs as they are sent over http, targets of redirects, and origins."""
+"""URLs in requests of http, targets of redirects, and origins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def host_of(url: str) -> str:
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
     """Return scheme, host in lower case and port, the default one if none is written."""
-    with contextlib.suppress(ValueError):  # its message may quote a password
+    with contextlib.suppress(ValueError):  # the message of this error may quote a password
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         return parts.scheme, (parts.hostname or "").lower(), port
@@ -30,7 +30,7 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
 
 
 def sendable(url: str) -> str:
-    """Return the URL as it is requested: without user and fragment, which are not sent in it, and its path escaped."""
+    """Return the URL for a request: without user and fragment, and with an escaped path."""
     scheme, mark, rest = url.partition("#")[0].partition("://")
     length = min(end for end in (rest.find("/"), rest.find("?"), len(rest)) if end >= 0)
     host, target = rest[:length].rpartition("@")[2], rest[length:]
@@ -53,7 +53,7 @@ def sendable(url: str) -> str:
 
 
 def _without_dots(target: str) -> str:
-    """Resolve . and .. in the path of a target, by RFC 3986; empty names in it stay."""
+    """Resolve . and .. in the path of a target, by RFC 3986; empty names stay."""
     path, mark, query = target.partition("?")
     kept: list[str] = []
     names = path.split("/")[1:]
@@ -68,7 +68,7 @@ def _without_dots(target: str) -> str:
 
 
 def redirected(url: str, location: str, path: str, verb: str) -> str:
-    """Return the target of a redirect; credentials stay behind with the host that they are for."""
+    """Return the target of a redirect, without the credentials of the first host."""
     target_url = ""
     with contextlib.suppress(UnicodeError):
         location = location.encode("latin-1").decode()  # undo the decoding of headers as ISO-8859-1
@@ -80,5 +80,5 @@ def redirected(url: str, location: str, path: str, verb: str) -> str:
     schemes = origin_of(url)[0], origin_of(target_url)[0]
     if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
         msg = f"could not {verb} {path}: redirected from {schemes[0]}:// to {without_secrets(target_url)}"
-        raise StorageError(msg, hint="name that URL itself, if that is what you want")
+        raise StorageError(msg, hint="name that URL itself, if you want it")
     return sendable(target_url)

@@ -1,7 +1,7 @@
-"""The client for http by the standard library, where libcurl is not installed.
+"""The client for http by the standard library, used if libcurl is not installed.
 
-Connections are reused, by the process that made them. The library would mistake bytes before, behind or instead of an
-answer for one, so what it reads is watched here: until a deadline, and to the certain end of a body.
+Each process reuses its own connections. The library would mistake bytes before, after or instead of an answer for the
+answer, so this module checks its reads: until a deadline, and to the certain end of a body.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOMENT_SECONDS = 0.02
 
 
 class PlainClient:
-    """A client by the standard library; see `HttpClient`. A proxy behind https is asked for http only."""
+    """Client by the standard library; see `HttpClient`. Requests by https cannot go to a proxy by https."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
@@ -59,9 +59,9 @@ class PlainClient:
         return answer
 
     def _connection(self, origin: str, idle: deque[HTTPConnection]) -> Any:
-        """Return an idle connection that is still open, the last used first; else a new one.
+        """Return the open idle connection that was used last, else a new one.
 
-        Its ``sent_to_proxy`` are headers for a proxy that is asked for the whole URL, else None.
+        Its ``sent_to_proxy`` has the headers for a proxy whose requests name the whole URL, else it is None.
         """
         with contextlib.suppress(IndexError):
             while True:
@@ -74,25 +74,25 @@ class PlainClient:
             msg = f"a proxy by {scheme} cannot be asked for {'https' if is_tls else 'http'}"
             raise StorageError(msg, hint=PROXY_HINT)
         seconds = self._options.connect_timeout_seconds
-        made: Any = HTTPConnection(host, port, timeout=seconds)
+        opened: Any = HTTPConnection(host, port, timeout=seconds)
         if is_tls or scheme == "https":
-            made = HTTPSConnection(host, port, timeout=seconds, context=self._trusted())
+            opened = HTTPSConnection(host, port, timeout=seconds, context=self._trusted())
         sent = {"Proxy-Authorization": basic} if (basic := proxy_authorization(proxy)) else {}
-        made.sent_to_proxy = sent if proxy and not is_tls else None
+        opened.sent_to_proxy = sent if proxy and not is_tls else None
         if proxy and is_tls:
-            made.set_tunnel(*_host_and_port(origin)[1:], sent)
+            opened.set_tunnel(*_host_and_port(origin)[1:], sent)
         try:
-            made.connect()
+            opened.connect()
         except OSError as error:
-            made.close()
-            # A failure of TLS is one of its own, and so is that of the library about a proxy, which has no errno.
+            opened.close()
+            # Failures of TLS, and failures of the library about a proxy, which have no errno, stay as they are.
             if isinstance(error, ssl.SSLError) or (error.errno is None and not isinstance(error, TimeoutError)):
                 raise
             raise NoConnectionError(error, host if proxy else "") from error
-        return made
+        return opened
 
     def _trusted(self) -> ssl.SSLContext:
-        """Return the trusted certificates: read once, and anew after a fork, as another thread may have held a lock."""
+        """Return the trusted certificates, read anew after a fork: another thread may have held a lock."""
         if (pid := os.getpid()) not in self._trust_of:
             self._trust_of[pid] = ssl.create_default_context(cafile=self._options.ca_bundle)
             self._trust_of[pid].set_alpn_protocols(["http/1.1"])
@@ -100,7 +100,7 @@ class PlainClient:
 
 
 class _Timed(io.RawIOBase):
-    """Reads of ``raw``, the file of a socket, until a time: a limit for silence alone does not end who trickles."""
+    """Reads of ``raw``, the file of a socket, until a time: a limit for silence alone does not end a trickle."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase, until: float, silence_seconds: float) -> None:
         self._sock, self._raw, self.until, self._silence_seconds = sock, raw, until, silence_seconds
@@ -127,7 +127,7 @@ class _Timed(io.RawIOBase):
 
 
 class _Buffered(io.BufferedReader):
-    """Bytes that were read and not yet consumed; ``has_left``: some were left when it was closed."""
+    """A buffer of received bytes; ``has_left`` is True if some were left at its close."""
 
     has_left = False
 
@@ -139,7 +139,7 @@ class _Buffered(io.BufferedReader):
 
 
 class _Response(HTTPResponse):
-    """An answer that is read until a time, and strictly."""
+    """An answer with a deadline and strict checks."""
 
     def __init__(self, until: float, silence_seconds: float, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -147,16 +147,16 @@ class _Response(HTTPResponse):
         self.fp = self._buffered = _Buffered(self._timed)
 
     def begin(self) -> None:
-        """Read the head: the library skips status 100 alone of those that come before the answer."""
+        """Read the head: of the statuses before the answer, the library skips only 100."""
         super().begin()
         while 100 <= self.status < 200 and self.status != 101:
             self.headers = self.msg = None  # type: ignore[assignment]  # the state before `begin`
             super().begin()
-        if self._timed.is_ended:  # the library would take this for the end of the head, and half a number for a number
+        if self._timed.is_ended:  # the library would accept half a head, and half a number in it
             raise HTTPException("the head of the answer broke off")
 
     def answer(self, num_bytes: int, buffer: memoryview | None) -> Answer:
-        """Read what is wanted of the body."""
+        """Read the first `wanted_bytes` of the body."""
         fields: dict[str, str] = {}
         for name, text in self.headers.items():
             if fields.setdefault(key := name.lower(), text) != text:
@@ -174,24 +174,26 @@ class _Response(HTTPResponse):
     def is_at_end(self) -> bool:
         """Return True if the body ends here, and the next bytes on its connection are another answer."""
         if self.chunked and not self.isclosed():
-            self._timed.until = time.monotonic() + _MOMENT_SECONDS  # the last chunk comes with the others or not at all
+            self._timed.until = (
+                time.monotonic() + _MOMENT_SECONDS
+            )  # the last chunk comes with the others, or not at all
             try:
                 self.read(1)
             except (OSError, HTTPException, ValueError):
                 return False
-        # The library also closes an answer that broke off, and the bytes after that are no answer.
+        # The library also closes an answer that broke off; the bytes after it are no answer.
         return self.isclosed() and (self.chunked or self.length == 0) and not self._buffered.has_left
 
 
 def _is_open(connection: HTTPConnection) -> bool:
-    """Return True if nothing arrived since its last answer: it would be the end of the connection, or unrequested."""
+    """Return True if nothing arrived since the last answer: new bytes are unrequested, or the end of the connection."""
     ready = select.poll()
     ready.register(connection.sock, select.POLLIN)
     return not ready.poll(0) and not (isinstance(connection.sock, ssl.SSLSocket) and connection.sock.pending())
 
 
 def _host_and_port(url: str) -> tuple[str, str, int | None]:
-    """Return scheme, host and port; the library takes part of an IPv6 address for the port, and 443 for a proxy's."""
+    """Return scheme, host and port; the library misreads IPv6 addresses, and assumes port 443 for a proxy."""
     parts = urlsplit(url)
     port = {"http": 80, "https": 443}.get(parts.scheme) if parts.port is None else parts.port
     return parts.scheme, parts.hostname or "", port

@@ -1,1 +1,1 @@
-"""Objects of S3, Google Cloud Storage and Azure, through obstore."""
+"""Stores through other libraries: obstore (S3, Google Cloud Storage, Azure), fsspec and torch.distributed."""

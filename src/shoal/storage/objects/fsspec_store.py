@@ -1,4 +1,4 @@
-"""Store for any filesystem of fsspec: one that the user passes, or the one that fsspec has for a scheme (``hf://``)."""
+"""Store for any filesystem of fsspec: passed by the user, or known to fsspec by its scheme (``hf://``)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ _NO_CONNECTIONS = {
 class FileSystemStore(Store):
     """Store of objects by URL, read through a filesystem with the interface of fsspec.
 
-    A read does not verify the version that `stat` returned: these filesystems do not report it. Only lengths are
-    compared.
+    Reads compare only lengths: these filesystems do not report the version of the bytes that they read.
     """
 
     def __init__(self, filesystem: Any) -> None:
@@ -127,7 +126,7 @@ class FileSystemStore(Store):
     def _failure(self, error: Exception, path: str, verb: str) -> Exception:
         if isinstance(error, ShoalError):
             return error
-        # The constructor's arguments, by name or position, may be secrets.
+        # Arguments of the constructor, by name or position, may be secrets.
         filesystem = self._filesystem
         by_position = {str(i): value for i, value in enumerate(getattr(filesystem, "storage_args", ()))}
         arguments = {**(getattr(filesystem, "storage_options", None) or {}), **by_position}
@@ -152,7 +151,7 @@ class FileSystemStore(Store):
 def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
     """Return fsspec's filesystem for ``scheme``; None if fsspec is not installed or has none.
 
-    Raises `UsageError` if fsspec has one, but a library that it needs is missing, or it does not take the options.
+    Raises `UsageError` if the filesystem lacks a library, or does not take the options.
     """
     try:
         import fsspec  # noqa: PLC0415  # optional
@@ -164,11 +163,11 @@ def filesystem_for(scheme: str, options: Mapping[str, Any]) -> Any | None:
         return fsspec.filesystem(scheme, **options)
     except Exception as error:  # noqa: BLE001  # filesystems raise what they like
         msg = f"storage_options for {scheme}://: {trimmed(scrubbed(str(error), options))}"
-        raise UsageError(msg, hint=f"this is what fsspec says of its filesystem for {scheme}://") from None
+        raise UsageError(msg, hint=f"this is the message of fsspec's filesystem for {scheme}://") from None
 
 
 def url_in(filesystem: Any, text: str) -> str:
-    """Return a path or URL of ``filesystem`` as the one URL by which it is known everywhere else."""
+    """Return the URL of a path in ``filesystem``; a URL is made canonical."""
     scheme = _scheme_of(filesystem)
     name = filesystem._strip_protocol(text) or getattr(filesystem, "root_marker", "")  # noqa: SLF001  # part of fsspec's interface
     return str(name) if scheme_of(name) else f"{scheme}://{name}"

@@ -1,4 +1,4 @@
-"""Translation of obstore's exceptions, which have few classes and say the rest in words."""
+"""Translation of obstore's exceptions: they have few classes, and the rest is in their texts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shoal.storage.storage_errors import is_forbidden, status_failure, trimmed
 from shoal.storage.urls import redacted, secrets_in
 
 _CREDENTIALS_HINT = (
-    'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for what '
-    "is public"
+    'no credentials were found: give them in the environment or in storage_options, or {"anonymous": True} for public '
+    "data"
 )
 _REGION_HINT = 'is the bucket in another region? {"region": ...} in storage_options names it'
 _NAME_HINT = (
@@ -23,8 +23,8 @@ _NAME_HINT = (
     "storage_options may read it"
 )
 _HEADER_HINT = (
-    "stores of this kind send it with every answer: is a proxy on the way that takes it off, or is it a server of "
-    "another kind? What is read by https:// needs fewer"
+    "stores of this kind send it with every answer: does a proxy remove it, or is this a server of another kind? "
+    "Objects read by https:// need fewer headers"
 )
 _PANIC_HINT = (
     "look at storage_options and the credentials of the environment: does one contain a character that cannot be sent?"
@@ -52,23 +52,23 @@ _CODES = {
         ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"), _REGION_HINT
     ),
 }
-_ERRNO = {409: errno.EEXIST, 412: errno.EEXIST, 501: errno.ENOTSUP}  # what conditional writes are refused by
-_HEADER_ATTEMPTS = 6  # of several servers behind one name, others may send the header
-# Options that are not secret, and that help in a message.
+_ERRNO = {409: errno.EEXIST, 412: errno.EEXIST, 501: errno.ENOTSUP}  # of refused conditional writes
+_HEADER_ATTEMPTS = 6  # several servers may have one name, and others of them may send the header
+# Options that are no secrets, and help in a message.
 _PLAIN_OPTIONS = {"base_url", "endpoint", "endpoint_url", "region", "profile", "account_name", "account"}
 _CLOUDS = ("AWS_", "AZURE_", "GOOGLE_")
 _SECRET_WORDS = ("SECRET", "TOKEN", "SAS", "ACCOUNT_KEY", "PASSWORD")
 _SHORTEST_SECRET = 8
-# Matches obstore's debug output where no connection could be made, and captures the reason.
+# Match obstore's debug output of a failed connection, and capture the reason.
 _NO_CONNECTION = re.compile(r'kind: Connect,.*?(?:message|error): "([^"]*)"', re.DOTALL)
 
 
 def obstore_failure(
     error: BaseException, path: str, options: Mapping[str, Any], *, verb: str, answered: bool
 ) -> BaseException:
-    """Return the `StorageError` for an exception of obstore; any other exception comes back unchanged.
+    """Return the `StorageError` for an exception of obstore; return any other exception unchanged.
 
-    ``answered`` says that the store has answered this client before, so credentials were found then.
+    ``answered`` is True if the store has answered this client before: then it has credentials.
     """
     if has_panicked(error):
         text = trimmed(scrubbed(str(error), options))
@@ -85,7 +85,10 @@ def obstore_failure(
         status = int(match[1])
         failure = status_failure(status, path, verb=verb, body=text[match.end() :])
         failure.errno = _ERRNO.get(status, failure.errno)
-        failure.hint = _hint_of_refusal(status, text[match.end() :]) or failure.hint
+        code = re.search(r"<Code>([^<]*)</Code>", text[match.end() :])
+        # 400 without a code may be the answer to a HEAD to another region.
+        hint = _CODES.get(code[1].strip(), "") if code else _REGION_HINT if status == 400 else ""
+        failure.hint = hint or failure.hint
         if verb == "list" and is_forbidden(failure):
             failure.hint += f"; {_WITHOUT_LISTING}"
     else:
@@ -98,14 +101,6 @@ def obstore_failure(
         if isinstance(error, cause):
             failure.errno, failure.transient = number, False
     return failure
-
-
-def _hint_of_refusal(status: int, body: str) -> str:
-    """Return the hint for the code in an answer, and for 400 without one, as to HEAD from another region; else ""."""
-    code = re.search(r"<Code>([^<]*)</Code>", body)
-    if code is None:
-        return _REGION_HINT if status == 400 else ""
-    return _CODES.get(code[1].strip(), "")
 
 
 def _failure_without_status(
@@ -128,14 +123,14 @@ def _failure_without_status(
 
 
 def has_panicked(error: BaseException) -> bool:
-    """Return True if obstore panicked: it then raises what is no `Exception`, and would end a thread."""
+    """Return True if obstore panicked: it then raises an error that is no `Exception`, and would end a thread."""
     return type(error).__name__ == "PanicException"
 
 
 def scrubbed(text: str, options: Mapping[str, Any]) -> str:
-    """Return ``text`` without the values of options, or of environment variables, that may be secrets.
+    """Return ``text`` without possible secrets: values of options, and of environment variables of the clouds' tools.
 
-    Those of the environment are for the tools of the clouds; a server could echo them.
+    A server may echo them.
     """
     in_environment = [
         value
@@ -143,7 +138,7 @@ def scrubbed(text: str, options: Mapping[str, Any]) -> str:
         if name.startswith(_CLOUDS) and any(word in name for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET
     ]
     secrets = [*_values(options), *in_environment]
-    # The parts of a query string, too: Azure's secrets are such, and are sent among other parameters.
+    # Also the parts of a query string: secrets of Azure are sent among other parameters.
     queries = [f"option://x/?{secret.removeprefix('?')}" for secret in secrets if "=" in secret and "&" in secret]
     return redacted(text, [*secrets, *(part for query in queries for part in secrets_in(query))])
 

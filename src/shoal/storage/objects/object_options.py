@@ -66,7 +66,7 @@ _ENDPOINTS = {
 # Limit for a whole request; the limit for silence is far shorter.
 _WHOLE_REQUEST_SECONDS = 300
 
-# obstore itself takes credentials of AWS from any of these.
+# obstore itself takes credentials of AWS from these variables.
 _AWS_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -79,7 +79,7 @@ _TO_EXCHANGE = ("sso_session", "sso_start_url", "role_arn", "credential_process"
 
 
 class ObjectLocation(NamedTuple):
-    """Parts of an object's URL: ``root`` is the URL of the bucket, ``account`` that of Azure where the URL names it."""
+    """Parts of an object's URL: ``root`` is the URL of the bucket, ``account`` an account of Azure in the URL."""
 
     kind: Kind
     bucket: str
@@ -115,8 +115,8 @@ def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
     try:
         # The caller retries; each call here is one request.
         retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=_WHOLE_REQUEST_SECONDS)}
-        given = {} if provider is None else {"credential_provider": provider}
-        return make(location.bucket, config=config, client_options=client, retry_config=retries, **given)
+        provided = {} if provider is None else {"credential_provider": provider}
+        return make(location.bucket, config=config, client_options=client, retry_config=retries, **provided)
     except BaseException as error:
         if not (isinstance(error, Exception) or has_panicked(error)):
             raise
@@ -126,7 +126,7 @@ def client_of(location: ObjectLocation, options: Mapping[str, Any]) -> Any:
 
 
 def _sorted(location: ObjectLocation, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Split the options into those of the store and those of its http client, plus a credential provider, if any."""
+    """Split the options: options of the store, options of its http client, and a credential provider or None."""
     config: dict[str, Any] = {"account_name": location.account} if location.account else {}
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=10),
@@ -184,24 +184,26 @@ def _certificates(path: str) -> bytes:
 def _add_profile(config: dict[str, Any], requested: str | None) -> Any:
     """Complete ``config`` from a profile of the AWS tools (``~/.aws``), which obstore does not read.
 
-    The profile is the one requested, else $AWS_PROFILE, else "default". Credentials in ``config`` or, unless a
-    profile was requested, in the environment take precedence over those of a profile. Keys in a profile are used
-    directly. One that must first be exchanged for keys (single sign-on, a role, a command) is left to boto3: then this
-    returns a credential provider, else None.
+    The profile is ``requested``, else $AWS_PROFILE, else "default". Credentials in ``config`` take precedence over a
+    profile; unless a profile is requested, so do credentials in the environment. Keys in a profile are used directly.
+    boto3 exchanges other entries for keys (single sign-on, a role, a command): then this returns a credential provider,
+    else None.
     """
     name = requested or os.environ.get("AWS_PROFILE") or "default"
     profile = _read_profile("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}")
     profile |= _read_profile("AWS_SHARED_CREDENTIALS_FILE", "credentials", name)
-    given = "access_key_id" in config or config.get("skip_signature")
-    given = given or (not requested and any(os.environ.get(variable) for variable in _AWS_CREDENTIALS))
-    if not profile and (requested or (name != "default" and not given)):
+    has_credentials = "access_key_id" in config or config.get("skip_signature")
+    has_credentials = has_credentials or (
+        not requested and any(os.environ.get(variable) for variable in _AWS_CREDENTIALS)
+    )
+    if not profile and (requested or (name != "default" and not has_credentials)):
         msg = f"{'storage_options' if requested else 'AWS_PROFILE'}: there is no AWS profile {name}"
         raise UsageError(msg, hint="`aws configure list-profiles` shows those there are")
     if "region" in profile and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
         config.setdefault("region", profile["region"])
     if "endpoint_url" in profile and not {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & set(os.environ):
         config.setdefault("endpoint", profile["endpoint_url"])
-    if given:
+    if has_credentials:
         return None
     if "aws_access_key_id" in profile:
         config.update({key.removeprefix("aws_"): profile[key] for key in _PROFILE_KEYS if key in profile})

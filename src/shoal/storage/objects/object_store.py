@@ -1,8 +1,7 @@
 """Objects of S3, Google Cloud Storage and Azure, through obstore.
 
-Only its synchronous calls are used, from any thread: ending a process after asynchronous ones aborted it in a third of
-the runs tried. A child forked after its parent used obstore would hang at its first call, whichever it is; here it
-raises `ForkError` instead.
+Only its synchronous calls are used, from any thread: after asynchronous calls, a third of the processes aborted at
+their end. A child forked after its parent used obstore would hang at its first call; here it raises `ForkError`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from shoal.storage.store_protocol import (
 )
 
 _LISTED_AT_A_TIME = 1000
-_using_pid: int | None = None  # of the process that has used obstore: this one, or the parent it was forked from
+_using_pid: int | None = None  # of the process that has used obstore: this one, or a parent that forked it
 
 
 class ObjectStore(Store):
     """Store of objects with URLs like ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/path``.
 
-    Credentials come from ``storage_options``, else from where the tools of each cloud look for them. A client is made
-    for each bucket when it is first needed, and belongs to the process that made it.
+    Credentials come from ``storage_options``, else from the places known to the tools of each cloud. Each process
+    creates a client for a bucket when it first needs one.
     """
 
     def __init__(self, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -44,7 +43,7 @@ class ObjectStore(Store):
         self._clients: dict[tuple[str, str, str], Any] = {}
         self._answered: set[str] = set()  # buckets whose server accepted our credentials
         self._reached: set[str] = set()  # buckets whose server answered at all
-        self._only_listed: set[str] = set()  # objects listed, but not read since
+        self._only_listed: set[str] = set()  # listed objects that were not read since
 
     def __repr__(self) -> str:
         return "ObjectStore()"
@@ -95,9 +94,9 @@ class ObjectStore(Store):
         return self.stat(path)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield every object below the directory ``prefix``, in the order of the store: by path, except for S3 Express.
+        """Yield every object below the directory ``prefix`` in the order of the store: by path, except for S3 Express.
 
-        One request for each 1000 objects, made as they are consumed.
+        One request for each 1000 objects, as the consumer needs them.
         """
         with self._request(prefix, "list") as (obstore, client, location):
             directory = location.key.rstrip("/")
@@ -111,22 +110,22 @@ class ObjectStore(Store):
                     yield self._known.check(path, meta["size"], meta["e_tag"], meta["last_modified"])
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write the whole object: it exists when this returns, and not at all when it raises."""
+        """Write the whole object: it exists on return, and not after an error."""
         with self._request(path, "write") as (obstore, client, location):
             obstore.put(client, location.key, as_one_buffer(data))
         self._known.forget(path)
 
     def put_if(self, path: str, data: Buffer | Sequence[Buffer], *, replaces: ObjectInfo | None) -> bool:
-        """Write the whole object if the one there is still ``replaces`` (None: if there is none); True if written.
+        """Write the whole object if the existing one is still ``replaces`` (None: if there is none); True if written.
 
-        A server that ignores conditions without saying so writes in any case. Raises `StorageError`, with errno ENOTSUP
-        if the store cannot compare.
+        A server that silently ignores conditions writes in any case. Raises `StorageError`, with errno ENOTSUP if the
+        store cannot compare.
         """
         obstore, client, location = self._client(path)
         try:
             mode: Any = "create"
             if replaces is not None:
-                there = obstore.head(client, location.key)  # for the etag as the server spells it, and its version
+                there = obstore.head(client, location.key)  # for the server's spelling of the etag, and the version
                 if version_of(there["e_tag"]) != replaces.version or not replaces.version:
                     self._known.forget(path)
                     return False
@@ -165,7 +164,7 @@ class ObjectStore(Store):
         obstore, client, location = self._client(path)
         try:
             yield obstore, client, location
-        except BaseException as error:  # noqa: BLE001  # errors that are not the store's are raised on
+        except BaseException as error:  # noqa: BLE001  # other errors are raised unchanged
             raise self._failure(error, path, location, verb) from None
 
     def _client(self, path: str) -> tuple[Any, Any, ObjectLocation]:
@@ -173,7 +172,7 @@ class ObjectStore(Store):
         location = location_of(path)
         key = (location.kind, location.bucket, location.account)
         client = self._clients.get(key)
-        # Two threads may both make one; both use the first that is stored.
+        # Two threads may both create a client; both use the first one stored.
         client = client or self._clients.setdefault(key, client_of(location, self._options))
         if _using_pid not in (None, os.getpid()):
             msg = f"{path}: this process was forked from one that read such a store, and cannot read it: it would hang"
@@ -187,10 +186,10 @@ class ObjectStore(Store):
         return obstore, client, location
 
     def _info(self, path: str, meta: Mapping[str, Any]) -> ObjectInfo:
-        """Return the object that an answer describes; the first answer may give another version than the listing did.
+        """Return the object that an answer describes; the first answer may have another version than the listing.
 
-        Some stores list objects uploaded in parts with an etag of another kind than they answer with. So if the first
-        answer differs, the object is listed again: if the listing has not changed, neither has the object.
+        Some stores list objects uploaded in parts with another kind of etag than in answers. So if the first answer
+        differs, the object is listed again: if the listing has not changed, neither has the object.
         """
         if path in self._only_listed:
             self._only_listed.discard(path)
@@ -200,10 +199,10 @@ class ObjectStore(Store):
         return self._known.check(path, meta["size"], meta["e_tag"], meta["last_modified"])
 
     def _is_still_listed(self, info: ObjectInfo) -> bool:
-        """Return True if the store lists an object with this very size and version."""
+        """Return True if the store still lists the object with this size and version."""
         obstore, client, location = self._client(info.path)
         directory, _, _ = location.key.rpartition("/")
-        # Start the listing just before the object: at its name without the last letter.
+        # Start the listing just before the object, at its name without the last letter.
         stream = obstore.list(client, prefix=directory or None, offset=location.key[:-1], chunk_size=_LISTED_AT_A_TIME)
         for meta in next(iter(stream), []):
             if meta["path"] == location.key:
@@ -221,7 +220,7 @@ class ObjectStore(Store):
 
 
 def _without_directories(metas: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Drop the empty objects that some tools write for each directory, as "directory/"; obstore strips the slash."""
+    """Drop empty objects "directory/", which some tools write for each directory; obstore strips the slash."""
     last = next(metas, None)
     for meta in metas:
         if last is not None and (last["size"] or not meta["path"].startswith(f"{last['path']}/")):

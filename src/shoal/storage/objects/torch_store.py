@@ -1,4 +1,4 @@
-"""Objects in the store of torch.distributed, which every process of a job reaches, on whatever machine it is."""
+"""Objects in the store of torch.distributed, which every process of a job reaches from every machine."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SECONDS = 30.0
 class TorchStore(Store):
     """Store of objects with any names in the `torch.distributed.TCPStore` at ``host`` and ``port``.
 
-    They stay in the memory of the process that serves it: the agent of torchrun's first machine, or rank 0. Each
-    process connects on its own. A listing goes through the objects of all. Can be pickled.
+    They stay in the memory of the serving process: the agent of torchrun's first machine, or rank 0. Each process
+    connects on its own. A listing reads the names of all objects. Can be pickled.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
-        self._clients: dict[int, Any] = {}  # by process: a forked one must not use the connection of its parent
+        self._clients: dict[int, Any] = {}  # by process: a forked child must not use the connection of its parent
 
     def __repr__(self) -> str:
         return f"TorchStore({self.host!r}, {self.port})"
@@ -42,7 +42,7 @@ class TorchStore(Store):
 
     @property
     def url(self) -> str:
-        """The name of this store, which may be the beginning of names in it."""
+        """The URL of this store, a prefix of some names in it."""
         return f"c10d://{self.host}:{self.port}"
 
     def stat(self, path: str) -> ObjectInfo:
@@ -72,7 +72,7 @@ class TorchStore(Store):
         return data[begin : begin + end_byte - first_byte]
 
     def put(self, path: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write the whole object, which is there when all of its pieces are."""
+        """Write all pieces, and then the object itself."""
         whole = memoryview(as_one_buffer(data)).cast("B")
         version = hashlib.blake2b(whole, digest_size=16, key=hashlib.blake2b(path.encode()).digest()).hexdigest()
         info = ObjectInfo(path, len(whole), version)
@@ -101,7 +101,7 @@ class TorchStore(Store):
         """Yield the connection of this process; errors of torch become `StorageError`."""
         try:
             if os.getpid() not in self._clients:
-                import torch.distributed  # noqa: PLC0415  # seconds, where it is not in use already
+                import torch.distributed  # noqa: PLC0415  # takes seconds, unless it is in use already
 
                 store: Any = getattr(torch.distributed, "TCPStore")  # noqa: B009  # mypy finds no such name
                 self._clients[os.getpid()] = store(
@@ -114,7 +114,7 @@ class TorchStore(Store):
 
 
 def reachable_torch_store(environment: Mapping[str, str] = os.environ) -> TorchStore | None:
-    """Return the store of this job, as its launcher names it; None if nothing listens there, or torch is not in use."""
+    """Return the store that the launcher's variables name; None if nothing listens there, or torch is not in use."""
     host, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if "torch.distributed" not in sys.modules or not host or not port.isdecimal():
         return None
@@ -126,6 +126,6 @@ def reachable_torch_store(environment: Mapping[str, str] = os.environ) -> TorchS
 
 
 def _pieces(info: ObjectInfo) -> list[str]:
-    """Return the names of the values that hold an object: by its contents, so that two writers do not mix theirs."""
+    """Return the names of an object's values: they depend on its contents, so two writers do not mix values."""
     count = -(-info.num_bytes // _PIECE_BYTES)
     return [f"{_PIECES}{info.version}/{number}" for number in range(count)]

@@ -237,7 +237,6 @@ class _PassingStore(StoreWrapper):
         self.passing = passing
 
     def distrust(self, path: str, first_byte: int, end_byte: int) -> None:
-        """Remove the files with any of these bytes."""
         self.passing.distrust(path, Range(first_byte, end_byte))
 
 
@@ -245,14 +244,12 @@ class _NotedStore(_PassingStore):
     """A store whose reads are left in files."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Return exactly the bytes ``[first_byte, end_byte)``."""
         info = self.stat(path)
         data = self.store.read_range(path, first_byte, end_byte)
         self._note(info, first_byte, data)
         return data
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on."""
         info = self.stat(path)
         self.store.fill(path, first_byte, buffer)
         self._note(info, first_byte, buffer)
@@ -267,7 +264,6 @@ class _ServedStore(_PassingStore):
     """A store whose reads come from files as far as scans have left the bytes there."""
 
     def read_range(self, path: str, first_byte: int, end_byte: int) -> bytes:
-        """Return exactly the bytes ``[first_byte, end_byte)``."""
         info = self.stat(path)
         if (kept := self.passing.kept(info, Range(first_byte, end_byte))) is not None:
             middle = self.store.read_range(path, *kept.missing) if kept.num_missing else b""
@@ -278,7 +274,6 @@ class _ServedStore(_PassingStore):
         return data
 
     def fill(self, path: str, first_byte: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes from ``first_byte`` on."""
         info = self.stat(path)
         if (kept := self.passing.kept(info, Range(first_byte, first_byte + len(buffer)))) is not None:
             begin, end = len(kept.head), len(buffer) - len(kept.tail)
@@ -316,6 +311,6 @@ def _joined(parts: Sequence[bytes]) -> bytes:
 
 
 def _leave(by_process: dict[int, ScannedFiles]) -> None:
-    """Leave the files of this process; those of a parent are its own."""
+    """Leave the files of this process, and not the files of its parent."""
     if (files := by_process.pop(os.getpid(), None)) is not None:
         files.leave()

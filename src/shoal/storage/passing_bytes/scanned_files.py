@@ -1,9 +1,9 @@
 """Files of scanned bytes in one folder that the processes of a machine share, within one budget.
 
-Each file holds one range of a shard, and appears under its name, which says which range, when it is whole: it never
-changes after that, so that reading needs no lock and no checksum. Files are made, named and removed while the ledger is
-held, which counts their space before it is taken. Each process holds a shared lock on ``users``; who joins alone
-removes what killed processes have left, and who leaves as the last one removes everything.
+Each file holds one range of a shard, appears under the name of the range when it is whole, and never changes: reading
+needs no lock and no checksum. Files are created, named and removed while the ledger is held, which counts their space
+before it is taken. Each process holds a shared lock on ``users``. A process that joins alone removes the files of
+killed processes; the last process to leave removes everything. design/cache.md says why these are no chunks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shoal.storage.store_protocol import Buffer
 FOLDER = "shoal-scanned"
 _FILLING, _SHARDS, _USERS = "filling", "shards", "users"
 _TRIES_TO_JOIN = 20
-_LOCK_SECONDS = 1.0  # then a scan or a stream goes on without
+_LOCK_SECONDS = 1.0  # then a scan or a stream goes on without these files
 _NUM_REMOVED_AT_ONCE = 64  # while the ledger is held
 _DIRECTORY_BYTES = 4 << 10  # share of a file in the directory of its shard
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -33,9 +33,9 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class ScannedFiles:
-    """The files in the folder `FOLDER` of ``directory``, opened by this process; all its processes count as users.
+    """The files in the folder `FOLDER` of ``directory``, opened by this process, which becomes a user.
 
-    Raises `UsageError` if the folder cannot be trusted, `StorageError` if it cannot be made or locked.
+    Raises `UsageError` if the folder cannot be trusted, `StorageError` if it cannot be created or locked.
     """
 
     def __init__(self, directory: str, *, budget_bytes: int) -> None:
@@ -54,7 +54,7 @@ class ScannedFiles:
                     raise os_failure(error, self.path, verb="use") from error
                 continue
             break
-        # Not when it is left: threads of a closed stream may still be reading.
+        # Not in `leave`: threads of a closed stream may still read.
         weakref.finalize(self, os.close, self._folder).atexit = False
 
     def _join(self) -> None:
@@ -63,11 +63,11 @@ class ScannedFiles:
             if lock_now(self._users):
                 _remove_all(self._folder)
                 book.used_bytes = BASE_BYTES
-            book.budget_bytes = max(book.budget_bytes, self._budget_bytes, 1)  # of 0 would be a ledger without contents
+            book.budget_bytes = max(book.budget_bytes, self._budget_bytes, 1)  # 0 would mean a ledger without contents
             lock_now(self._users, shared=True)
 
     def leave(self) -> None:
-        """Use the files no longer, and remove all of them if no other process does."""
+        """Stop using the files; remove all of them if no other process uses them."""
         try:
             with self._ledger.held(_LOCK_SECONDS) as book:
                 self._release_users()
@@ -85,28 +85,28 @@ class ScannedFiles:
             self._release_users()
 
     def has_room(self, num_bytes: int) -> bool:
-        """Return True if a file of this size is likely to be taken; takes no lock."""
+        """Return True if a file of this size probably fits; takes no lock."""
         book = self._ledger.peek()
         return book is None or self._fits(book, num_bytes)
 
     def add(self, shard: str, name: str, data: Buffer) -> bool:
-        """Add a file with these bytes to those of a shard; return False if there is no room. Raises `OSError`."""
+        """Add a file to a shard; return False if there is no room. Raises `OSError`."""
         target, temporary = f"{_SHARDS}/{shard}/{name}", f"{_FILLING}/{os.urandom(16).hex()}"
         charge = _charge_bytes(len(data))
         with self._ledger.held(_LOCK_SECONDS) as book:
             if not self._fits(book, len(data)):
                 return False
-            descriptor = self._begun(temporary, len(data))
+            descriptor = self._begin(temporary, len(data))
             book.used_bytes += charge
         try:
             write_all(descriptor, memoryview(data), 0)
             with self._ledger.held(_LOCK_SECONDS) as book:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(f"{_SHARDS}/{shard}", 0o700, dir_fd=self._folder)
-                # Scanned twice: by two processes, or again because there was something wrong with the first time.
-                is_there = self._exists(target)
+                # Scanned twice: by two processes, or again after a failure. The same name means the same size.
+                if os.access(target, os.F_OK, dir_fd=self._folder):
+                    book.used_bytes -= charge
                 os.rename(temporary, target, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-                book.used_bytes -= charge * is_there  # of the same name, and so of the same size
         except BaseException:
             with contextlib.suppress(OSError), self._ledger.held(_LOCK_SECONDS) as book:
                 os.unlink(temporary, dir_fd=self._folder)
@@ -116,10 +116,10 @@ class ScannedFiles:
             release(descriptor)
         return True
 
-    def _begun(self, path: str, num_bytes: int) -> int:
+    def _begin(self, path: str, num_bytes: int) -> int:
         """Return the descriptor of a new file, with the ledger held.
 
-        Its lock says that its maker lives, its size how much to count if the ledger must be counted anew.
+        Its lock shows that its process lives; a recount of the ledger uses its size.
         """
         descriptor = open_for_lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, directory=self._folder)
         try:
@@ -160,7 +160,7 @@ class ScannedFiles:
                     book.used_bytes -= _removed_bytes(self._folder, f"{_SHARDS}/{shard}/{name}")
 
     def drop(self, shard: str) -> None:
-        """Remove the files of a shard, and files that killed processes have left half-written. Raises `OSError`."""
+        """Remove the files of a shard, and half-written files of killed processes. Raises `OSError`."""
         path = f"{_SHARDS}/{shard}"
         while True:
             with self._ledger.held(_LOCK_SECONDS) as book:
@@ -174,13 +174,13 @@ class ScannedFiles:
                     return
 
     def _fits(self, book: Book, num_bytes: int) -> bool:
-        """Return True if this much more is within the budget, and leaves at least as much free as all files take."""
+        """Return True if a file fits into the budget, and leaves as much of the disk free as all files take."""
         charge, file_system = _charge_bytes(num_bytes), os.fstatvfs(self._folder)
         free_bytes = file_system.f_bavail * file_system.f_frsize - charge
         return book.used_bytes + charge <= min(self._budget_bytes, free_bytes)
 
     def _sweep(self, book: Book) -> None:
-        """Remove half-written files whose maker is gone, with the ledger held."""
+        """Remove half-written files of ended processes, with the ledger held."""
         for name in _listed(self._folder, _FILLING):
             path = f"{_FILLING}/{name}"
             descriptor = open_for_lock(path, os.O_RDWR, directory=self._folder)
@@ -190,15 +190,8 @@ class ScannedFiles:
             finally:
                 release(descriptor)
 
-    def _exists(self, path: str) -> bool:
-        try:
-            os.stat(path, dir_fd=self._folder, follow_symlinks=False)
-        except OSError:
-            return False
-        return True
-
     def _remove_folder(self) -> None:
-        # The ledger last: until then, newcomers wait for it, and then find that it has no name.
+        # The ledger last: newcomers wait for it, and then see that it has no name.
         for name in (_FILLING, _SHARDS):
             os.rmdir(name, dir_fd=self._folder)
         for name in (_USERS, LEDGER):
@@ -209,11 +202,11 @@ class ScannedFiles:
 
     def _release_users(self) -> None:
         release(self._users)
-        self._users = -1  # the next file to be opened may get this number
+        self._users = -1  # the next opened file may get this number
 
 
 def _charge_bytes(num_bytes: int) -> int:
-    """Return the most that a file takes, with its part of the directory that it is in."""
+    """Return the most bytes that a file takes, with its share of its directory."""
     return charge_bytes(num_bytes) + _DIRECTORY_BYTES
 
 
@@ -242,7 +235,7 @@ def _count(folder: int, book: Book) -> None:
 
 
 def _removed_bytes(folder: int, path: str) -> int:
-    """Remove a file, and return what it was charged."""
+    """Remove a file, and return its charge."""
     num_bytes = os.stat(path, dir_fd=folder, follow_symlinks=False).st_size
     os.unlink(path, dir_fd=folder)
     return _charge_bytes(num_bytes)

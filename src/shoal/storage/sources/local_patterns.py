@@ -13,7 +13,7 @@ from itertools import islice
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import SourceError
-from shoal.storage.files.lost_links import is_lost_directory, lost_directories
+from shoal.storage.files.small_files import is_lost_directory, lost_directories
 from shoal.storage.sources.patterns import expand_braces, has_braces
 from shoal.storage.sources.shard_selection import (
     INDEX_SUFFIX,
@@ -48,14 +48,14 @@ def local_files(text: str, suffixes: Sequence[str]) -> NamedFiles:
 
 
 def local_path(text: str) -> str:
-    """Return the local path of a ``file://`` URL; a path, or any other URL, unchanged."""
+    """Return the local path of a ``file://`` URL; return a path, or another URL, unchanged."""
     if scheme_of(text) != "file" or os.path.lexists(text):
         return text
     url = urlsplit(text)
     if url.netloc not in ("", "localhost"):
         msg = f"{text}: a file:// URL names this machine, not {url.hostname}"
         raise SourceError(msg, hint="write file:///path, with three slashes")
-    # Not url.path: it ends at "?" or "#", which are literal in a file name (or part of a glob).
+    # Not url.path: it ends at "?" or "#", which a file name or a glob may contain.
     return unquote(text[len("file:") :].removeprefix("//").removeprefix("localhost"))
 
 
@@ -73,13 +73,13 @@ def _below(directory: str, suffixes: Sequence[str]) -> NamedFiles:
 
 
 def _is_circle(folder: str, name: str) -> bool:
-    """Return True if a linked directory leads back to one that contains it."""
+    """Return True if a link to a directory leads back to a directory that contains it."""
     path = os.path.join(folder, name)
     return os.path.islink(path) and (os.path.realpath(folder) + os.sep).startswith(os.path.realpath(path) + os.sep)
 
 
 def _lost(path: str) -> SourceError:
-    """Return the error of a link that may have led to a directory; one named as a shard fails when it is opened."""
+    """Return the error of a link to a lost directory; a link with the name of a shard fails when it is opened."""
     msg = f"{path} is a link to {link_target(path)}, and nothing is there"
     return SourceError(msg, hint="restore its target, or remove the link; or name the shards by a glob without it")
 
@@ -95,12 +95,12 @@ def _members(pattern: str, suffixes: Sequence[str]) -> list[str]:
     count = 0
     rest = _after_literal(pattern)
     front = pattern[: len(pattern) - len(rest)]
-    for count, end in enumerate(expand_braces(rest), start=1):  # noqa: B007  # its last value is the number
+    for count, end in enumerate(expand_braces(rest), start=1):  # noqa: B007  # its last value is the number of members
         member = front + end
         path = os.path.abspath(member)
         if os.path.isdir(path):
             paths.extend(_below(path, suffixes).paths)
-        elif os.path.lexists(path):  # opening it is an error if it is a link that leads nowhere
+        elif os.path.lexists(path):  # opening a dangling link raises an error
             paths.append(path)
         elif glob.has_magic(_after_literal(member)):
             paths.extend(_matches(member, suffixes))
@@ -116,7 +116,7 @@ def _matches(pattern: str, suffixes: Sequence[str]) -> list[str]:
     for path in lost_directories(as_glob(pattern)):
         raise _lost(os.path.abspath(path))
     paths = [os.path.abspath(path) for path in glob.glob(as_glob(pattern), recursive=True)]
-    # A link that leads nowhere stays: opening it is an error, and leaving it out would lose data silently.
+    # Dangling links stay: opening one raises an error, and leaving it out would lose data silently.
     files, directory = {path for path in paths if not os.path.isdir(path)}, fixed_directory(pattern)
     if shards := select_matches(directory, os.path.abspath(pattern), files, logs_beside(files, directory), suffixes):
         return shards
@@ -128,20 +128,20 @@ def _matches(pattern: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def as_glob(pattern: str) -> str:
-    """Return the pattern as `glob` takes it: directories that are there by exactly their names match nothing else."""
+    """Return the pattern for `glob`: directories with exactly these names match nothing else."""
     rest = _after_literal(pattern)
     return glob.escape(pattern[: len(pattern) - len(rest)]) + rest
 
 
 def fixed_directory(pattern: str) -> str:
-    """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
+    """Return the directory before the first special character of a pattern: it does not depend on the matches."""
     rest = _after_literal(pattern)
     fixed = pattern[: len(pattern) - len(rest)] + re.split(r"[*?\[{]", rest, maxsplit=1)[0]
     return os.path.abspath(os.path.dirname(os.path.join(os.getcwd(), fixed)))
 
 
 def _after_literal(pattern: str) -> str:
-    """Return what follows the directories that are there by exactly these names: "*.tar" of "run[1]/*.tar"."""
+    """Return the rest of a pattern after existing directories: "*.tar" of "run[1]/*.tar", if run[1] exists."""
     parts, num_literal = pattern.split(os.sep), 0
     for number in range(1, len(parts)):
         directory = os.sep.join(parts[:number])
@@ -153,7 +153,7 @@ def _after_literal(pattern: str) -> str:
 
 
 def _what_is_there(path: str) -> str:
-    """Return a sentence about the nearest existing directory above ``path``, with names most like the missing one."""
+    """Return a hint: the nearest existing directory above ``path``, with the names most like the missing one."""
     directory, name = os.path.split(path)
     while not os.path.isdir(directory) and os.path.dirname(directory) != directory:
         directory, name = os.path.split(directory)

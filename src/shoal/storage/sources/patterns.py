@@ -1,7 +1,7 @@
 """Patterns in paths: braces, as in ``train-{000000..001023}.tar``, and globs over names that a store lists.
 
-Braces name 1024 shards without listing a directory. Their rules are the shell's, where the notation comes from, except
-that an unclosed brace is an error: it is never intended. Globs mean what they mean for local files.
+Braces name 1024 shards without listing a directory. They follow the shell's rules, except that an unclosed brace is an
+error: it is never intended. Globs mean the same as for local files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def expand_braces(pattern: str, *, limit: int | None = None) -> Iterator[str]:
     """Yield every name that ``pattern`` stands for, in the order in which it is written; may be nested.
 
     ``{a,b}`` stands for either, ``{08..11}`` for whole numbers, all as wide as the widest if one is zero-padded,
-    ``{0..10..2}`` for every second one, ``{a..e}`` for letters. Anything else in braces stands for itself.
+    ``{0..10..2}`` for every second number, ``{a..e}`` for letters. Other text in braces stands for itself.
 
     Raises `SourceError` if a brace is not closed, or there are more than a million names.
 
@@ -66,7 +66,7 @@ def _num_names(pattern: str) -> int:
 
 
 def _length(numbers: range) -> int:
-    """Return the length of a range of any size; ``len`` refuses those of more than 2**63."""
+    """Return the length of a range of any size; ``len`` refuses more than 2**63 numbers."""
     return max(0, (numbers.stop - numbers.start + numbers.step - (1 if numbers.step > 0 else -1)) // numbers.step)
 
 
@@ -85,7 +85,7 @@ def _expand(pattern: str) -> Iterator[str]:
 
 
 def _first_brace(pattern: str) -> tuple[list[str], int] | None:
-    """Return the parts of the first braces, and the place of the closing one; None if there are none."""
+    """Return the parts of the first braces, and the position of the closing brace; None without braces."""
     start = pattern.find("{")
     if start < 0:
         return None
@@ -103,7 +103,7 @@ def _first_brace(pattern: str) -> tuple[list[str], int] | None:
 
 
 def _range_of(text: str) -> range | None:
-    """Return the numbers, or code points of letters, of a range such as ``0..9``; None if the text is none."""
+    """Return the numbers, or code points of letters, of a range such as ``0..9``; None for other texts."""
     match = _RANGE.fullmatch(text)
     if not match or match[1].isalpha() != match[2].isalpha():
         return None
@@ -140,8 +140,8 @@ def matcher(pattern: str, *, hides_underscores: bool = False) -> Callable[[str],
     """Return a function that is True for names that ``pattern`` matches; parts are separated by "/".
 
     ``**`` as a whole part stands for any number of directories, including none; at the end, for everything below. As in
-    a shell, only an explicit "." matches one at the beginning of a part; with ``hides_underscores``, only an explicit
-    "_" matches one, except in partitions (``_year=2024``).
+    a shell, only an explicit "." matches a "." at the beginning of a part; with ``hides_underscores``, only an explicit
+    "_" matches a "_" there, except in partitions (``_year=2024``).
 
     >>> is_match = matcher("**/train-*.tar")
     >>> [name for name in ("train-0.tar", "a/b/train-1.tar", "a/.b/train-2.tar") if is_match(name)]
@@ -152,7 +152,7 @@ def matcher(pattern: str, *, hides_underscores: bool = False) -> Callable[[str],
 
 
 def is_hidden(name: str, marks: str) -> bool:
-    """Return True if a name begins with one of these marks, and is no partition ``_column=value``.
+    """Return True if a name begins with a character of ``marks``, and is no partition ``_column=value``.
 
     >>> [is_hidden(name, "._") for name in ("_tmp", ".b", "_year=2024", "b_")]
     [True, True, False, False]

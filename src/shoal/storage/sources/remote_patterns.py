@@ -1,7 +1,7 @@
 """Resolution of URLs, with or without globs and braces, to objects in a remote store.
 
-A name with a known suffix is assumed to be a shard, which saves a request; the first request for it shows if it does
-not exist. Everything else is found by listing, once per directory.
+A name with a known suffix is assumed to be a shard, which saves a request; the first read shows if it does not exist.
+All other names are resolved by listing, once per directory.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from shoal.storage.sources.shard_selection import (
 from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import is_top, join, object_path, parent, relative, scheme_of, tagged_path, without_secrets
 
-# Checking this many objects one by one takes longer than listing the directory that they should be in.
+# Checking this many objects one by one takes longer than listing their directory.
 _MANY_MEMBERS = 8
-# But a directory may hold far more than was asked for: then the listing is given up.
+# But a directory may hold far more objects than are needed: then the listing is given up.
 _LISTED_PER_MEMBER = 4
 _LISTED_AT_LEAST = 2000
 
 
 def remote_files(texts: Sequence[str], suffixes: Sequence[str], store: Store) -> list[NamedFiles]:
-    """Return the files in ``store`` that each of ``texts``, URLs of one scheme, names."""
+    """Return the files in ``store`` that each text names; ``texts`` are URLs of one scheme."""
     members = dict.fromkeys(members_of(texts))
     num_alike = Counter(map(object_path, members))
-    # URLs that differ in nothing but the query are known by a digest of it, too.
+    # Paths of URLs that differ in the query alone include its digest.
     paths = {url: object_path(url) if num_alike[object_path(url)] == 1 else tagged_path(url) for url in members}
     return [_named(text, paths, suffixes, store) for text in texts]
 
 
 def members_of(texts: Sequence[str]) -> list[str]:
-    """Return every URL that braces in ``texts`` stand for, with its query."""
+    """Return every URL that ``texts`` with braces name, with its query."""
     return [member for text in texts for member in expand_braces(text)]
 
 
@@ -67,7 +67,7 @@ def _is_glob(text: str) -> bool:
 
 
 def _first_of_path(url: str) -> int:
-    """Return where the path begins: objects in memory, or in a filesystem passed in, need not be in a bucket."""
+    """Return the position of the path: in memory, or in the user's filesystem, there may be no bucket."""
     first = url.find("://") + 3
     if scheme_of(url) not in ("http", "https", *OBJECT_SCHEMES):
         return first
@@ -76,7 +76,7 @@ def _first_of_path(url: str) -> int:
 
 
 def _looks_like_file(url: str, suffixes: Sequence[str]) -> bool:
-    # A URL with a query is answered by a program, and has nothing below it.
+    # A program answers a URL with a query, which has nothing below it.
     path = object_path(url)
     is_named = has_suffix(path, (*suffixes, INDEX_SUFFIX))
     return is_named or (path != url and "?" in url and not path.endswith("/"))
@@ -90,7 +90,7 @@ def _directory_or_file(path: str, suffixes: Sequence[str], store: Store) -> Name
             return NamedFiles("index", directory, [index])
         if not path.endswith("/") and store.find(path) is not None:
             return NamedFiles("file", parent(path), [path])
-        msg = f"{path}: no {INDEX_NAME} is there, and what else there is cannot be listed over http"
+        msg = f"{path}: no {INDEX_NAME} is there, and http cannot list other files"
         hint = f"name the shards by braces or a list, or put there the {INDEX_NAME} that `shoal index` makes of them"
         raise SourceError(msg, hint=hint)
     below = [info.path for info in store.list(directory)]
@@ -124,7 +124,7 @@ def _members(text: str, paths: dict[str, str], suffixes: Sequence[str], store: S
 
 
 def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
-    """Return the objects in the pattern's fixed directory if the listing is short; the store remembers it, too."""
+    """Return the objects in the pattern's fixed directory, if the listing is short; the store remembers them."""
     if num_members < _MANY_MEMBERS:
         return None
     most = num_members * _LISTED_PER_MEMBER + _LISTED_AT_LEAST
@@ -140,7 +140,7 @@ def _listed(text: str, num_members: int, store: Store) -> set[str] | None:
 def _matches(pattern: str, suffixes: Sequence[str], store: Store) -> list[str]:
     directory = _fixed_directory(pattern)
     infos = list(store.list(directory))
-    if any(info.path == object_path(pattern) for info in infos):  # an object of exactly that name wins, as with files
+    if any(info.path == object_path(pattern) for info in infos):  # such an object takes precedence, as files do
         return [object_path(pattern)]
     is_match = matcher(relative(object_path(pattern), directory))
     paths = [info.path for info in infos]
@@ -151,7 +151,7 @@ def _matches(pattern: str, suffixes: Sequence[str], store: Store) -> list[str]:
 
 
 def _fixed_directory(pattern: str) -> str:
-    """Return the part of a pattern before its first special character, as a directory: independent of the matches."""
+    """Return the directory before the first special character of a pattern: it does not depend on the matches."""
     url = object_path(pattern)
     first = _first_of_path(url)
     if "{" in url[:first]:  # braces may name several buckets
@@ -168,9 +168,9 @@ def _nearby(path: str, store: Store) -> str:
         return "check the URL"
 
 
-def _among(directory: str, wanted: str, infos: Sequence[ObjectInfo]) -> str:
-    """Return a sentence about the contents of a directory, with the names most like the missing one first."""
+def _among(directory: str, missing: str, infos: Sequence[ObjectInfo]) -> str:
+    """Return a hint: the contents of a directory, with the names most like the missing one first."""
     names = [relative(info.path, directory) for info in infos]
     if not names:
         return f"nothing is below {directory}"
-    return f"{directory} holds {nearest_names(relative(wanted, directory), names)}"
+    return f"{directory} holds {nearest_names(relative(missing, directory), names)}"

@@ -1,4 +1,4 @@
-"""The files that one pattern names, before those of a whole source are joined."""
+"""Selection of the shards among the files of one pattern."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ INDEX_SUFFIX = ".index"
 INDEX_NAME = "shoal.index"
 
 PACKING = ".shoal-pack"
-"""Directory beside shards in which a packing run keeps unfinished work; removed when all is done."""
+"""Directory beside shards with the unfinished work of a packing run, which removes it at its end."""
 
 PACKING_PLAN = f"{PACKING}/plan.json"
 
 _HINT = (
     "name the directory that holds the shards, or the files by a glob, with format=; "
-    'where each file is a sample: format="folder", or shoal.formats.Folder(suffixes=[...]) for files of other kinds'
+    'if each file is a sample: format="folder", or shoal.formats.Folder(suffixes=[...]) for files of other kinds'
 )
 
 SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
@@ -39,7 +39,7 @@ SourceKind = Literal["file", "directory", "glob", "braces", "list", "index"]
 class NamedFiles:
     """The files that a pattern names, and the directory that its fixed part names.
 
-    ``left_out`` counts by suffix the files below a directory that are no shards.
+    ``left_out`` counts the other files below a directory by suffix.
     """
 
     kind: SourceKind
@@ -50,31 +50,30 @@ class NamedFiles:
 
 _COMPRESSED = (".gz", ".zlib", ".bz2", ".xz", ".zst", ".zstd", ".br", ".snappy")
 _OF_MACOS = "__MACOSX"
-# Results that `Dataset.map` of a dataset loaded from disk leaves beside it, which are no part of it.
+# Results of `Dataset.map` of a dataset loaded from disk lie beside it, and do not belong to it.
 _CACHE_OF_DATASETS = re.compile(r"/cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow$")
-_NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # as TensorFlow names the shards of a dataset, behind the suffix
+_NUMBERED = re.compile(r"-\d{5,}-of-\d{5,}$")  # added by TensorFlow after the suffix of a shard
 
 
 def has_suffix(name: str, suffixes: Sequence[str]) -> bool:
-    """Return True if a name has one of the suffixes, in either case, and perhaps ``-00000-of-00042`` behind it.
+    """Return True if a name ends in one of the suffixes, in either case, also with ``-00000-of-00042`` after it.
 
     >>> has_suffix("A.TFRecord-00000-of-00042", [".tfrecord"]), has_suffix("a.tfrecord-00042", [".tfrecord"])
     (True, False)
     """
-    lowered, wanted = name.lower(), tuple(suffixes)
-    return lowered.endswith(wanted) or ("-of-" in lowered and _NUMBERED.sub("", lowered).endswith(wanted))
+    lowered, endings = name.lower(), tuple(suffixes)
+    return lowered.endswith(endings) or ("-of-" in lowered and _NUMBERED.sub("", lowered).endswith(endings))
 
 
 def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str]) -> NamedFiles:
-    """Return those of the files below ``directory`` that are shards, sorted, and counts of the others.
+    """Return the shards among the files below ``directory``, sorted, and counts of the other files.
 
-    Shards whose name, or a directory in it, begins with "." or "_" are left out, and a warning counts
-    them: so do the tools that write such names. ``_year=2024`` is a partition. Where each file is a sample, only "."
-    hides one.
+    Shards whose name, or a directory in it, begins with "." or "_" are left out, as by the tools that write such names,
+    and a warning counts them. ``_year=2024`` is a partition. If each file is a sample, only "." hides a file.
 
-    Raises `SourceError` if there are none, or they belong to a table whose log says which of them count.
+    Raises `SourceError` if there are none, or if a table has them and its log says which of them count.
     """
-    wanted, hidden, others = [], [], Counter[str]()
+    shards_below, hidden, others = [], [], Counter[str]()
     marks = _marks(suffixes)
     for path in paths:
         name = path.rpartition("/")[2]
@@ -85,30 +84,30 @@ def select_shards(directory: str, paths: Iterable[str], suffixes: Sequence[str])
             hidden += [path] if has_suffix(name, suffixes) else []
             continue
         if has_suffix(name, suffixes):
-            wanted.append(path)
+            shards_below.append(path)
         else:
             others[_suffix_of(name) or name] += 1
-    if not wanted:
+    if not shards_below:
         seen = ", ".join(f"{count} x {suffix}" for suffix, count in others.most_common(5)) or "no files"
         seen += f", and {len(hidden)} whose names begin with _ or ." if hidden else ""
         msg = f"{directory}: the directory holds no shards: looked for {_listed(suffixes)}, found {seen}"
-        # A user who asked for a folder already learns how to include the files that are there.
+        # For format="folder", the hint says how to include these files.
         kind = next((kind for kind, _ in others.most_common() if kind.startswith(".")), "")
         hint = f'format=shoal.formats.Folder(suffixes=["{kind}"]) takes {kind} files, each as a sample; so does a glob'
         raise SourceError(msg, hint=hint if kind and "metadata.csv" in suffixes else _HINT)
     if hidden:
         warn_of_hidden(directory, len(hidden), min(hidden))
-    shards = sorted([path for path in wanted if not _CACHE_OF_DATASETS.search(path)] or wanted)
+    shards = sorted([path for path in shards_below if not _CACHE_OF_DATASETS.search(path)] or shards_below)
     return NamedFiles("directory", directory, shards, dict(others.most_common()))
 
 
 def select_matches(
     directory: str, pattern: str, paths: Iterable[str], logs: Iterable[str], suffixes: Sequence[str]
 ) -> list[str]:
-    """Return those of the files that a glob matches that a directory would not leave out, or that the glob names.
+    """Return the matches of a glob without hidden files, unless the glob names these.
 
     ``directory`` is the fixed part of ``pattern``, ``logs`` the paths below it that may belong to the log of a table.
-    As a shell does with ".", ``_*.parquet`` and ``_tmp/*`` name what begins with "_", and ``*`` does not.
+    As with "." in a shell, ``_*.parquet`` and ``_tmp/*`` match names that begin with "_", and ``*`` does not.
 
     Raises `SourceError` if nothing else matches, or if the log of a table says which of the files count.
     """
@@ -121,33 +120,33 @@ def select_matches(
     refuse_tables_of((*shards, *hidden), logs, directory)
     if hidden and not shards:
         msg = f"{pattern}: matches nothing but {len(hidden)} files whose names begin with _ or ."
-        raise SourceError(msg, hint=f"such names are those of unfinished work; name the directory itself: {hidden[0]}")
+        raise SourceError(msg, hint=f"unfinished work has such names; name the directory itself: {hidden[0]}")
     if hidden:
         warn_of_hidden(directory, len(hidden), hidden[0])
     return shards
 
 
 def _marks(suffixes: Sequence[str]) -> str:
-    """Return the characters that hide what begins with one of them: where each file is a sample, only "."."""
+    """Return the characters at the beginning of hidden names: only "." if each file is a sample."""
     return "." if "metadata.csv" in suffixes else "._"
 
 
 @lru_cache(maxsize=256)
 def warn_of_hidden(directory: str, num_files: int, first: str) -> None:
-    """Log what is left out, once: a directory is listed more than once, and one that is followed again and again."""
-    text = "%s: files left out, since their names begin with _ or . as those of unfinished work: %d, the first is %s"
+    """Log the files that are left out, once: some directories are listed again and again."""
+    text = "%s: files left out, since their names begin with _ or . as in unfinished work: %d, the first is %s"
     _log.warning(text, directory, num_files, first)
 
 
 def _is_hidden(below: str, marks: str) -> bool:
-    """Return True if a part of a path is hidden by one of these marks, or is what macOS adds to archives."""
+    """Return True if a part of a path is hidden by one of these marks, or added to archives by macOS."""
     if not any(f"/{mark}" in f"/{below}" for mark in (*marks, _OF_MACOS)):  # nearly always
         return False
     return any(part == _OF_MACOS or is_hidden(part, marks) for part in below.split("/"))
 
 
 def _suffix_of(name: str) -> str:
-    """Return the suffix of a name, from the last dot on; with the one before it if the file is compressed.
+    """Return the suffix of a name, from the last dot on; from the dot before it if the file is compressed.
 
     >>> [_suffix_of(name) for name in ("v1.2/a.jsonl.zst", "a.v2.tar", "README")]
     ['.jsonl.zst', '.tar', '']
@@ -158,7 +157,7 @@ def _suffix_of(name: str) -> str:
 
 
 def _listed(suffixes: Sequence[str]) -> str:
-    """Format the suffixes for messages; compressed ones, of which there are many times as many, are summarised."""
+    """Format the suffixes for messages, with a summary of the many compressed ones."""
     plain = [suffix for suffix in suffixes if suffix.count(".") == 1 or "." not in suffix[1:]]
     others = {f".{suffix.rpartition('.')[2]}" for suffix in suffixes if suffix not in plain and suffix[0] == "."}
     if not plain:
@@ -167,6 +166,6 @@ def _listed(suffixes: Sequence[str]) -> str:
 
 
 def nearest_names(name: str, names: Sequence[str]) -> str:
-    """Return up to three of ``names``, those most like ``name`` or else the first, and the number of the others."""
+    """Return up to three names, most like ``name`` or else the first, and the number of the others."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or sorted(names)[:3]
     return ", ".join(near) + (f", {len(names) - len(near)} more" if len(names) > len(near) else "")

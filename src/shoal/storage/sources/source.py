@@ -1,4 +1,4 @@
-"""Resolution of a source to shards: a path or URL, a directory, a glob, braces, or a list of those."""
+"""Resolution of a source to shards: a path or URL, a directory, a glob, braces, or a list of such texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.storage.sources.shard_selection import NamedFiles, SourceKind
 from shoal.storage.store_protocol import ObjectInfo, Store
 from shoal.storage.urls import relative, scheme_of, without_secrets
 
-# Shell commands that other tools take for sources (``pipe:aws s3 cp URL -``), and their options that change no bytes.
+# Shell commands that are sources in other tools (``pipe:aws s3 cp URL -``), and their options that change no bytes.
 _COMMANDS = {
     ("aws", "s3", "cp"): {"--quiet", "--no-progress", "--only-show-errors"},
     ("gsutil", "cat"): set[str](),
@@ -25,11 +25,11 @@ _COMMANDS = {
     ("curl",): {"-s", "-L", "-f", "-S", "-sL", "-Ls", "-fsSL", "-sfL", "-sSL", "--silent", "--location", "--fail"},
 }
 
-# What fsspec puts in front of another URL.
+# Filesystems of fsspec that precede another URL.
 _BARE_FILESYSTEM = re.compile(r"simplecache|filecache|blockcache|cached|dir|reference|zip|tar|libarchive")
 _FILESYSTEMS_IN_FILES = ("zip", "tar", "libarchive", "reference", "dir")
 
-_SOURCE_HINT = "give a file, a directory, a glob, braces, or a list of those"
+_SOURCE_HINT = "give a file, a directory, a glob, braces, or a list of them"
 
 SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -38,12 +38,11 @@ SourceLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Source:
     """The files that a source names, in the order in which their samples are numbered.
 
-    ``asked`` is the source as it was written. ``root`` is the absolute directory that holds all of them, as far as the
-    text of the source tells, so that it does not move when files come and go. ``names`` are relative to it, with "/"
-    between parts and never ".."; ``paths`` are absolute. Of kind "index", the one name is that of an index file.
-    ``complete`` says that all the shards of ``root`` were asked for, not some of them by name. If splits were chosen,
-    ``split_names`` are the names of the files of all splits, relative to the directory that holds them. ``left_out``
-    counts by suffix the files of directories that are no shards.
+    ``asked`` is the source as it was written. ``root`` is the absolute directory that holds all files, by the text of
+    the source alone, so that it stays when files come and go. ``names`` are relative to it, with "/" between parts and
+    never ".."; ``paths`` are absolute. A source of kind "index" has one name, of an index file. If splits were chosen,
+    ``split_names`` are the names of the files of all splits, relative to their directory. ``left_out`` counts files
+    that are no shards by suffix.
     """
 
     kind: SourceKind
@@ -60,22 +59,22 @@ class Source:
         return self.kind == "directory"
 
     def stat(self, store: Store) -> list[ObjectInfo]:
-        """Return size and version of every file; one call each, so a million files take seconds on a local disk."""
+        """Return size and version of every file, by one call each: a million files take seconds on a local disk."""
         return [store.stat(path) for path in self.paths]
 
 
 def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None = None) -> Source:
-    """Return the files that ``source`` names; URLs are looked up in ``store``, and paths need none.
+    """Return the files that ``source`` names; ``store`` looks up URLs, and paths need none.
 
     A file names itself. A directory names the files below it, at any depth, whose names end in one of ``suffixes``,
     sorted by path; hidden files, files in hidden directories and index files are left out. A glob (``*``, ``?``,
     ``[...]``, ``**``) names the files it matches, sorted, but hidden ones only if it writes their "." or "_". Braces
-    (``{000000..001023}``, ``{a,b}``) name every member, in the order written, and each must be there; ``::`` between
-    sources, or a list, names them one after another. A file that ends in ``.index`` is an index. ``~`` and ``file://``
-    are understood, and so are the commands of other tools that read one URL (``pipe:aws s3 cp URL -``).
+    (``{000000..001023}``, ``{a,b}``) name every member, in the written order, and each must exist; ``::`` between
+    sources, or a list, names them one after another. A file that ends in ``.index`` is an index. A source may use
+    ``~``, ``file://``, and commands of other tools that read one URL (``pipe:aws s3 cp URL -``).
 
     On this machine, a file or directory of exactly that name takes precedence over a pattern. Remotely, a name that
-    ends in one of ``suffixes`` is taken for a file, and the first request for it shows if it does not exist.
+    ends in one of ``suffixes`` is a file, and the first request for it shows if it does not exist.
 
     Raises `SourceError` if some of the files do not exist or one is named twice, `StorageError` if a store cannot list.
     """
@@ -94,15 +93,15 @@ def expand(source: SourceLike, *, suffixes: Sequence[str], store: Store | None =
 def texts_of(source: SourceLike) -> tuple[list[str], bool]:
     """Return the patterns of a source, and True if it is a single one and no list.
 
-    Raises `SourceError` if it contains something other than text, or nothing, or commands that are not recognised.
+    Raises `SourceError` if the source is empty, or holds something else than text, or an unknown command.
     """
-    given: object = source  # callers may pass something else
-    if isinstance(given, str | os.PathLike):
-        parts: Sequence[object] = [given]
-    elif isinstance(given, Sequence) and not isinstance(given, bytes | bytearray | memoryview):
-        parts = given
+    untyped: object = source  # callers may pass something else
+    if isinstance(untyped, str | os.PathLike):
+        parts: Sequence[object] = [untyped]
+    elif isinstance(untyped, Sequence) and not isinstance(untyped, bytes | bytearray | memoryview):
+        parts = untyped
     else:
-        raise SourceError(f"a source is a path or a list of paths, not {type(given).__name__}", hint=_SOURCE_HINT)
+        raise SourceError(f"a source is a path or a list of paths, not {type(untyped).__name__}", hint=_SOURCE_HINT)
     texts = [_with_both_slashes(_url_of_pipe(text)) for part in parts for text in _split(_as_text(part))]
     if not texts:
         raise SourceError("the source is empty: it names no files", hint=_SOURCE_HINT)
@@ -131,7 +130,7 @@ def _as_text(part: object) -> str:
 
 
 def _url_of_pipe(text: str) -> str:
-    """Return the URL that a ``pipe:`` reads; any other text unchanged.
+    """Return the URL that a ``pipe:`` reads; return other texts unchanged.
 
     >>> _url_of_pipe("pipe:aws s3 cp s3://bucket/train-{000..127}.tar -")
     's3://bucket/train-{000..127}.tar'
@@ -155,7 +154,7 @@ def _url_of_pipe(text: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """Split ``a::b``, which is a list in WebDataset's notation."""
+    """Split ``a::b``, WebDataset's notation of a list."""
     if "::" not in text or os.path.lexists(os.path.expanduser(text)):
         return [text]
     if (url := _end_of_chain(text)) is not None:
@@ -192,19 +191,19 @@ def _joined(parts: list[NamedFiles], *, kind: SourceKind, asked: str) -> Source:
 
 
 def _with_both_slashes(text: str) -> str:
-    """Restore the URL that went through `pathlib.Path`, which merges two slashes into one."""
+    """Restore the two slashes of a URL that `pathlib.Path` has merged into one."""
     if scheme_of(text) in ("", "file") or os.path.lexists(text):
         return text
     return re.sub(r":/(?!/)", "://", text, count=1)
 
 
 def _common(roots: list[str]) -> str:
-    """Return the directory that contains all of ``roots``; of URLs at the highest their scheme."""
+    """Return the directory that contains all ``roots``; for URLs, at most their scheme."""
     if not scheme_of(roots[0]):
         return os.path.commonpath(roots)
     scheme, mark, _ = roots[0].partition("://")
     parts = [root.partition("://")[2].split("/") for root in roots]
-    # The common leading names: all roots share as many as the lowest and the highest do.
+    # All roots share as many leading names as the lowest and the highest.
     lowest, highest = min(parts), max(parts)
     num_shared = next((i for i, part in enumerate(lowest) if highest[i : i + 1] != [part]), len(lowest))
     is_without_host = all(root.startswith(f"{scheme}:///") for root in roots)

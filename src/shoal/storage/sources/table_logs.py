@@ -1,4 +1,4 @@
-"""Directories of tables that keep a log: some of their files are no longer, or not yet, part of the data."""
+"""Directories of tables with a log: some of their files do not belong to the data any more, or not yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PARTITION_OF_HUDI = ".hoodie_partition_metadata"
 
 
 class _Table(NamedTuple):
-    """A table: the directory below which its files lie, its kind, and the call that lists the files that count."""
+    """A table: the directory of its files, its kind, and the call that lists the current files."""
 
     root: str
     kind: str
@@ -22,9 +22,9 @@ class _Table(NamedTuple):
 
 
 def refuse_table(path: str, directory: str) -> None:
-    """Refuse the path of a file, or of a directory that ends with "/", that belongs to the log of a table.
+    """Refuse a path in the log of a table; paths of directories end with "/".
 
-    Raises `SourceError`: the files below ``directory`` do not say which of them count.
+    Raises `SourceError`: the files below ``directory`` do not show which of them count.
     """
     if (table := _table_of(path, directory)) is None:
         return
@@ -36,10 +36,7 @@ def refuse_table(path: str, directory: str) -> None:
 
 
 def refuse_tables_of(files: Iterable[str], below: Iterable[str], directory: str) -> None:
-    """Refuse files of which a table's log, among the paths ``below`` the directory, says whether they count.
-
-    Raises `SourceError` as `refuse_table` does.
-    """
+    """Refuse files of a table whose log is among the paths ``below`` the directory; raises as `refuse_table`."""
     tables = {table.root: path for path in below if (table := _table_of(path, directory)) is not None}
     folders = {path.rpartition("/")[0] + "/" for path in files} if tables else set()
     for root, path in tables.items():
@@ -48,7 +45,7 @@ def refuse_tables_of(files: Iterable[str], below: Iterable[str], directory: str)
 
 
 def logs_beside(files: Iterable[str], directory: str) -> Iterator[str]:
-    """Yield the paths of logs of tables in the directories that hold these files, up to ``directory``, on this machine.
+    """Yield the paths of logs of tables in the local directories of these files, up to ``directory``.
 
     A few system calls for each directory, and one for a partition (``column=value``), which holds no log.
     """
@@ -67,18 +64,18 @@ def logs_beside(files: Iterable[str], directory: str) -> Iterator[str]:
             if os.path.isdir(log := os.path.join(folder, name)):
                 yield os.path.join(log, "")
         if os.path.isdir(metadata := os.path.join(folder, "metadata")):
-            with suppress(OSError):  # a glob, too, passes over what cannot be listed
+            with suppress(OSError):  # a glob also skips unreadable directories
                 yield from (os.path.join(metadata, name) for name in os.listdir(metadata))
 
 
 def _table_of(path: str, directory: str) -> _Table | None:
-    """Return the table to whose log a path belongs; of an empty kind while Spark writes it."""
+    """Return the table of a log that has this path; its kind is empty while Spark writes it."""
     below = f"/{path[len(directory) :]}"
     if "/_delta_log/" in below:
         mark, kind, how = "/_delta_log/", "a Delta Lake table", 'deltalake.DeltaTable("...").file_uris()'
     elif below.endswith(".metadata.json") and "/metadata/" in below:
         mark, kind, how = "/metadata/", "an Iceberg table", "the plan of a scan with pyiceberg"
-    elif "/.hoodie" in below:  # a directory of the table, and a file in each partition
+    elif "/.hoodie" in below:  # of the table, and of each partition
         how = 'hudi.HudiTableBuilder.from_base_uri("...").build().get_file_slices()'
         mark, kind = "/.hoodie", "a Hudi table"
     elif "/_spark_metadata/" in below:

@@ -61,11 +61,11 @@ def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
                 position.num_made += len(part)
                 position.at_hand = at_hand
                 counters.num_samples += len(part)
-                counters.at_hand.add(at_hand)
+                counters.unfinished_lists.add(at_hand)
                 try:
                     yield from at_hand
                 finally:
-                    counters.at_hand.discard(at_hand)
+                    counters.unfinished_lists.discard(at_hand)
                     counters.num_samples -= left_in(at_hand)
                     if position.at_hand is at_hand:
                         position.num_made -= left_in(at_hand)
