@@ -109,17 +109,11 @@ def without_pointer(read: ReadBytes, num_bytes: int, *, shard: str) -> ReadBytes
 
 
 def _scan_beside(
-    format: BesideFormat,  # noqa: A002
-    read: ReadBytes,
-    index: ReadBytes,
-    index_bytes: int,
-    num_bytes: int,
-    *,
-    shard: str,
+    shard_format: BesideFormat, read: ReadBytes, index: ReadBytes, index_bytes: int, num_bytes: int, *, shard: str
 ) -> ShardScan:
     index = without_pointer(index, index_bytes, shard=f"the .idx beside {shard}")
     try:
-        return format.scan_beside(index, index_bytes, num_bytes, shard=shard)
+        return shard_format.scan_beside(index, index_bytes, num_bytes, shard=shard)
     except ShardError:
         without_pointer(read, num_bytes, shard=shard)  # only now: a shard that fits its index is not read
         raise
