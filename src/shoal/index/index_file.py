@@ -110,8 +110,8 @@ def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[
     ``described`` has format, fingerprint, num_shards, notes and metadata; columns are names in the file, types and
     lengths. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if the head is too large for readers.
     """
-    about = {**described, "notes": dict(described["notes"]), "metadata": dict(described["metadata"])}
-    outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(about)}
+    facts = {**described, "notes": dict(described["notes"]), "metadata": dict(described["metadata"])}
+    outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(facts)}
     header: dict[str, Any] = {"__metadata__": outer}
     gaps: list[int] = []
     position = num_parts = 0
@@ -279,8 +279,8 @@ def read_head(read: Callable[[int, int], Buffer], num_bytes: int) -> IndexHead:
     for name, entry in header.items():
         kind, start, end = _range_of(name, entry, data_start, num_bytes)
         columns[name] = kind, data_start + start, data_start + end
-    about = {name: described[name] for name in ("format", "num_shards", "notes", "metadata")}
-    return IndexHead(columns=columns, **about)
+    names = ("format", "num_shards", "notes", "metadata")
+    return IndexHead(columns=columns, **{name: described[name] for name in names})
 
 
 def confirm(buffer: Buffer, *, required: bool = False) -> None:
