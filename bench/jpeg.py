@@ -33,7 +33,7 @@ import simplejpeg
 from PIL import Image
 
 import shoal.torch
-from shoal.formats.decoding import jpeg_pixels
+from shoal.formats.decoding import images as image_decoding
 from shoal.formats.decoding.images import image_decoder
 from shoal.pipeline.stages.decode import Decode
 from shoal.pipeline.stages.running import run_stages
@@ -218,11 +218,11 @@ def main(count: int) -> None:
     decode = image_decoder("rgb8")
     found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     beside: dict[str, list[float]] = {}
-    libraries = {"pillow": lambda: None, "libjpeg-turbo": jpeg_pixels._simplejpeg}  # noqa: SLF001
+    libraries = {"pillow": lambda: None, "libjpeg-turbo": image_decoding._simplejpeg}  # noqa: SLF001
     for _ in range(ROUNDS):
         beside.setdefault("nothing", []).append(counted_beside(data, None))
         for name, library in libraries.items():
-            jpeg_pixels._simplejpeg = library  # type: ignore[assignment]  # noqa: SLF001
+            image_decoding._simplejpeg = library  # type: ignore[assignment]  # noqa: SLF001
             for num_threads in (1, 2):
                 found.setdefault((name, num_threads), []).append(measured(data, decode, num_threads))
             beside.setdefault(name, []).append(counted_beside(data, decode))

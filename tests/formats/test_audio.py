@@ -14,7 +14,7 @@ from tests.samples import write_tar
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.decoding.audio import audio_decoder
+from shoal.formats.decoding.audio_and_video import audio_decoder
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -73,7 +73,7 @@ def test_damage_is_found() -> None:
 def test_unusual_formats_and_large_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="audio of the format VOC, which shoal does not read"):
         audio_decoder("audio")(written("VOC"))
-    monkeypatch.setattr("shoal.formats.decoding.audio._LIMIT_BYTES", 2 * 2000 * 4 - 1)
+    monkeypatch.setattr("shoal.formats.decoding.audio_and_video._LIMIT_BYTES", 2 * 2000 * 4 - 1)
     with pytest.raises(ValueError, match="2000 frames and 2 channels has more than 15999 bytes"):
         audio_decoder("audio")(written("WAV"))
 

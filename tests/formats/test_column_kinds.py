@@ -57,8 +57,8 @@ def test_all_rows_go_into_the_columns_that_were_found(rows: list[dict[str, Any]]
         return
     schema = schema_of_kinds(kinds)
     assert schema.names == list(dict.fromkeys(name for row in rows for name in row))
-    found = table_of_rows(rows, schema, format_name="parquet").to_pylist()
-    for row, back in zip(rows, found, strict=True):
+    read_rows = table_of_rows(rows, schema, format_name="parquet").to_pylist()
+    for row, back in zip(rows, read_rows, strict=True):
         for name, value in back.items():
             given_value = row.get(name)
             assert value == (filled(given_value, value) if isinstance(value, dict) else given_value)

@@ -1,4 +1,4 @@
-"""Checksums of spans, from those of their parts."""
+"""Checksums of spans from the checksums of their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is what is read: bytes, samples, and all that an index knows of a shard."""
+"""Encoders and readers agree about bytes, samples and the index of a shard."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def check(name: str, samples: list[Sample], expected: list[Sample], **options: A
     """The law of every encoder."""
     data, written = write(name, samples, **options)
     assert write(name, samples, **options)[0] == data
-    found = format_named(name).scan(lambda first, end: data[first:end], len(data), shard="x")
+    scan = format_named(name).scan(lambda first, end: data[first:end], len(data), shard="x")
     assert written.num_bytes == len(data)
-    assert_same_scan(written.scan, found)
+    assert_same_scan(written.scan, scan)
     if expected:  # a dataset without samples is refused when it is opened
         assert read_back(name, data) == expected
     for extent_bytes in (1, 700, 65536):
-        extents = cut_extents(found, extent_bytes=extent_bytes)
+        extents = cut_extents(scan, extent_bytes=extent_bytes)
         sums = [crc32(data[first:end]) for first, end in zip(extents.first_byte, extents.end_byte, strict=True)]
         assert written.extent_crcs(extent_bytes=extent_bytes).tolist() == sums
 
 
-def assert_same_scan(written: ShardScan, found: ShardScan) -> None:
+def assert_same_scan(written: ShardScan, scan: ShardScan) -> None:
     for what in ("sample_starts", "layout_crcs", "piece_samples", "piece_decoded_bytes"):
-        one, other = getattr(written, what), getattr(found, what)
+        one, other = getattr(written, what), getattr(scan, what)
         assert (one is None) == (other is None), what
         assert one is None or (np.array_equal(one, other) and one.dtype == other.dtype), what
-    assert written.head == found.head
-    assert written.notes == found.notes
+    assert written.head == scan.head
+    assert written.notes == scan.notes
 
 
 @settings(max_examples=15)
@@ -128,7 +128,7 @@ def test_what_json_cannot_hold_is_refused() -> None:
     assert "--decode" in caught.value.hint
 
 
-# Random schemas: for each kind of a column a strategy of its values, and of which of them what is read differs.
+# Random schemas: a strategy of values for each kind of column, and the values that change when they are read.
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False)
 FLOAT32 = st.floats(allow_nan=False, width=32)
@@ -183,10 +183,10 @@ def as_feature(value: Any) -> Any:
 def check_rows(name: str, samples: list[Sample], expected: list[Sample], **options: Any) -> None:
     data, written = write(name, samples, **options)
     assert write(name, samples, **options)[0] == data
-    found = format_named(name).scan(lambda first, end: data[first:end], len(data), shard="x")
+    scan = format_named(name).scan(lambda first, end: data[first:end], len(data), shard="x")
     assert written.num_bytes == len(data)
-    assert_same_scan(written.scan, found)
-    extents = cut_extents(found)
+    assert_same_scan(written.scan, scan)
+    extents = cut_extents(scan)
     sums = [crc32(data[first:end]) for first, end in zip(extents.first_byte, extents.end_byte, strict=True)]
     assert written.extent_crcs(extent_bytes=65536).tolist() == sums
     if samples:
@@ -229,7 +229,7 @@ def test_lists_of_lists_are_feature_lists() -> None:
     for samples in chosen:
         data, _ = write("tfrecord", samples)
         again, _ = write("tfrecord", read_back("tfrecord", data))
-        assert again == data or samples == [sample]  # of which lists come behind the others
+        assert again == data or samples == [sample]  # its lists come last
         assert plain(read_back("tfrecord", again)) == plain(read_back("tfrecord", data))
     assert plain(read_back("tfrecord", write("tfrecord", [sample])[0])) == plain([expected])
     for wrong in ([[1], 2], [[1], "a"], [np.zeros((2, 2))], [[[1]]]):
@@ -252,7 +252,7 @@ def test_many_row_groups_and_large_ones() -> None:
 
 @pytest.mark.parametrize("name", ["arrow", "parquet"])
 def test_very_many_columns(name: str) -> None:
-    """Whose schema, and whose head of each batch, is larger than what is kept of others."""
+    """The schema and the head of each batch are larger than the bytes that are kept of other spans."""
     samples: list[Sample] = [{f"column {number:05d}": number + row for number in range(3000)} for row in range(3)]
     check(name, samples, samples, group_bytes=1)
 
@@ -304,10 +304,10 @@ def test_times_of_any_unit_are_columns() -> None:
     moments = [np.datetime64("2020-01-01T00:00:00.000000001"), datetime(2021, 1, 1), None]  # noqa: DTZ001  # as columns without a zone have it
     schema = pa.schema([("a", pa.timestamp("ns")), ("b", pa.duration("ns")), ("c", pa.uint64())])
     rows = [{"a": moment, "b": np.timedelta64(5, "ns"), "c": 2**64 - 1} for moment in moments]
-    found = read_back("parquet", write("parquet", rows, schema=schema)[0])
-    assert [row["a"] for row in found] == moments
-    assert [row["b"] for row in found] == [np.timedelta64(5, "ns")] * 3
-    assert found[0]["c"] == 2**64 - 1
+    rows_read = read_back("parquet", write("parquet", rows, schema=schema)[0])
+    assert [row["a"] for row in rows_read] == moments
+    assert [row["b"] for row in rows_read] == [np.timedelta64(5, "ns")] * 3
+    assert rows_read[0]["c"] == 2**64 - 1
     assert read_back("arrow", write("arrow", [{"c": 2**64 - 1}])[0]) == [{"c": 2**64 - 1}]
     with pytest.raises(UsageError, match="not a whole number of s"):
         write("parquet", [{"a": moments[0]}], schema=pa.schema([("a", pa.timestamp("s"))]))
@@ -337,9 +337,9 @@ RECURSIVE.append(RECURSIVE)
         ("parquet", [{"a": RECURSIVE}], "lists in lists 32 deep"),
         ("arrow", [{"a": "\udc80"}], "surrogates not allowed"),
         ("arrow", [{"\udc80": "a"}], "not valid text"),
-        ("mds", [{1: 2}], "named by 1"),
-        ("arrow", [{1: 2}], "named by 1"),
-        ("tfrecord", [{1: 2}], "named by 1"),
+        ("mds", [{1: 2}], "name of a field is 1"),
+        ("arrow", [{1: 2}], "name of a field is 1"),
+        ("tfrecord", [{1: 2}], "name of a field is 1"),
         ("tfrecord", [{"a": "\udc80"}], "'a' is not text"),
         ("tfrecord", [{"\udc80": "a"}], "not text"),
         ("tfrecord", [{"a": RECURSIVE}], "flatten arrays"),
@@ -397,7 +397,7 @@ def test_times_of_numpy_do_not_become_numbers(name: str, value: object) -> None:
 def test_numbers_beyond_float32_do_not_become_infinite(value: object) -> None:
     with pytest.raises(UsageError, match=r"beyond float32|e\+"):
         encoder_named("tfrecord").record({"x": value})
-    if np.ndim(value) == 0:  # type: ignore[arg-type]  # whatever it is
+    if np.ndim(value) == 0:  # type: ignore[arg-type]  # of any type
         with pytest.raises(UsageError, match="which cannot hold this value"):
             encoder_named("mds", columns={"x": "float32"}).record({"x": value})
     for fine in (float("inf"), float("-inf"), float("nan"), 3e38):
@@ -413,7 +413,7 @@ def test_whole_numbers_that_a_float_does_not_hold_are_no_floats_of_mds() -> None
         encoder.record({"x": 2**53 + 1})
 
 
-class Colour(str, enum.Enum):  # noqa: UP042  # str() says "Colour.RED" of these, as of those of 3.10
+class Colour(str, enum.Enum):  # noqa: UP042  # its str() is "Colour.RED", as in Python 3.10
     RED = "red"
 
 

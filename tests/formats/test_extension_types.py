@@ -1,4 +1,4 @@
-"""Extension types of Arrow mean the same whatever a process has imported."""
+"""Extension types of Arrow mean the same in every process, with any imports."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ def test_a_tensor_has_one_shape_in_every_format_whatever_is_registered(tmp_path:
 def test_workers_give_the_same_tensors(tmp_path: Path, start: str) -> None:
     pytest.importorskip("torch")
     path = written(tmp_path, table().select(["arrow", "ray", "hf", "gaps", "point"]))[0]
-    found = run("registered", start, path)[str(path)]
+    registered = run("registered", start, path)[str(path)]
     here = run("plain", "here", path)[str(path)]
-    for batch, same in zip(found["torch"], here["numpy"], strict=True):
+    for batch, same in zip(registered["torch"], here["numpy"], strict=True):
         assert [batch[name] for name in ("arrow", "ray", "hf")] == [same["arrow"]] * 3
 
 

@@ -131,19 +131,19 @@ def test_an_index_that_fits_gives_the_samples_of_a_scan(kind: str, num_samples: 
     pytest.importorskip("google_crc32c")
     name, data, index = made(kind, num_samples)
     expected = scan(name, data)
-    found, num_read = by_index(name, data, index)
-    assert found is not None
-    assert found.sample_starts.tolist() == expected.sample_starts.tolist()
-    assert found.head == {**expected.head, "by_borders": "all seen" if name == "tar" else True}
-    again = scan_again(format_named(name), lambda first, end: data[first:end], len(data), shard="s", head=found.head)
-    assert again.layout_crcs.tolist() == found.layout_crcs.tolist() == by_borders(expected).layout_crcs.tolist()
+    scanned, num_read = by_index(name, data, index)
+    assert scanned is not None
+    assert scanned.sample_starts.tolist() == expected.sample_starts.tolist()
+    assert scanned.head == {**expected.head, "by_borders": "all seen" if name == "tar" else True}
+    again = scan_again(format_named(name), lambda first, end: data[first:end], len(data), shard="s", head=scanned.head)
+    assert again.layout_crcs.tolist() == scanned.layout_crcs.tolist() == by_borders(expected).layout_crcs.tolist()
     if num_samples == 200:
         far, num_read = by_index(name, data, index, is_local=False)
         assert num_read < len(data) / 2
         assert far is not None
         assert far.sample_starts.tolist() == expected.sample_starts.tolist()
         assert far.head["by_borders"] is True
-        assert far.layout_crcs.tolist() == found.layout_crcs.tolist()
+        assert far.layout_crcs.tolist() == scanned.layout_crcs.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,9 +158,9 @@ def test_a_wrong_index_is_noticed_or_harmless(kind: str, words: list[int]) -> No
         3: index[place:],
         4: words[2].to_bytes(8, "little") * 7,
     }[words[1] % 5]
-    found, _ = by_index(name, data, damaged)
-    if found is not None:
-        assert found.sample_starts.tolist() == scan(name, data).sample_starts.tolist()
+    scanned, _ = by_index(name, data, damaged)
+    if scanned is not None:
+        assert scanned.sample_starts.tolist() == scan(name, data).sample_starts.tolist()
 
 
 def part(data: bytes, first: int, end: int) -> bytes:
@@ -173,7 +173,7 @@ def test_an_index_of_another_shard_is_noticed_and_counted(kind: str) -> None:
     for other in (39, 41, 80):
         index = made(kind, other)[2]
         assert by_index(name, data, index)[0] is None
-        found = checked_scan(
+        scanned = checked_scan(
             format_named(name),
             lambda a, b: data[a:b],
             len(data),
@@ -181,8 +181,8 @@ def test_an_index_of_another_shard_is_noticed_and_counted(kind: str) -> None:
             index=partial(part, index),
             index_bytes=len(index),
         )
-        assert found.notes["stale_indexes"] == 1
-        assert found.num_samples == 40
+        assert scanned.notes["stale_indexes"] == 1
+        assert scanned.num_samples == 40
 
 
 def test_a_shard_scanned_by_an_index_must_hold_what_its_manifest_says() -> None:
@@ -241,7 +241,7 @@ def test_datasets_are_the_same_with_and_without(
     shard.write_bytes(made(kind, 31)[1])
     with pytest.raises(ShardError, match="not the one that was indexed"):
         list(opened)
-    # What was found of the other shard does not fit this one any more.
+    # The scan of the other shard does not fit this shard any more.
     assert shoal.open(tmp_path / "with").num_samples == 62
     assert "1 of 2 indexes of other tools do not fit" in caplog.text
     assert json.loads(json.dumps(opened.num_samples)) == 61
@@ -301,7 +301,7 @@ def test_a_sample_that_is_cut_in_two_is_noticed_at_every_border(kind: str, num_s
         assert by_index("tar", data, index)[0] is None
         num_passed += by_index("tar", data, index, is_local=False)[0] is not None
     assert num_passed or kind == "directories"  # the few places that are always compared do not tell
-    found = checked_scan(
+    scanned = checked_scan(
         format_named("tar"),
         lambda a, b: data[a:b],
         len(data),
@@ -309,8 +309,8 @@ def test_a_sample_that_is_cut_in_two_is_noticed_at_every_border(kind: str, num_s
         index=lambda a, b: index[a:b],
         index_bytes=len(index),
     )
-    assert found.notes["stale_indexes"] == 1
-    assert found.num_samples == num_samples
+    assert scanned.notes["stale_indexes"] == 1
+    assert scanned.num_samples == num_samples
 
 
 @pytest.mark.parametrize("version", ["v1.1", "v1.2"])
@@ -348,10 +348,10 @@ def test_neighbours_of_one_key_are_seen_where_headers_fit_into_blocks(kind: str)
     assert cut_sample(data, starts) is None
     for place, (_, cut) in enumerate(offsets_of(data)):
         wrong = [*starts[: place + 1], cut, *starts[place + 1 :]]
-        found = cut_sample(memoryview(data), wrong)
-        assert found is not None
-        assert found[0] == place + 1
-        assert found[1].endswith(f"{place:03d}")
+        sample_cut = cut_sample(memoryview(data), wrong)
+        assert sample_cut is not None
+        assert sample_cut[0] == place + 1
+        assert sample_cut[1].endswith(f"{place:03d}")
 
 
 @pytest.mark.parametrize("kind", ["cut", "joined", "cut by wds2idx"])
@@ -365,8 +365,8 @@ def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
     data = tar_of_kind("ustar", 60)
     (directory / "a.tar").write_bytes(data)
     (directory / "a.tar.idx").write_bytes(wrong_index(kind, data, 20))
-    asked = open_to_verify(directory)
-    index = build_index(asked.found, store=local_store(), format=asked.format)
+    to_verify = open_to_verify(directory)
+    index = build_index(to_verify.found, store=local_store(), format=to_verify.format)
     assert index.notes == {}
     assert index.num_samples == (59 if kind == "joined" else 61)
     save_index(index, directory / "shoal.index", store=LocalStore())
@@ -379,10 +379,10 @@ def test_a_wrong_index_of_shards_far_away_is_never_read_as_samples(
         with pytest.raises(IndexFileError, match="belongs to the sample '020'"):
             shoal.open(directory)[20]
     # The shard is as it was when it was indexed, so it is the index that is wrong; without the other one it is mended.
-    found = verify(open_to_verify(directory))
-    assert [damage.kind for damage in found.damages] == ["changed"]
+    report = verify(open_to_verify(directory))
+    assert [damage.kind for damage in report.damages] == ["changed"]
     (directory / "a.tar.idx").unlink()
-    mended, damages = repair_index(open_to_verify(directory), found)
+    mended, damages = repair_index(open_to_verify(directory), report)
     assert damages == []
     assert mended.num_samples == 60
     assert [sample["__key__"] for sample in shoal.open(directory)] == [f"{number:03d}" for number in range(60)]
@@ -398,8 +398,8 @@ def test_a_cut_between_chunks_is_noticed_too(order: str, tmp_path: Path, monkeyp
         directory.mkdir()
         (directory / "a.tar").write_bytes(data)
         (directory / "a.tar.idx").write_bytes(wrong_index("cut", data, sample))
-        asked = open_to_verify(directory)
-        index = build_index(asked.found, store=local_store(), format=asked.format, extent_bytes=1)
+        to_verify = open_to_verify(directory)
+        index = build_index(to_verify.found, store=local_store(), format=to_verify.format, extent_bytes=1)
         assert index.num_extents == index.num_samples  # so that each border is one of chunks
         if index.num_samples == 24:
             continue  # it was compared here
@@ -418,9 +418,11 @@ def test_right_indexes_of_shards_far_away_are_read(tmp_path: Path, monkeypatch: 
         data = tar_of_kind(kind, 40)
         (directory / "a.tar").write_bytes(data)
         (directory / "a.tar.idx").write_bytes(energon(data))
-        asked = open_to_verify(directory)
+        to_verify = open_to_verify(directory)
         for extent_bytes in (1, 5000):
-            index = build_index(asked.found, store=local_store(), format=asked.format, extent_bytes=extent_bytes)
+            index = build_index(
+                to_verify.found, store=local_store(), format=to_verify.format, extent_bytes=extent_bytes
+            )
             assert index.shard_heads[0]["by_borders"] is True
             save_index(index, directory / "shoal.index", store=LocalStore())
             for order in ("none", "window", "full"):
@@ -435,9 +437,9 @@ def test_an_index_made_near_is_scanned_again_as_such(tmp_path: Path, monkeypatch
     monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "a.tar").write_bytes(made_tar(30))
     (tmp_path / "a.tar.idx").write_bytes(energon(made_tar(30)))
-    asked = open_to_verify(tmp_path)
+    to_verify = open_to_verify(tmp_path)
     for store in (LocalStore(), local_store()):
-        index = build_index(asked.found, store=store, format=asked.format)
+        index = build_index(to_verify.found, store=store, format=to_verify.format)
         assert index.shard_heads[0]["by_borders"] == ("all seen" if store.reads_ahead else True)
         save_index(index, tmp_path / "shoal.index", store=LocalStore())
         os.utime(tmp_path / "a.tar", ns=(7, 7 + store.reads_ahead))

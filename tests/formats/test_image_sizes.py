@@ -1,4 +1,4 @@
-"""Images of a size that is asked for: exactly that, and close to what resizing the whole image would give."""
+"""Images have exactly the requested size, and are close to the resized whole image."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.samples import write_tar
 
 import shoal
 from shoal.errors import UsageError
-from shoal.formats.decoding.images import exact_size, image_decoder
-from shoal.formats.decoding.jpeg_pixels import jpeg_pixels
+from shoal.formats.decoding.images import exact_size, image_decoder, jpeg_pixels
 from shoal.pipeline.stages.decode import Decode
 
 
@@ -46,11 +45,11 @@ def test_a_scaled_jpeg_differs_little_from_the_whole(
 ) -> None:
     # Noise of up to 60 on a slope, which repeats from 190 to 0; a shift by a pixel would be seen at once.
     data = jpeg(*size, mode, quality=90, subsampling=subsampling)
-    found, expected = image_decoder("rgb8", wanted)(data), resized(data, "RGB", wanted)
-    assert (found.shape, found.dtype) == ((*wanted, 3), np.uint8)
-    assert np.abs(found.astype(int) - expected).mean() <= 4
+    resized_pixels, expected = image_decoder("rgb8", wanted)(data), resized(data, "RGB", wanted)
+    assert (resized_pixels.shape, resized_pixels.dtype) == ((*wanted, 3), np.uint8)
+    assert np.abs(resized_pixels.astype(int) - expected).mean() <= 4
     if min(size[0] // wanted[0], size[1] // wanted[1]) < 2:
-        assert np.array_equal(found, expected)
+        assert np.array_equal(resized_pixels, expected)
 
 
 def test_a_scaled_jpeg_is_not_moved() -> None:
@@ -74,9 +73,9 @@ def test_a_scaled_jpeg_is_not_moved() -> None:
 def test_the_smallest_scale_that_is_no_smaller(
     size: tuple[int, int], wanted: tuple[int, int], decoded: tuple[int, int]
 ) -> None:
-    found = jpeg_pixels(jpeg(*size), "RGB", most_pixels=None, least=wanted)
-    assert found is not None
-    assert found.pixels.shape == (*decoded, 3)
+    jpeg_read = jpeg_pixels(jpeg(*size), "RGB", most_pixels=None, least=wanted)
+    assert jpeg_read is not None
+    assert jpeg_read.pixels.shape == (*decoded, 3)
 
 
 @pytest.mark.parametrize("names", [("l8", "rgb8", "rgba8", "l", "rgb", "pil", "pill"), ("torchrgb8", "torchl")])
@@ -86,7 +85,7 @@ def test_the_same_with_and_without_libjpeg_turbo(names: tuple[str, ...], monkeyp
     images = [jpeg(333, 147), jpeg(61, 90, "L"), jpeg(99, 99, "CMYK"), jpeg(200, 100), jpeg(30, 20, progressive=True)]
     cases = [(name, data, size) for name in names for data in images for size in ((30, 20), (50, 60), (7, 90))]
     fast = [np.asarray(image_decoder(name, size)(data)) for name, data, size in cases]
-    monkeypatch.setattr("shoal.formats.decoding.jpeg_pixels._simplejpeg", lambda: None)
+    monkeypatch.setattr("shoal.formats.decoding.images._simplejpeg", lambda: None)
     slow = [np.asarray(image_decoder(name, size)(data)) for name, data, size in cases]
     for one, other, (name, _, (height, width)) in zip(fast, slow, cases, strict=True):
         bands = {"t": (3, height, width), "r": (height, width, 4 if "a" in name else 3), "p": (height, width, 3)}
@@ -115,9 +114,9 @@ def test_arrays_may_be_changed(kind: str, size: tuple[int, int] | None) -> None:
 def test_colours_behind_transparency_do_not_shine_through() -> None:
     image = Image.new("RGBA", (40, 40), (255, 0, 0, 0))
     image.paste((0, 0, 255, 255), (0, 0, 20, 40))
-    found = image_decoder("rgba8", (5, 5))(encoded(image, "PNG"))
-    assert set(found[..., 0].ravel().tolist()) == {0}
-    assert 0 < found[0, 2, 3] < 255
+    pixels = image_decoder("rgba8", (5, 5))(encoded(image, "PNG"))
+    assert set(pixels[..., 0].ravel().tolist()) == {0}
+    assert 0 < pixels[0, 2, 3] < 255
 
 
 @pytest.mark.parametrize("size", [0, -1, (0, 4), (1, 2, 3), (4,), 2.5, "224", (2.0, 3.0), None])

@@ -187,10 +187,10 @@ def assert_same(left: Index, right: Index) -> None:
 @given(sizes=SIZES, keep=st.booleans())
 def test_a_stored_index_is_the_same(sizes: list[list[int]], keep: bool) -> None:
     index = index_of(sizes, keep_sample_bytes=keep, metadata={"made": "now"})
-    found = decode(file_of(index))
-    assert_same(index, found)
-    validate(found)
-    assert_same(index, pickle.loads(pickle.dumps(found)))
+    decoded = decode(file_of(index))
+    assert_same(index, decoded)
+    validate(decoded)
+    assert_same(index, pickle.loads(pickle.dumps(decoded)))
 
 
 def rich_index() -> Index:
@@ -207,17 +207,17 @@ def rich_index() -> Index:
 
 def test_columns_are_aligned_read_only_views() -> None:
     data = bytearray(file_of(rich_index()))
-    found = decode(data)
-    assert_same(rich_index(), found)
+    decoded = decode(data)
+    assert_same(rich_index(), decoded)
     start = 8 + int.from_bytes(data[:8], "little")
     assert start % 64 == 0
     header = json.loads(data[8:start])
     for name, entry in header.items():
         assert name == "__metadata__" or name.startswith("padding.") or entry["data_offsets"][0] % 64 == 0
-    assert np.shares_memory(np.frombuffer(data, dtype=np.uint8), found.extent_first_byte)
+    assert np.shares_memory(np.frombuffer(data, dtype=np.uint8), decoded.extent_first_byte)
     with pytest.raises(ValueError, match="read-only"):
-        found.extent_first_byte[0] = 1
-    assert found.shard_names[1:3] == ("b..c/x.tar", "c.tar")
+        decoded.extent_first_byte[0] = 1
+    assert decoded.shard_names[1:3] == ("b..c/x.tar", "c.tar")
 
 
 def with_header(data: bytes, old: bytes, new: bytes) -> bytes:
@@ -291,7 +291,7 @@ def test_damaged_files_never_crash(changes: list[tuple[int, int]]) -> None:
 @example(place=FILE.index(b'"crc32":"') + 9, bits=1)
 @example(place=len(FILE) - 1, bits=128)
 def test_no_byte_changes_unnoticed(place: int, bits: int) -> None:
-    """But in the name of the checksum itself: then there is none, and the rest is what it was."""
+    """A change in the name of the checksum removes the checksum, and nothing else."""
     data = bytearray(FILE)
     data[place] ^= bits
     try:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shoal.formats.decoding.images import image_decoder
-from shoal.formats.decoding.jpeg_pixels import jpeg_pixels
+from shoal.formats.decoding.images import image_decoder, jpeg_pixels
 
 
 def jpeg(height: int, width: int, mode: str = "RGB", **options: Any) -> bytes:
@@ -40,14 +39,14 @@ def test_pixels_equal_those_of_pillow(
 ) -> None:
     data = jpeg(*size, mode, quality=quality, subsampling=subsampling, progressive=progressive)
     for wanted in ("RGB", "RGBA", "L"):
-        found = jpeg_pixels(data, wanted, most_pixels=None)
-        if found is None:
+        decoded = jpeg_pixels(data, wanted, most_pixels=None)
+        if decoded is None:
             assert (mode, wanted) == ("RGB", "L")
             continue
         expected = by_pillow(data, wanted)
-        assert (found.pixels.shape, found.pixels.dtype) == (expected.shape, expected.dtype)
-        assert np.array_equal(found.pixels, expected)
-        assert found.extent == size
+        assert (decoded.pixels.shape, decoded.pixels.dtype) == (expected.shape, expected.dtype)
+        assert np.array_equal(decoded.pixels, expected)
+        assert decoded.extent == size
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_decoders_give_the_same_with_and_without(names: tuple[str, ...], monkeyp
         pytest.importorskip("torch")
     images = [jpeg(33, 47), jpeg(33, 47, "L"), jpeg(9, 9, "CMYK"), jpeg(33, 47, exif=_turned())]
     fast = [np.asarray(image_decoder(name)(data)) for name in names for data in images]
-    monkeypatch.setattr("shoal.formats.decoding.jpeg_pixels._simplejpeg", lambda: None)
+    monkeypatch.setattr("shoal.formats.decoding.images._simplejpeg", lambda: None)
     slow = [np.asarray(image_decoder(name)(data)) for name in names for data in images]
     for one, other in zip(fast, slow, strict=True):
         assert one.dtype == other.dtype

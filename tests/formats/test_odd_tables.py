@@ -40,7 +40,7 @@ def written(path: Path, table: Any, *, rows: int = 2) -> Path:
 
 
 def odd_times() -> dict[str, tuple[Any, list[Any]]]:
-    """Times that Python's datetime cannot hold, beside ones that it can: an array, and what is made of it."""
+    """Arrays of times, some beyond the range of Python's datetime, and the values that samples have."""
     nanoseconds, far, begin = [5, None, 1001], np.datetime64(2**40, "s"), datetime.fromisoformat("1970-01-01")
     of = pa.array(nanoseconds, pa.int64())
     when = [np.datetime64(5, "ns"), None, np.datetime64(1001, "ns")]
@@ -71,9 +71,9 @@ def odd_times() -> dict[str, tuple[Any, list[Any]]]:
 def test_times_that_python_cannot_hold_are_those_of_numpy(name: str, suffix: str, tmp_path: Path) -> None:
     array, expected = odd_times()[name]
     ds = shoal.open(written(tmp_path / f"a.{suffix}", pa.table({"x": array})))
-    found = [sample["x"] for sample in ds]
-    assert found == expected
-    assert kinds(found) == kinds(expected)  # whether or not pandas is installed, whose times are equal to these
+    values = [sample["x"] for sample in ds]
+    assert values == expected
+    assert kinds(values) == kinds(expected)  # whether or not pandas is installed, whose times are equal to these
     for kind in (None, "python", "numpy", *(("torch",) if find_spec("torch") else ())):
         batch = next(iter((ds if kind is None else ds.format(kind)).batch(3)))
         if name == "struct" and kind != "python":
@@ -240,7 +240,7 @@ def check_damaged(path: Path) -> None:
     for end in range(0, len(data), max(1, len(data) // 40)):
         path.write_bytes(data[:end])
         try:
-            found = list(shoal.open(path.parent))
+            rows = list(shoal.open(path.parent))
         except (ShardError, UsageError):
             continue
-        assert [row["n"] for row in found] == list(range(len(found)))
+        assert [row["n"] for row in rows] == list(range(len(rows)))

@@ -13,7 +13,7 @@ from tests.samples import write_tar
 
 import shoal
 from shoal.errors import ShardError, UsageError
-from shoal.formats.decoding.video import video_decoder
+from shoal.formats.decoding.audio_and_video import video_decoder
 
 av = pytest.importorskip("av")
 
@@ -57,7 +57,7 @@ def test_nothing_but_the_bytes_is_opened(tmp_path: Path) -> None:
             video_decoder("video")(text.encode())
     transport = written("mpegts", "mpeg2video")
     assert len(transport) > 1000
-    with pytest.raises((ValueError, OSError)):  # a container that is not among those allowed
+    with pytest.raises((ValueError, OSError)):  # a container that is not allowed
         video_decoder("video")(transport)
 
 
@@ -65,7 +65,7 @@ def test_damaged_and_large_videos(monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (b"", b"no video at all", written()[:200]):
         with pytest.raises((ValueError, OSError)):
             video_decoder("video")(data)
-    monkeypatch.setattr("shoal.formats.decoding.video._LIMIT_BYTES", 6 * 48 * 64 * 3 - 1)
+    monkeypatch.setattr("shoal.formats.decoding.audio_and_video._LIMIT_BYTES", 6 * 48 * 64 * 3 - 1)
     with pytest.raises(ValueError, match="video of 64 x 48 has more than 55295 bytes of frames"):
         video_decoder("video")(written())
 

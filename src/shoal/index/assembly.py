@@ -159,9 +159,8 @@ def fingerprint(
     Excludes directory, times, versions and checksums: a copied dataset is the same dataset.
     """
     columns: tuple[NDArray[Any], ...] = (extent_shard, first_byte, end_byte, num_samples)
-    chunks = (
-        column.astype(EXTENT_COLUMNS[name], copy=False) for name, column in zip(FINGERPRINTED, columns, strict=True)
-    )
+    named = zip(FINGERPRINTED, columns, strict=True)
+    chunks = (column.astype(EXTENT_COLUMNS[name], copy=False) for name, column in named)
     return fingerprint_of_chunks(shard_names, len(extent_shard), chunks)
 
 

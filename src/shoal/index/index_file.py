@@ -110,8 +110,8 @@ def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[
     ``described`` has format, fingerprint, num_shards, notes and metadata; columns are names in the file, types and
     lengths. The CRC is still zero, see `with_crc`. Raises `IndexFileError` if the head is too large for readers.
     """
-    about = {**described, "notes": dict(described["notes"]), "metadata": dict(described["metadata"])}
-    outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(about)}
+    facts = {**described, "notes": dict(described["notes"]), "metadata": dict(described["metadata"])}
+    outer = {"format": _MAGIC, "version": str(_VERSION), "crc32": _NO_CRC, "index": json.dumps(facts)}
     header: dict[str, Any] = {"__metadata__": outer}
     gaps: list[int] = []
     position = num_parts = 0
@@ -128,7 +128,7 @@ def head_of(described: Mapping[str, Any], columns: Iterable[tuple[str, np.dtype[
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
     if len(text) > _MAX_HEADER_BYTES:
         msg = f"the header of the index would have {len(text)} bytes, and readers accept {_MAX_HEADER_BYTES}"
-        raise IndexFileError(msg, hint="larger shards, or fewer inputs that are left out, take fewer bytes")
+        raise IndexFileError(msg, hint="write larger shards, or leave out fewer inputs")
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text, gaps
 
 
@@ -219,7 +219,7 @@ def decode(buffer: Buffer) -> Index:
     Raises `IndexFileError` if the bytes are no index file, have a newer version, or parts that do not fit together.
     """
     header, data_start = _header(buffer)
-    described = _taken_metadata(header)
+    described = _pop_metadata(header)
     columns = {name: _column(buffer, data_start, name, entry) for name, entry in header.items()}
     borders = [0, *(border for entry in header.values() for border in entry["data_offsets"]), len(buffer) - data_start]
     if borders[0::2] != borders[1::2]:
@@ -274,13 +274,13 @@ def read_head(read: Callable[[int, int], Buffer], num_bytes: int) -> IndexHead:
     if length > min(_MAX_HEADER_BYTES, num_bytes - _LENGTH_BYTES):
         _refuse("its first 8 bytes are not the length of a header")
     header, data_start = _header(read(0, _LENGTH_BYTES + length))
-    described = _taken_metadata(header)
+    described = _pop_metadata(header)
     columns = {}
     for name, entry in header.items():
         kind, start, end = _range_of(name, entry, data_start, num_bytes)
         columns[name] = kind, data_start + start, data_start + end
-    about = {name: described[name] for name in ("format", "num_shards", "notes", "metadata")}
-    return IndexHead(columns=columns, **about)
+    names = ("format", "num_shards", "notes", "metadata")
+    return IndexHead(columns=columns, **{name: described[name] for name in names})
 
 
 def confirm(buffer: Buffer, *, required: bool = False) -> None:
@@ -316,7 +316,7 @@ def _header(buffer: Buffer) -> tuple[dict[str, Any], int]:
     return header, _LENGTH_BYTES + length
 
 
-def _taken_metadata(header: dict[str, Any]) -> dict[str, Any]:
+def _pop_metadata(header: dict[str, Any]) -> dict[str, Any]:
     """Remove the metadata from the header, and check its types."""
     outer = header.pop("__metadata__", None)
     if not isinstance(outer, dict) or outer.get("format") != _MAGIC:
@@ -324,7 +324,7 @@ def _taken_metadata(header: dict[str, Any]) -> dict[str, Any]:
     version = outer.get("version")
     if version != str(_VERSION):
         msg = f"this index file has version {version!r}, and this shoal reads version {_VERSION}"
-        raise IndexFileError(msg, hint="update shoal, or make the index again with this one")
+        raise IndexFileError(msg, hint="update shoal, or make the index again with this version")
     try:
         rest = json.loads(outer["index"])
         typed = {"format": str, "fingerprint": str, "num_shards": int, "notes": dict, "metadata": dict}

@@ -106,7 +106,7 @@ class Index:
 
     @property
     def num_shards(self) -> int:
-        """Number of shards of the dataset, also without samples."""
+        """Number of shards of the dataset; some may have no samples."""
         return len(self.shard_names)
 
     @property

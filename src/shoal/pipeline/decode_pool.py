@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.formats.decoding.jpeg_pixels import decodes_without_lock
+from shoal.formats.decoding.images import decodes_without_lock
 from shoal.index.table import SampleIndex
 from shoal.pipeline.batch_memory import bytes_of
 from shoal.pipeline.quarantine import QUARANTINED

@@ -13,11 +13,17 @@ from functools import partial
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.formats.decoding.audio import AUDIO_SPECS, AUDIO_SUFFIXES, audio_decoder
+from shoal.formats.decoding.audio_and_video import (
+    AUDIO_SPECS,
+    AUDIO_SUFFIXES,
+    VIDEO_SPECS,
+    VIDEO_SUFFIXES,
+    audio_decoder,
+    video_decoder,
+)
 from shoal.formats.decoding.images import IMAGE_SPECS, IMAGE_SUFFIXES, image_decoder
 from shoal.formats.decoding.json_text import parse_json
 from shoal.formats.decoding.pickles import array_loader, torch_loader, unpickler
-from shoal.formats.decoding.video import VIDEO_SPECS, VIDEO_SUFFIXES, video_decoder
 from shoal.hints import did_you_mean, pip_install
 from shoal.plugins.doors import Door
 
@@ -131,15 +137,15 @@ def decoder_for(field: str, decoders: Mapping[str, Decoder]) -> Decoder | None:
 
 def _gunzipped(data: bytes) -> bytes:
     """Decompress all members of gzip data, up to a gibibyte."""
-    plain, left = bytearray(), data
-    while left:
+    plain, rest = bytearray(), data
+    while rest:
         member = zlib.decompressobj(wbits=31)
-        plain += member.decompress(left, _LIMIT_BYTES + 1 - len(plain))
+        plain += member.decompress(rest, _LIMIT_BYTES + 1 - len(plain))
         if len(plain) > _LIMIT_BYTES:
             raise _too_large(len(data))
         if not member.eof:
             raise ValueError(f"a field of {len(data)} bytes ends inside its gzip stream")
-        left = member.unused_data
+        rest = member.unused_data
     return bytes(plain)
 
 

@@ -83,9 +83,9 @@ def array_loader(*, allow_pickle: bool) -> Callable[[bytes], Any]:
             if not allow_pickle:
                 raise refusal(what="an array of objects", how="decode(..., allow_pickle=True)")
             return np.lib.format.read_array(io.BytesIO(data), allow_pickle=True)
-        num_bytes, left = math.prod(shape) * kind.itemsize, len(data) - stream.tell()
-        if min(shape, default=0) < 0 or num_bytes > left or (not num_bytes and math.prod(shape) > len(data)):
-            msg = f"an array of shape {shape} and type {kind} needs {num_bytes} bytes, and only {left} follow"
+        num_bytes, num_left = math.prod(shape) * kind.itemsize, len(data) - stream.tell()
+        if min(shape, default=0) < 0 or num_bytes > num_left or (not num_bytes and math.prod(shape) > len(data)):
+            msg = f"an array of shape {shape} and type {kind} needs {num_bytes} bytes, and only {num_left} follow"
             raise ValueError(msg)
         if version > (2, 0) or not num_bytes:  # names of fields may be beyond Latin-1
             return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)

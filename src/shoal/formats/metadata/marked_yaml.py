@@ -177,12 +177,12 @@ class _Marking:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._known: dict[int, Marked] = {}
+        self._converted: dict[int, Marked] = {}
         self._num_values: dict[int, int] = {}  # with the values of aliases: a short file may repeat very many
 
     def marked(self, node: Any, above: tuple[int, ...]) -> Marked:
-        if id(node) in self._known:
-            return self._known[id(node)]
+        if id(node) in self._converted:
+            return self._converted[id(node)]
         position = self._path, node.start_mark.line + 1, node.start_mark.column + 1
         empty = Marked(*position, "")
         if node.tag not in _TAGS:
@@ -203,7 +203,7 @@ class _Marking:
         self._num_values[id(node)] = 1 + sum(self._num_values[id(item)] for item in inner)
         if self._num_values[id(node)] > _MOST_VALUES:
             raise empty.error(f"this holds more than {_MOST_VALUES} values")
-        self._known[id(node)] = marked
+        self._converted[id(node)] = marked
         return marked
 
     def _mapping(self, node: Any, position: tuple[str, int, int], path: tuple[int, ...]) -> Marked:

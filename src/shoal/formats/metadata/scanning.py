@@ -104,17 +104,11 @@ def without_pointer(read: ReadBytes, num_bytes: int, *, shard: str) -> ReadBytes
 
 
 def _scan_sidecar(
-    format: Format,  # noqa: A002
-    read: ReadBytes,
-    index: ReadBytes,
-    index_bytes: int,
-    num_bytes: int,
-    *,
-    shard: str,
+    shard_format: Format, read: ReadBytes, index: ReadBytes, index_bytes: int, num_bytes: int, *, shard: str
 ) -> ShardScan:
     index = without_pointer(index, index_bytes, shard=f"the .idx beside {shard}")
     try:
-        return format.scan_sidecar(index, index_bytes, num_bytes, shard=shard)
+        return shard_format.scan_sidecar(index, index_bytes, num_bytes, shard=shard)
     except ShardError:
         without_pointer(read, num_bytes, shard=shard)  # only now: a shard that fits its index is not read
         raise

@@ -121,16 +121,16 @@ def splits_in_energon(
         msg = f"{path}: exclude is not a list of shards and samples"
         raise SourceError(msg, hint="list them as Energon does: shards/000.tar or shards/000.tar/KEY")
     existing = set(names)
-    out = {name for text in excluded for name in expand(text)}
+    excluded_names = {name for text in excluded for name in expand(text)}
     splits = {
-        split: tuple(name for text in shards or () for name in expand(text) if name not in out)
+        split: tuple(name for text in shards or () for name in expand(text) if name not in excluded_names)
         for split, shards in listed.items()
     }
     missing = [name for shards in splits.values() for name in shards if name not in existing]
     if missing:
         msg = f"{path} names {len(missing)} shards that do not exist; the first is {missing[0]}"
         raise SourceError(msg, hint="copy them too, or take them out of the file")
-    left_out = _samples_in(out - existing, existing, path)
+    left_out = _samples_in(excluded_names - existing, existing, path)
     return Splits("/".join(path.rsplit("/", 2)[1:]), splits, True, left_out=left_out)
 
 

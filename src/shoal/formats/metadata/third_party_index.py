@@ -40,13 +40,7 @@ def foreign_names(path: str) -> tuple[str, ...]:
 
 
 def scan_by_index(
-    format: Format,  # noqa: A002
-    index: Buffer,
-    read: ReadBytes,
-    num_bytes: int,
-    *,
-    shard: str,
-    is_local: bool = True,
+    shard_format: Format, index: Buffer, read: ReadBytes, num_bytes: int, *, shard: str, is_local: bool = True
 ) -> ShardScan | None:
     """Return the samples of a shard by a third-party index; None if it is no index, or does not fit the shard.
 
@@ -56,22 +50,23 @@ def scan_by_index(
     is still checked in full whenever it is read.
     """
     try:
-        borders = _borders(format.name, bytes(index), num_bytes)
+        borders = _borders(shard_format.name, bytes(index), num_bytes)
     except (ValueError, IndexError, OverflowError):
         return None
     if len(borders) < 2 or borders[0] < 0 or borders[-1] > num_bytes or (np.diff(borders) <= 0).any():
         return None
-    verifies_all = is_local and format.name == "tar"
+    is_tar = shard_format.name == "tar"
     try:
-        if not _only_padding_follows(format.name, read, int(borders[-1]), num_bytes):
+        end = int(borders[-1])
+        if not (_only_padding_follows(read, end, num_bytes) if is_tar else end == num_bytes):
             return None
-        head = _compared_head(format, borders, read, shard)
-        if head is None or (verifies_all and _cuts_a_sample(format, borders, read, num_bytes, shard)):
+        head = _compared_head(shard_format, borders, read, shard)
+        if head is None or (is_tar and is_local and _cuts_a_sample(shard_format, borders, read, num_bytes, shard)):
             return None
     except ShardError:
         return None
     scan = ShardScan(borders, np.zeros(len(borders) - 1, dtype=np.uint32), head=head)
-    return by_borders(scan, entry=ALL_VERIFIED if verifies_all else True)
+    return by_borders(scan, entry=ALL_VERIFIED if is_tar and is_local else True)
 
 
 def by_borders(scan: ShardScan, *, entry: Any = True) -> ShardScan:
@@ -83,7 +78,7 @@ def by_borders(scan: ShardScan, *, entry: Any = True) -> ShardScan:
 
 def wrong_border(what: str, *, shard: str, byte: int) -> IndexFileError:
     """Return the error for samples that contradict a third-party index; it is no damage that may be skipped."""
-    msg = f"{shard}, byte {byte}: {what}; the index was made from the index of another tool, which is wrong"
+    msg = f"{shard}, byte {byte}: {what}; the index was made from another tool's index, which is wrong"
     return IndexFileError(msg, hint="remove the .idx beside the shard, and run `shoal index` on the shards")
 
 
@@ -128,26 +123,20 @@ def _borders_in_wds2idx(lines: list[str]) -> NDArray[np.int64]:
     return np.array(ends, dtype=np.int64)
 
 
-def _only_padding_follows(format_name: str, read: ReadBytes, end: int, num_bytes: int) -> bool:
-    if format_name != "tar":
-        return end == num_bytes
-    if end % _BLOCK or num_bytes - end > _TAIL_LIMIT_BYTES:
-        return False
-    return not bytes(read(end, num_bytes)).strip(b"\0")
+def _only_padding_follows(read: ReadBytes, end: int, num_bytes: int) -> bool:
+    is_padded = end % _BLOCK == 0 and num_bytes - end <= _TAIL_LIMIT_BYTES
+    return is_padded and not bytes(read(end, num_bytes)).strip(b"\0")
 
 
 def _compared_head(
-    format: Format,  # noqa: A002
-    borders: NDArray[np.int64],
-    read: ReadBytes,
-    shard: str,
+    shard_format: Format, borders: NDArray[np.int64], read: ReadBytes, shard: str
 ) -> dict[str, Any] | None:
     """Return the head of the shard, and correct the first border; None if a scan finds other samples."""
     head: dict[str, Any] = {}
     last = max(0, len(borders) - 3)
     for first in sorted({last * step // (_NUM_COMPARED - 1) for step in range(_NUM_COMPARED)}):
         listed = borders[first : first + 3]
-        scan = _scan_of_part(format, read, 0 if first == 0 else int(listed[0]), int(listed[-1]), shard)
+        scan = _scan_of_part(shard_format, read, 0 if first == 0 else int(listed[0]), int(listed[-1]), shard)
         starts = scan.sample_starts
         if first == 0:
             head = dict(scan.head)
@@ -160,32 +149,28 @@ def _compared_head(
 
 
 def _cuts_a_sample(
-    format: Format,  # noqa: A002
-    borders: NDArray[np.int64],
-    read: ReadBytes,
-    num_bytes: int,
-    shard: str,
+    shard_format: Format, borders: NDArray[np.int64], read: ReadBytes, num_bytes: int, shard: str
 ) -> bool:
     """Return True if a border lies inside a sample, by its headers, or by a scan if the headers are ambiguous."""
     doubtful = doubtful_borders(read, borders, num_bytes)
     if doubtful is None:
         return True
     if len(doubtful) > max(_FEW_SCANS, len(borders) // _FEW_SCANS):
-        return not np.array_equal(format.scan(read, num_bytes, shard=shard).sample_starts, borders)
+        return not np.array_equal(shard_format.scan(read, num_bytes, shard=shard).sample_starts, borders)
     for middle in doubtful:
         listed = borders[middle - 1 : middle + 2]
-        starts = _scan_of_part(format, read, int(listed[0]), int(listed[-1]), shard).sample_starts
+        starts = _scan_of_part(shard_format, read, int(listed[0]), int(listed[-1]), shard).sample_starts
         # The first start may differ: bytes before the first member of a scan belong to no sample.
         if len(starts) != 3 or (starts[1:] != listed[1:]).any():
             return True
     return False
 
 
-def _scan_of_part(format: Format, read: ReadBytes, begin: int, end: int, shard: str) -> ShardScan:  # noqa: A002
+def _scan_of_part(shard_format: Format, read: ReadBytes, begin: int, end: int, shard: str) -> ShardScan:
     """Scan the bytes ``[begin, end)`` of a shard; sample starts are offsets in the shard."""
 
     def part(first_byte: int, end_byte: int, /) -> Buffer:
         return read(begin + first_byte, begin + end_byte)
 
-    scan = format.scan(part, end - begin, shard=shard)
+    scan = shard_format.scan(part, end - begin, shard=shard)
     return replace(scan, sample_starts=scan.sample_starts + begin)

@@ -67,13 +67,13 @@ class Arrow(Format):
     spilled_as = "arrow None"
 
     def __init__(self) -> None:
-        self._wanted: tuple[str, ...] | None = None
+        self._projection: tuple[str, ...] | None = None
 
     def projected(self, names: Sequence[str]) -> Arrow:
         """Return a copy that decodes only these columns of shards that have all of them."""
         projected = Arrow()
-        projected._wanted = tuple(names)
-        projected.spilled_as = f"{self.name} {projected._wanted}"
+        projected._projection = tuple(names)
+        projected.spilled_as = f"{self.name} {projected._projection}"
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -149,11 +149,11 @@ class Arrow(Format):
 
     def _options(self, pa: Any, stream: bytes, shard: str) -> Any:
         """Return options that read only the wanted columns."""
-        if self._wanted is None:
+        if self._projection is None:
             return None
         names = pa.ipc.open_stream(stream).schema.names
         check_column_names(names, shard)
-        wanted = wanted_of(names, [name for name in self._wanted if name not in partition_fields(shard)])
+        wanted = wanted_of(names, [name for name in self._projection if name not in partition_fields(shard)])
         return pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in wanted])
 
 
@@ -173,7 +173,7 @@ def scan_messages(read: ReadBytes, first_byte: int, end_byte: int, *, shard: str
         elif is_file and batches and message.kind == _DICTIONARY:
             late.append(message)
         elif batches or (message.kind == _SCHEMA) != (message.first_byte == begin and not schema):
-            msg = f"{_NAMES[message.kind]} lies at bytes [{message.first_byte}, {message.end_byte}), where none may"
+            msg = f"{_NAMES[message.kind]} lies at bytes [{message.first_byte}, {message.end_byte}), where none may be"
             hint = "write the shard again with one schema and whole dictionaries before the first record batch"
             raise ShardError(msg, shard=shard, byte=message.first_byte, hint=hint)
         else:
@@ -233,7 +233,7 @@ def _is_old(read: ReadBytes, begin: int, end_byte: int) -> bool:
         return False
     head = front[4 : 4 + size] if 4 + size <= len(front) else bytes(read(begin + 4, begin + 4 + size))
     try:
-        return _about(head)[0] == _SCHEMA
+        return _head_fields(head)[0] == _SCHEMA
     except (struct.error, ValueError):
         return False
 
@@ -254,7 +254,7 @@ def _messages(read: ReadBytes, begin: int, num_bytes: int, shard: str, *, is_old
         try:
             if not fits:
                 _refuse(f"it would begin with {head[:8]!r}")
-            kind, num_rows, body_bytes, buffers = _about(head[front_bytes : front_bytes + size])
+            kind, num_rows, body_bytes, buffers = _head_fields(head[front_bytes : front_bytes + size])
             body_end = end + body_bytes
             if body_end > num_bytes:
                 hint = "an unfinished copy? copy the shard again"
@@ -280,7 +280,7 @@ def _decoded_bytes(read: ReadBytes, batch: _Message, shard: str) -> int:
     return total
 
 
-def _about(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
+def _head_fields(head: bytes) -> tuple[int, int, int, list[tuple[int, int]]]:
     """Return kind, rows, body bytes and compressed buffers of a message, from its flatbuffer."""
     # A table begins with the distance back to its list of fields, which has the distance of each field from the start
     # of the table, or 0. See https://flatbuffers.dev/internals.

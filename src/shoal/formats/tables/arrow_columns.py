@@ -101,7 +101,7 @@ def inner_column(column: Any, path: str) -> Any | None:
 
 
 def joined(column: Any) -> Any:
-    """Join the chunks of a column into one array and resolve its dictionary; too large a column stays chunked."""
+    """Join the chunks of a column and resolve its dictionary; a column too large for one array stays chunked."""
     pa = arrow_library("Arrow")
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(array, pa.ChunkedArray) or not pa.types.is_dictionary(array.type):
@@ -240,11 +240,11 @@ def arrow_table(columns: Mapping[str, Any]) -> Any:
             arrays[name] = values if isinstance(values, pa.Array) else _array_of_any_shape(pa, values)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             msg = f'format("arrow") has no type for the column {name!r}: {error}'
-            hint = "leave it out with columns(), or make numbers or text of it with map()"
+            hint = "leave it out with columns(), or convert it to numbers or text with map()"
             raise UsageError(msg, hint=hint) from None
     if len(set(map(len, arrays.values()))) > 1:
         rows = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
-        msg = f'format("arrow") makes tables whose columns have one length, and these have: {rows}'
+        msg = f'format("arrow") makes tables with columns of one length, and these have: {rows}'
         raise UsageError(msg, hint='leave out fields without a row per sample (as cu_seqlens), or format("numpy")')
     return pa.table(arrays)
 

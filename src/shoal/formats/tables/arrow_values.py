@@ -76,7 +76,7 @@ def _value_with_numpy_times(scalar: Any) -> Any:
         return python_value(scalar.value)
     if types.is_nested(kind) and not types.is_union(kind):
         return [python_value(item) for item in scalar.values]
-    return scalar.as_py()  # which raises again
+    return scalar.as_py()  # raises the error again
 
 
 @lru_cache(maxsize=1024)
@@ -126,13 +126,15 @@ def getter_of(array: Any) -> Callable[[int], Any]:
         return lambda row: bytes(data[ends[row] : ends[row + 1]])
     if shape := array_shape(kind):
         tensors = None if is_chunked else rows_of_shape(array, shape)
-        return (lambda row: _tensor(array[row], shape)) if tensors is None else (lambda row: tensors[row].copy())
+        if tensors is None:
+            return lambda row: _array_value(array[row], shape[1:])
+        return lambda row: tensors[row].copy()
     if is_chunked or not is_number_list(kind):
         inside = _numpy_types_inside(kind)
         return lambda row: _with_types(python_value(array[row]), inside)
     values = array.flatten()
     if array.null_count or values.null_count:
-        return lambda row: _list_value(array, row)
+        return lambda row: _array_value(array[row])
     numbers = numbers_of(values)
     borders = np.concatenate([[0], np.cumsum(list_widths(array))])
     return lambda row: numbers[borders[row] : borders[row + 1]].copy()
@@ -140,7 +142,7 @@ def getter_of(array: Any) -> Callable[[int], Any]:
 
 @lru_cache(maxsize=1024)
 def _numpy_types_inside(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a struct, at any depth, whose numbers have a type that Python lacks, with these types."""
+    """Return the fields of a struct, at any depth, that have numbers of numpy's types, with these types."""
     fields: list[tuple[str, Any]] = []
     for field in kind if arrow_library("Arrow").types.is_struct(kind) else ():
         if is_number(field.type):
@@ -159,19 +161,9 @@ def _with_types(value: Any, inside: tuple[tuple[str, Any], ...]) -> Any:
     return value
 
 
-def _list_value(array: Any, row: int) -> Any:
-    """Return one list as an array, or as a Python value if it or one of its numbers is null."""
-    value = array[row]
-    inner = value.values
-    if inner is None or inner.null_count:
-        return value.as_py()
-    return numbers_of(inner).copy()
-
-
-def _tensor(value: Any, shape: tuple[int, ...]) -> Any:
-    """Return one value of this shape as an array, or as a Python value if it is null or contains a null."""
-    inner = value.values
-    rows = None if inner is None else rows_of_shape(inner, shape[1:])
+def _array_value(value: Any, inner_shape: tuple[int, ...] = ()) -> Any:
+    """Return one list as an array, or as a Python value if it is null or contains a null."""
+    rows = None if value.values is None else rows_of_shape(value.values, inner_shape)
     return value.as_py() if rows is None else rows.copy()
 
 
@@ -182,12 +174,14 @@ def plain_cells(array: Any) -> list[Any]:
         return [None if value is None else dtype.type(value) for value in array.to_pylist()]
     if shape := array_shape(kind):
         tensors = rows_of_shape(array, shape)
-        return [_tensor(value, shape) for value in array] if tensors is None else [row.copy() for row in tensors]
+        if tensors is None:
+            return [_array_value(value, shape[1:]) for value in array]
+        return [row.copy() for row in tensors]
     if not is_number_list(kind):
         inside, values = _numpy_types_inside(kind), python_values(array)
         return [_with_types(value, inside) for value in values] if inside else values
     if array.null_count or array.flatten().null_count:
-        return [_list_value(array, row) for row in range(len(array))]
+        return [_array_value(value) for value in array]
     numbers, ends = numbers_of(array.flatten()), np.cumsum(list_widths(array)).tolist()
     return [numbers[begin:end].copy() for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -246,7 +240,7 @@ def typed_array(values: Any, kind: Any) -> Any:
 
 
 def _countable(value: Any, kind: Any) -> Any:
-    """Replace numpy times, which pyarrow does not accept inside other values, by their number of units."""
+    """Replace numpy times by their number of units, since pyarrow does not accept them everywhere."""
     pa = arrow_library("Arrow")
     if isinstance(value, np.datetime64 | np.timedelta64):
         unit = {pa.date32(): "D", pa.date64(): "ms"}.get(kind) or getattr(kind, "unit", None)

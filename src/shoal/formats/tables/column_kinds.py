@@ -70,23 +70,23 @@ def kinds_of_rows(
     skips such rows; `UsageError` if there are more than 10 000 fields.
     """
     kinds = known
-    left = [(number, row) for number, row in enumerate(rows, first) if row]
-    while left:
-        group = [row for _, row in left]
+    remaining = [(number, row) for number, row in enumerate(rows, first) if row]
+    while remaining:
+        group = [row for _, row in remaining]
         more: ColumnKinds = {}
         try:
-            more = _kinds_of(table_of_rows(group, None, format_name=format_name), left[0][0])
+            more = _kinds_of(table_of_rows(group, None, format_name=format_name), remaining[0][0])
             return joined_kinds(kinds, more, skips=False)
         except (RowRefusedError, _ConflictError) as error:
-            if len(left) == 1:
+            if len(remaining) == 1:
                 if not skips:
-                    raise _refused(error, *left[0]) from None
+                    raise _refused(error, *remaining[0]) from None
                 # Keep the row's other columns: rows that are written may have them too.
                 return joined_kinds(kinds, more, skips=True)
             # Bisect, so that one row that does not fit does not cost a check per row.
-            half = len(left) // 2
-            kinds = kinds_of_rows(kinds, group[:half], first=left[0][0], format_name=format_name, skips=skips)
-            left = left[half:]
+            half = len(remaining) // 2
+            kinds = kinds_of_rows(kinds, group[:half], first=remaining[0][0], format_name=format_name, skips=skips)
+            remaining = remaining[half:]
     return kinds
 
 

@@ -79,14 +79,14 @@ class Parquet(Format):
 
     def __init__(self, *, columns: Sequence[str] | None = None) -> None:
         self.columns = None if columns is None else tuple(columns)
-        self._wanted: tuple[str, ...] | None = None
+        self._projection: tuple[str, ...] | None = None
         self.spilled_as = f"{self.name} {self.columns} None"
 
     def projected(self, names: Sequence[str]) -> Parquet:
         """Return a copy that decodes only these columns of shards that have all of them."""
         projected = Parquet(columns=self.columns)
-        projected._wanted = tuple(names)
-        projected.spilled_as = f"{self.name} {self.columns} {projected._wanted}"
+        projected._projection = tuple(names)
+        projected.spilled_as = f"{self.name} {self.columns} {projected._projection}"
         return projected
 
     def scan(self, read: ReadBytes, num_bytes: int, *, shard: str) -> ShardScan:
@@ -175,8 +175,9 @@ class Parquet(Format):
     def _decoded_columns(self, file: Any, shard: str) -> list[str] | None:
         names, directories = file.schema_arrow.names, partition_fields(shard)
         if self.columns is None:
-            wanted = None if self._wanted is None else [name for name in self._wanted if name not in directories]
-            return None if wanted is None else list(wanted_of(names, wanted))
+            if self._projection is None:
+                return None
+            return list(wanted_of(names, [name for name in self._projection if name not in directories]))
         if missing := [name for name in self.columns if name not in names and name not in directories]:
             msg = f"column {missing[0]!r} was asked for; there are {', '.join(names)}"
             hint = did_you_mean(missing[0], names) + "correct columns=, or leave it out"
@@ -287,15 +288,12 @@ def _decoding(groups: Sequence[_Group], span: Span, ranges: _RangesOfFile | None
     except (arrow_library("Parquet").ArrowException, OSError, ValueError) as error:
         if ranges is not None and ranges.failure is not None:
             raise ranges.failure from None
-        msg = f"row groups {[group.number for group in groups]} cannot be decoded: {error}"
-        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=_cure(error)) from None
-
-
-def _cure(error: Exception) -> str:
-    if isinstance(error, NotImplementedError):
-        return _NOT_BY_PYARROW
-    is_missing_list = re.search(r"lists to be of size=\d+ but index \d+ had size=0", str(error))  # pyarrow before 26
-    return _MISSING_LISTS if is_missing_list else OTHER_FILE
+        msg, hint = f"row groups {[group.number for group in groups]} cannot be decoded: {error}", OTHER_FILE
+        if isinstance(error, NotImplementedError):
+            hint = _NOT_BY_PYARROW
+        elif re.search(r"lists to be of size=\d+ but index \d+ had size=0", str(error)):  # pyarrow before 26
+            hint = _MISSING_LISTS
+        raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=hint) from None
 
 
 def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
@@ -305,23 +303,20 @@ def _check_rows(num_rows: int, span: Span, end_byte: int) -> None:
         raise ShardError(msg, shard=span.shard, byte=span.first_byte, hint=OTHER_FILE)
 
 
-def _library() -> Any:
-    import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
-
-    return pq
-
-
 def _metadata(footer: bytes) -> Any:
     """Parse a footer, given to pyarrow as a file without row groups."""
-    return _library().read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
+    import pyarrow.parquet as pq  # noqa: PLC0415  # optional, and slow to import
+
+    return pq.read_metadata(io.BytesIO(_MAGIC + footer_without_extensions(footer)))
 
 
 def _opened(ranges: _RangesOfFile, metadata: Any, **options: int) -> Any:
     """Open a file by its footer; types that Parquet itself names (UUID) give their storage, too."""
-    file_class = _library().ParquetFile
-    if "arrow_extensions_enabled" in signature(file_class).parameters:  # pyarrow 21 and newer; before, always False
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415  # optional, and slow to import
+
+    if "arrow_extensions_enabled" in signature(ParquetFile).parameters:  # pyarrow 21 and newer; before, always False
         options |= {"arrow_extensions_enabled": False}
-    return file_class(ranges, metadata=metadata, pre_buffer=False, **options)
+    return ParquetFile(ranges, metadata=metadata, pre_buffer=False, **options)
 
 
 def _no_bytes(begin: int, end: int, /) -> bytes:
@@ -374,7 +369,7 @@ def _groups(footer: bytes, num_bytes: int, shard: str) -> list[_Group]:
             where = f"bytes [{group.first_byte}, {group.end_byte})"
             msg = f"row group {group.number} would have {group.num_rows} rows at {where}"
             raise ShardError(msg, shard=shard, byte=footer_begin, hint=_NO_SHARD)
-    if any(one.number > other.number for one, other in pairwise(groups)):
+    if any(group.number > after.number for group, after in pairwise(groups)):
         msg = "its row groups are not stored in their order"
         raise ShardError(msg, shard=shard, byte=footer_begin, hint="write the shard again with any writer of Parquet")
     # Every row group except the last reaches to the start of the next.

@@ -62,15 +62,15 @@ def groups_in(footer: bytes) -> list[FooterGroup]:
 
 
 def _check_depth(num_children: Sequence[int]) -> None:
-    """Raise for a schema nested too deeply; the children of an element follow it, and their number is given."""
-    left: list[int] = []
+    """Raise for a schema nested too deeply, by the number of children of each element in depth-first order."""
+    open_elements: list[int] = []
     for count in num_children:
-        while left and left[-1] <= 0:
-            left.pop()
-        if left:
-            left[-1] -= 1
-        left.append(count)
-        if len(left) > _MOST_NESTED:
+        while open_elements and open_elements[-1] <= 0:
+            open_elements.pop()
+        if open_elements:
+            open_elements[-1] -= 1
+        open_elements.append(count)
+        if len(open_elements) > _MOST_NESTED:
             raise ValueError(f"columns are nested more than {_MOST_NESTED} deep")
 
 

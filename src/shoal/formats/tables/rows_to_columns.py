@@ -6,6 +6,7 @@ Types that lose nothing, such as text and floating numbers, need no check.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -20,6 +21,7 @@ from shoal.formats.writing.encoder import check_names
 
 _MOST_DEEP = 32  # a list is two levels of a Parquet schema, and readers accept 100
 _PYTHON_NUMBERS = frozenset((bool, int, float, type(None)))
+_SURROGATE = re.compile("[\ud800-\udfff]")  # UTF-8 has no code for it
 _HINT = "give all samples the same fields and types, or options={'schema': ...}"
 
 _FRACTIONAL = (float, np.floating, Decimal)
@@ -54,7 +56,7 @@ def _own(value: Any, depth: int) -> tuple[Any, int]:
         return value.copy(), int(value.nbytes) + 4
     if depth > _MOST_DEEP:
         msg = f"a value has lists in lists {_MOST_DEEP} deep"
-        raise UsageError(msg, hint="a column cannot hold values as deep, or values that contain themselves")
+        raise UsageError(msg, hint="a column cannot hold deeper values, or values that contain themselves")
     if isinstance(value, list | tuple):
         if set(map(type, value)) <= _PYTHON_NUMBERS:  # for a long list, nearly all the work
             return value[:], 8 * len(value) + 4
@@ -81,7 +83,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any, *, format_name
         try:
             return pa.Table.from_arrays(arrays, names=names).combine_chunks()
         except _refusals(pa) as error:  # only bad names can make this fail
-            number = next(number for number, row in enumerate(rows) if not all(map(_is_text, row)))
+            number = next(number for number, row in enumerate(rows) if any(map(_SURROGATE.search, row)))
             raise row_refused(number, rows[number], f"one of the names {names!r} is not valid text: {error}") from None
     known = set(schema.names)
     if rows and not known:
@@ -179,16 +181,8 @@ def row_refused(number: int, row: Mapping[str, Any], why: str, *, hint: str = _H
     return error
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _check_of(pa: Any, kind: Any) -> _Check | None:
-    """Return the check of values for a column of type ``kind``; None if pyarrow loses none that it accepts."""
+    """Return the check of values for a column of type ``kind``; None if pyarrow keeps all accepted values."""
     types = pa.types
     if types.is_struct(kind):
         return _check_fields({field.name: _check_of(pa, field.type) for field in kind}, str(kind))

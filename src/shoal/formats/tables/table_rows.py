@@ -114,7 +114,7 @@ class TableRecords:
             try:
                 sample[name] = get(number)
             except (ValueError, OverflowError) as error:
-                msg = f"row {number} of these, column {name!r}: {error}"
+                msg = f"row {number} of this piece, column {name!r}: {error}"
                 raise ShardError(msg, shard=self._shard, byte=self._byte, hint=OTHER_FILE) from None
         return {**sample, **self._constants} if self._constants else sample
 

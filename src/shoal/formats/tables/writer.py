@@ -102,7 +102,7 @@ class TableShard:
         self.num_samples += 1
         if self.held_bytes >= self._group_bytes:
             self._write_rows()
-        return self._sink.taken()
+        return self._sink.drain()
 
     def finish(self) -> Sequence[Buffer]:
         """End the shard; return its last bytes."""
@@ -111,7 +111,7 @@ class TableShard:
         if self._writer is None:
             self._begin(self._schema if self._schema is not None else arrow_library("Arrow").schema([]))
         self._writer.close()
-        return self._sink.taken()
+        return self._sink.drain()
 
     def written(self) -> WrittenShard:
         """Return the scan of the shard and its checksums; the sink has kept the bytes that a scan reads."""
@@ -218,7 +218,7 @@ class _Sink(io.RawIOBase):
             del last[2][max(_KEPT_BYTES, 8 + head_bytes) :]
             self._spans.append([self.position, 0, bytearray()])
 
-    def taken(self) -> list[Buffer]:
+    def drain(self) -> list[Buffer]:
         """Return the bytes written since the last call."""
         waiting, self._waiting = self._waiting, []
         return waiting

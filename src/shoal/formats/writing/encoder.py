@@ -189,5 +189,5 @@ def check_names(sample: Mapping[str, Any]) -> None:
     names: Iterable[object] = sample  # the declared type promises text
     for name in names:
         if not isinstance(name, str):
-            msg = f"a field of a sample is named by {name!r} of type {type(name).__name__}"
+            msg = f"the name of a field is {name!r} of type {type(name).__name__}"
             raise UsageError(msg, hint="names of fields are text")

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UsageError
-from shoal.formats.decoding.audio import AUDIO_SUFFIXES
+from shoal.formats.decoding.audio_and_video import AUDIO_SUFFIXES, VIDEO_SUFFIXES
 from shoal.formats.decoding.images import IMAGE_SUFFIXES
-from shoal.formats.decoding.video import VIDEO_SUFFIXES
 from shoal.formats.folder.class_directories import CLASS_FIELD
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
