@@ -71,7 +71,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How an epoch is cut into global batches, and how these are dealt to ranks.
+    """The cut of an epoch into global batches, and their dealing to ranks.
 
     Attributes
     ----------

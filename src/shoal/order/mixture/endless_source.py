@@ -22,42 +22,34 @@ class EndlessSource(Protocol):
     @property
     def num_samples(self) -> int:
         """Samples of a round."""
-        ...
 
     @property
     def num_ids(self) -> int:
         """Number of sample ids, of which a round need not have all."""
-        ...
 
     @property
     def num_chunks(self) -> int:
         """Number of chunks."""
-        ...
 
     @property
     def reach(self) -> int:
         """Number of its samples from one use of a chunk to the next, about; 0 if unknown."""
-        ...
 
     @property
     def shortest_round(self) -> int:
         """Number of its samples in which it, or one of its own sources, comes round soonest."""
-        ...
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of samples ``[start, stop)`` and the chunk of each."""
-        ...
 
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return where samples with these numbers and chunks lie on the axis along which ranks share a batch.
 
         An integer below 2^32; samples of a chunk lie together, and chunks that mix are spread over all of it.
         """
-        ...
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
         """Yield those of the samples ``[start, stop)`` with this id, ascending."""
-        ...
 
 
 class RepeatedDataset:

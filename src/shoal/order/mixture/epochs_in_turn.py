@@ -22,19 +22,15 @@ class EpochOfSources(Protocol):
     @property
     def num_samples(self) -> int:
         """Positions of the epoch."""
-        ...
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position."""
-        ...
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the source of each position ``[start, stop)``."""
-        ...
 
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if the epoch ends before."""
-        ...
 
 
 class EpochChoice(ABC):
@@ -79,15 +75,12 @@ class CountedSources(Protocol):
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position."""
-        ...
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the source of each position ``[start, stop)``."""
-        ...
 
     def weights_at(self, position: int) -> Mapping[str, int]:
         """Return the integer weights by name in force at a position."""
-        ...
 
 
 class Schedule(CountedSources, Protocol):
@@ -96,18 +89,15 @@ class Schedule(CountedSources, Protocol):
     @property
     def borders(self) -> Sequence[int]:
         """Positions at which weights change, ascending."""
-        ...
 
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if it never comes."""
-        ...
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
         """Return the place of each position when ranks share a batch, if it depends on nothing else.
 
         None if ranks are to get a part of each source.
         """
-        ...
 
 
 class OneEpoch:

@@ -86,20 +86,16 @@ class Sampling(Protocol):
     @property
     def num_samples(self) -> int:
         """Number of samples in an epoch, repeats included."""
-        ...
 
     def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
         """Return how often each sample comes in an epoch, shape (num_stored,)."""
-        ...
 
     @property
     def repeats(self) -> Repeats:
         """Repeats and gaps of an epoch."""
-        ...
 
     def digest(self) -> str:
         """Return a short hash of the rule, by which a state recognises it."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

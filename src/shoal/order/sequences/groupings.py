@@ -34,35 +34,28 @@ class Grouping(Protocol):
     @property
     def verb(self) -> str:
         """Method of `Dataset` that asks for it."""
-        ...
 
     @property
     def block(self) -> int:
         """Positions of documents that are grouped together, those of each canonical node for themselves."""
-        ...
 
     @property
     def alike(self) -> int:
         """Sequences in a row that are neighbours in the order in which `packed` gives them; 0 for random ones."""
-        ...
 
     @property
     def longest(self) -> int | None:
         """Most tokens of a document that is not too long; None if there is no limit."""
-        ...
 
     @property
     def too_long(self) -> str:
         """Treatment of longer documents: one of `TOO_LONG`."""
-        ...
 
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
         """Group documents of these lengths."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, for a state."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
