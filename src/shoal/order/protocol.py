@@ -157,6 +157,12 @@ def innermost(order: BoundOrder) -> BoundOrder:
     return order
 
 
+def narrow(order: BoundOrder, positions: int) -> None:
+    """Limit the spans of an order to about this many positions, if it keeps spans."""
+    if isinstance(spanned := innermost(order), Narrowing):
+        spanned.narrow(positions)
+
+
 def lanes_of(order: BoundOrder, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return the lane of each chunk in `LANE_BITS` bits; a fixed hash of the chunk for orders without lanes."""
     order = innermost(order)
