@@ -23,7 +23,7 @@ from shoal.order.state_dict import State
 from shoal.order.states.deals import RankPlace, Start
 from shoal.pipeline.collate import collate as usual_collate
 from shoal.pipeline.missing_fields import refuse_other_fields
-from shoal.quality.prediction import ShuffleQuality
+from shoal.quality.expected_quality import ShuffleQuality
 from shoal.reading.cached_ranges import cache_counts, expect_windows
 from shoal.reading.large_chunks import refuse_too_large
 from shoal.reading.mixture.mix_request import FOREVER
