@@ -21,5 +21,5 @@ for name, weights in MIXTURES.items():
     found = 0.0
     for first in range(0, 1 << 20, STEP):
         ideal = shares[:, None] * np.arange(first, first + STEP)
-        found = max(found, float(np.abs(tree.along(first, 1, STEP) - ideal).max()))
+        found = max(found, float(np.abs(tree.beyond(first, np.arange(STEP)) - ideal).max()))
     print(f"{name:24s} bound {max(tree.error_bounds):.2f}  found {found:.2f}")

@@ -153,13 +153,15 @@ def exact_number(value: object) -> Fraction:
 
 
 def shown(value: object) -> str:
-    """Return a value for an error, in at most 80 characters, also if Python refuses to write all of its digits.
+    """Return a value for an error, in at most 80 characters, even if Python refuses to write all of its digits.
 
     >>> shown("web"), shown("9" * 5000)[-28:], shown(10**5000)
     ("'web'", '999... (5,002 characters)', 'a number of 16,610 bits')
     """
     try:
         text = repr(value)
+    except RecursionError:
+        return f"a value of {type(value).__name__} that is nested too deeply"
     except ValueError:  # an integer of more than 4,300 digits, or a fraction of two
         bits = value.bit_length() if isinstance(value, int) else 0
         return f"a number of {bits:,} bits" if bits else "a number of thousands of digits"

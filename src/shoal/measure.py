@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.quality.prediction import ShuffleQuality
+from shoal.quality.expected_quality import ShuffleQuality
 from shoal.tools.auditing.auditing import Audit, audit
 from shoal.tools.auditing.findings import Finding
 

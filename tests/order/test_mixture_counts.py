@@ -67,7 +67,7 @@ def test_counts_add_up_never_fall_and_stay_within_their_bounds(
     weights: list[int], first: int, step: int, num: int
 ) -> None:
     tree = CountTree(weights)
-    counts = tree.along(first, step, num)
+    counts = tree.beyond(first, step * np.arange(num))
     positions = first + step * np.arange(num)
     assert counts.sum(axis=0).tolist() == positions.tolist()
     assert (np.diff(counts, axis=1) >= 0).all()
@@ -103,7 +103,7 @@ def test_the_bounds_that_the_page_states() -> None:
     for weights, _ in stated:
         positions = np.arange(0, 10**6, 64)
         shares = np.array(weights)[:, None] / sum(weights)
-        measured = np.abs(CountTree(weights).along(0, 64, len(positions)) - shares * positions).max()
+        measured = np.abs(CountTree(weights).beyond(0, 64 * np.arange(len(positions))) - shares * positions).max()
         assert 0.75 < measured < 1.005
 
 

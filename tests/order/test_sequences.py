@@ -153,6 +153,18 @@ def test_any_sequences_are_those_of_the_whole(chunks: list[int], block: int, dat
         assert [column[mine].tolist() for column in some[1:]] == [column[all_of].tolist() for column in whole[1:]]
 
 
+def test_sequences_with_a_document_are_found_where_a_block_ends_at_a_change() -> None:
+    lengths = np.random.default_rng(0).integers(1, 30, 400)
+    documents = packed_order([10] * 40, lengths, Packing(64)).documents
+    vars(documents)["changes"] = [37]
+    order = PackedOrder(documents, lengths, Packing(64, "concat", 50), seed=3, epoch=1)
+    pieces = order.pieces(np.arange(order.num_samples))
+    sequence_of_piece = np.repeat(np.arange(order.num_samples), np.diff(pieces.first))
+    for position in (36, 40, 399):
+        expected = np.unique(sequence_of_piece[pieces.positions == position])
+        assert order.sequences_with(np.array([position])).tolist() == expected.tolist()
+
+
 def test_epochs_are_packed_anew() -> None:
     lengths = np.random.default_rng(0).integers(1, 30, 400)
     first, second = (packed_order([10] * 40, lengths, Packing(64, "best_fit"), epoch=epoch) for epoch in (0, 1))

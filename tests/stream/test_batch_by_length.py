@@ -210,7 +210,7 @@ def test_states_of_other_batches_are_refused(documents: Dataset) -> None:
     for other in (batched(documents, max_tokens=200), batched(documents, alike=4), batched(documents, buckets=[80])):
         with pytest.raises(StateError, match=r"this stream has batch_by_length\(\w+=") as found:
             other.load_state_dict(state)
-        assert "give batch_by_length() what it was given then" in found.value.hint
+        assert "give batch_by_length() the arguments of the saved run" in found.value.hint
     with pytest.raises(StateError, match=r"before batch_by_length\(\)"):
         batched(documents).load_state_dict(documents.shuffle(seed=1, window="8KiB", chunk="1KiB").state_dict())
 

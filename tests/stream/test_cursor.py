@@ -176,8 +176,8 @@ def test_a_state_of_something_else_is_refused_naming_both_sides(tars: Dataset, l
             tars.shuffle(seed=3, window="1MiB", num_canonical_nodes=30),
             f"num_canonical_nodes={nodes}; this stream has 30",
         ),
-        (tars.take(100).shuffle(seed=3), "before .* saved with all of them; this stream has those named"),
-        (tars.shuffle(seed=3).take(100), "after .* saved with all of them; this stream has those named"),
+        (tars.take(100).shuffle(seed=3), "before .* saved with all of them; this stream has the choice"),
+        (tars.shuffle(seed=3).take(100), "after .* saved with all of them; this stream has the choice"),
         (tars, "this stream has"),
     ]
     for other, message in cases:
@@ -187,7 +187,7 @@ def test_a_state_of_something_else_is_refused_naming_both_sides(tars: Dataset, l
         assert caught.value.hint
         assert other.state_dict() == before
     taken = tars.take(100).shuffle(seed=3)
-    with pytest.raises(StateError, match=r"chosen before shuffle\(\) differ: .* those named .* those named"):
+    with pytest.raises(StateError, match=r"chosen before shuffle\(\) differ: .* the choice .* the choice"):
         taken.load_state_dict(tars.take(99).shuffle(seed=3).state_dict())
 
 

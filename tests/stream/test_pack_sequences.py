@@ -285,7 +285,7 @@ def test_states_of_other_packings_are_refused(documents: Dataset) -> None:
     ):
         with pytest.raises(StateError, match=says) as found:
             other.load_state_dict(state)
-        assert "give pack_sequences() what it was given then" in found.value.hint
+        assert "give pack_sequences() the arguments" in found.value.hint
         assert "shuffle()" not in found.value.hint
     with pytest.raises(StateError, match="one of documents"):
         packed(documents).load_state_dict(documents.shuffle(seed=1, window="8KiB", chunk="1KiB").state_dict())

@@ -26,11 +26,11 @@ from shoal.order.protocol import (
     AXIS_BITS,
     BoundOrder,
     Dealing,
-    Narrowing,
     as_ids,
     as_span,
     innermost,
     lanes_of,
+    narrow,
     node_and_lane,
 )
 from shoal.order.seeds import check_seed, key
@@ -42,7 +42,7 @@ _WINDOWS = 2  # that end a segment of the middle of an epoch
 
 
 def permuted_shards(num_shards: int, *, seed: int) -> NDArray[np.int64]:
-    """Return the shards of a listing, by number, in the order in which they are indexed and numbered.
+    """Return the shards of a listing, by number, in the order of indexing.
 
     >>> permuted_shards(5, seed=0).tolist()
     [2, 1, 0, 4, 3]
@@ -51,10 +51,7 @@ def permuted_shards(num_shards: int, *, seed: int) -> NDArray[np.int64]:
 
 
 def segment_seed(seed: int, number: int) -> int:
-    """Return the seed of the order inside a segment.
-
-    With one seed for all, segments of equally many chunks would have the same order, one after the other.
-    """
+    """Return the seed of the order inside a segment; with one seed, segments of equal size would have equal orders."""
     return key(check_seed(seed), 0, "growing segment", number)
 
 
@@ -62,8 +59,8 @@ def cut_segments(num_bytes: Sequence[int] | NDArray[Any], *, window_bytes: int) 
     """Cut permuted shards into segments; less than 1 us per shard.
 
     Segment ``i`` ends with the shard that brings it to ``min(FIRST_BYTES * 2**i, 2 * window_bytes)``. A last segment
-    of less than half of that is joined to the one before, since the few shards in it would hardly mix. That also holds
-    if there are only two: then the first delivery waits for less than twice the bytes.
+    of less than half this size is joined to the one before, since its few shards would hardly mix. If there are only
+    two segments, the first delivery then waits for less than twice the bytes.
 
     Parameters
     ----------
@@ -102,7 +99,7 @@ def cut_segments(num_bytes: Sequence[int] | NDArray[Any], *, window_bytes: int) 
 
 
 _SPAN = 1 << 17
-_BOUND = 2  # segments: a position that is read, and one that is planned, lie in neighbouring ones
+_BOUND = 2  # segments: the reader and the planner are in the same segment or in neighbours
 
 
 class SegmentsInTurn:
@@ -115,7 +112,7 @@ class SegmentsInTurn:
     order_of
         Binds the order of a segment, given by number, over its own samples and chunks, which count from 0.
     parameters
-        What is told of the order as a whole: readers plan with the number of ``chunks`` that it uses at a time.
+        Parameters of the order as a whole: readers plan with the number of ``chunks`` used at a time.
     """
 
     version: ClassVar[int] = 1
@@ -139,22 +136,22 @@ class SegmentsInTurn:
 
     def segment(self, number: int) -> BoundOrder:
         """Return the order of a segment; without a lock, at worst it is bound twice."""
-        found = self._bound.get(number)
-        if found is None:
-            found = self._order_of(number)
+        order = self._bound.get(number)
+        if order is None:
+            order = self._order_of(number)
             if self.span < _SPAN:
-                _narrow(found, self.span)
-            self._bound[number] = found
+                narrow(order, self.span)
+            self._bound[number] = order
             for oldest in list(self._bound)[:-_BOUND]:
                 self._bound.pop(oldest, None)  # another thread may have just removed it
-        return found
+        return order
 
     def narrow(self, positions: int) -> None:
-        """Make spans of about so many positions at most, in the segments that can."""
+        """Limit spans to about this many positions, in the segments that can."""
         if positions < self.span:
             self.span = positions
             for order in list(self._bound.values()):
-                _narrow(order, positions)
+                narrow(order, positions)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``."""
@@ -168,51 +165,46 @@ class SegmentsInTurn:
         while at < stop:
             first, end = self.first_samples[number : number + 2].tolist()
             if at < (end := min(end, stop)):
-                here = slice(at - start, end - start)
-                found = self.segment(number).locate(at - first, end - first)
-                np.add(found[0], first, out=ids[here])
-                np.add(found[1], self.first_chunks[number], out=chunks[here])
+                rows = slice(at - start, end - start)
+                located = self.segment(number).locate(at - first, end - first)
+                np.add(located[0], first, out=ids[rows])
+                np.add(located[1], self.first_chunks[number], out=chunks[rows])
             number, at = number + 1, end
         return ids, chunks
 
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the position of each sample id."""
         array = as_ids(ids, self.num_samples)
-        found = np.empty_like(array)
-        for number, mine in _grouped(self.first_samples, array):
+        positions = np.empty_like(array)
+        for number, rows in _grouped(self.first_samples, array):
             first = self.first_samples[number]
-            found[mine] = self.segment(number).positions(array[mine] - first) + first
-        return found
+            positions[rows] = self.segment(number).positions(array[rows] - first) + first
+        return positions
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
         """Return the lane of each chunk in the order of its segment."""
-        found = np.empty(len(chunks), dtype=np.uint16)
-        for number, mine in _grouped(self.first_chunks, chunks):
-            found[mine] = lanes_of(self.segment(number), chunks[mine] - self.first_chunks[number])
-        return found
+        lanes = np.empty(len(chunks), dtype=np.uint16)
+        for number, rows in _grouped(self.first_chunks, chunks):
+            lanes[rows] = lanes_of(self.segment(number), chunks[rows] - self.first_chunks[number])
+        return lanes
 
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return where each sample lies when its batch is shared: as in the order of its segment."""
-        found = np.empty(len(positions), dtype=np.uint64)
-        for number, mine in _grouped(self.first_samples, positions):
+        """Return the place of each sample in its batch, as in the order of its segment; see `Dealing`."""
+        axis = np.empty(len(positions), dtype=np.uint64)
+        for number, rows in _grouped(self.first_samples, positions):
             order = self.segment(number)
-            inside, of_segment = positions[mine] - self.first_samples[number], chunks[mine] - self.first_chunks[number]
-            if isinstance(dealt := innermost(order), Dealing):
-                found[mine] = dealt.axis(inside, of_segment, batches[mine])
+            inside, of_segment = positions[rows] - self.first_samples[number], chunks[rows] - self.first_chunks[number]
+            if isinstance(dealing := innermost(order), Dealing):
+                axis[rows] = dealing.axis(inside, of_segment, batches[rows])
             else:
-                found[mine] = node_and_lane(order, inside, of_segment, bits=AXIS_BITS)
-        return found
-
-
-def _narrow(order: BoundOrder, positions: int) -> None:
-    if isinstance(spanned := innermost(order), Narrowing):
-        spanned.narrow(positions)
+                axis[rows] = node_and_lane(order, inside, of_segment, bits=AXIS_BITS)
+        return axis
 
 
 def _grouped(firsts: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-    """Yield each segment in which some numbers lie, ascending, and what selects its numbers."""
+    """Yield each segment that holds some of the numbers, ascending, and the indices of its numbers."""
     segments = np.searchsorted(firsts, numbers, side="right") - 1
     if not len(segments):
         return
@@ -222,5 +214,5 @@ def _grouped(firsts: NDArray[np.int64], numbers: NDArray[np.int64]) -> Iterator[
         return
     by_segment = order_by((segments, high.bit_length()))
     borders = np.flatnonzero(np.diff(segments[by_segment])) + 1
-    for mine in np.split(by_segment, borders):
-        yield int(segments[mine[0]]), mine
+    for rows in np.split(by_segment, borders):
+        yield int(segments[rows[0]]), rows

@@ -53,7 +53,7 @@ class Sequential:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Empty: there are no parameters."""
+        """No parameters."""
         return {}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> SequentialEpoch:
@@ -79,7 +79,7 @@ class Full:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Empty: there are no parameters."""
+        """No parameters."""
         return {}
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> FullEpoch:
@@ -142,7 +142,7 @@ class FullEpoch:
 
 
 class ChunkLine:
-    """Chunks in an order drawn from a key, and their samples along that line; 24 bytes per chunk.
+    """Chunks in random order on a line, with their samples; 24 bytes per chunk.
 
     ``starts`` has shape (num_chunks + 1,): the number of samples before each chunk of the line.
     """
@@ -175,8 +175,8 @@ _SPAN = 1 << 16
 class Block:
     """Groups of ``chunks`` random chunks, one after the other, all samples of a group permuted.
 
-    With the memory of a window of as many chunks it mixes half as well, and while one block is in use the next has to
-    be read beside it.
+    With the memory of a window of as many chunks it mixes half as well, and while one block is in use the next block is
+    read.
 
     >>> sorted(Block(chunks=2).bind([2, 3, 4]).ids(0, 9).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8]
@@ -199,15 +199,15 @@ class Block:
         return {"chunks": self.chunks}
 
     def kept_bytes(self, num_samples: int) -> int:  # noqa: ARG002
-        """Return the bytes a bound order keeps beside its chunk tables: none; ids are computed on request."""
+        """Return 0: a bound order keeps nothing beside its chunk tables."""
         return 0
 
     def span_bytes(self, num_samples: int) -> int:  # noqa: ARG002
-        """Return the bytes needed beside them to make a span: none, since there are no spans."""
+        """Return 0: there are no spans to make."""
         return 0
 
     def span_starts(self, num_samples: int) -> range:  # noqa: ARG002
-        """Return the positions of spans that are made while samples are delivered: none."""
+        """Return no positions: there are no spans."""
         return range(0)
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BlockEpoch:
@@ -257,7 +257,7 @@ class BlockEpoch:
         return begin + unpermute_each(line - begin, size, block_keys)
 
     def _block(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """Return the first point, size and key of each point's block (a block's line points are its positions)."""
+        """Return the first point, size and key of each point's block; points on the line are positions."""
         blocks = np.searchsorted(self._starts, points, side="right") - 1
         begin = self._starts[blocks]
         return begin, self._starts[blocks + 1] - begin, self._keys[blocks]
@@ -315,7 +315,7 @@ class BufferEpoch:
         self._steps = self.num_samples - self._slots
         self._slot_key, self._end_key = slot_key, end_key
         self._reservoir = Reservoir(self._slots, self._picked, np.arange, lambda numbers: numbers)
-        # Samples linger: the remaining samples of a chunk are known only over a span of many buffers.
+        # Samples stay long: only a span of many buffers shows the remaining samples of a chunk.
         self.span = min(max(_SPAN, 8 * self._slots), 1 << 22)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -333,7 +333,7 @@ class BufferEpoch:
         return found_by_scan(self._left, points, earliest, self.num_samples)
 
     def _left(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return the samples at positions ``[first, end)``, as points of the line of chunks."""
+        """Return the samples at positions ``[first, end)``, as points on the line of chunks."""
         samples = self._reservoir.left(min(first, self._steps), min(end, self._steps))
         if end > self._steps:
             slots = permute(np.arange(max(first, self._steps), end) - self._steps, self._slots, self._end_key)

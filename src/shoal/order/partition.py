@@ -71,7 +71,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The cut of an epoch into global batches, and the deal of each batch to ranks.
+    """The cut of an epoch into global batches, and their dealing to ranks.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""Protocols of orders: a description, which is bound to a dataset's chunks, a seed and an epoch to yield ids.
+"""Protocols of orders: an order, and the order bound to a dataset's chunks, a seed and an epoch.
 
-An order object (``Window(chunks=256)``) holds integers only. `Order.bind` ties it to the plain array of samples per
-chunk; the bound order is a pure function between positions and sample ids, whose only state is caches.
+An order object (``Window(chunks=256)``) holds integers only. `Order.bind` ties it to the array of samples per chunk.
+The bound order is a pure function between positions and sample ids; its only state is caches.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from shoal.order.seeds import draws, key
 LANE_BITS = 16
 AXIS_BITS = 24
 MOST_RANKS = 1 << 20
-"""Ranks of a run, and canonical nodes of an order: less than 2^AXIS_BITS, and each takes some memory."""
+"""Most ranks of a run, and canonical nodes of an order: less than 2^AXIS_BITS, and each takes some memory."""
 _MOST_STREAMS = MOST_RANKS  # of other libraries
 
 Moved = Literal["chunks", "shards", "samples", "nothing"]
-"""What an order moves as one: it decides what its chunks are, and how they are read."""
+"""Unit that an order moves as a whole; it decides the order's chunks, and how they are read."""
 
 _DEAL_KEY = key(0, 0, "deal")
 
@@ -35,45 +35,37 @@ _DEAL_KEY = key(0, 0, "deal")
 class BoundOrder(Protocol):
     """The order of one epoch of one dataset under one seed.
 
-    `locate` costs the least per sample in consecutive calls for multiples of `span` positions.
+    Consecutive calls of `locate` for multiples of `span` positions cost the least per sample.
     """
 
     @property
     def num_samples(self) -> int:
         """Number of positions in the epoch."""
-        ...
 
     @property
     def span(self) -> int:
         """Number of positions that are cheap to request at once."""
-        ...
 
     @property
     def num_canonical_nodes(self) -> int:
         """Number of shares of the dataset over which positions alternate; 1 if there are none."""
-        ...
 
     @property
     def version(self) -> int:
-        """Number that changes whenever the same arguments would give other ids."""
-        ...
+        """Number that changes whenever the same arguments give other ids."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """Resolved parameters of the order."""
-        ...
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at positions ``[start, stop)``, shape (stop - start,)."""
-        ...
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the sample ids at positions ``[start, stop)`` and the chunk that holds each."""
-        ...
 
     def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each sample id, the inverse of `ids`; shape (len(ids),)."""
-        ...
 
 
 @runtime_checkable
@@ -82,21 +74,19 @@ class Laned(Protocol):
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
         """Return the lane of each chunk, spread over all 16 bits; chunks that mix have different lanes."""
-        ...
 
 
 @runtime_checkable
 class Narrowing(Protocol):
-    """A bound order that keeps spans, and can be asked to keep shorter ones."""
+    """A bound order that keeps spans, and can keep shorter ones."""
 
     def narrow(self, positions: int) -> None:
-        """Make spans of about so many positions at most, for a caller that uses few at a time."""
-        ...
+        """Limit spans to about this many positions, for a caller that uses few at a time."""
 
 
 @runtime_checkable
 class Dealing(Protocol):
-    """A bound order that says itself how ranks share a batch, since its positions do not alternate over nodes."""
+    """A bound order with its own way to share a batch among ranks; its positions do not alternate over nodes."""
 
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
@@ -105,26 +95,23 @@ class Dealing(Protocol):
 
         Positions ascend within a batch; ``batches`` are numbered from 0.
         """
-        ...
 
 
 @runtime_checkable
 class Weighing(Protocol):
-    """A bound order that knows how much there is to compute for each sample."""
+    """A bound order that knows the amount of computation for each sample."""
 
     def weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the weight of the sample at each position, same shape."""
-        ...
 
 
 @runtime_checkable
 class Changing(Protocol):
-    """A bound order in which the frequencies of kinds of samples change, such as those of the sources of a mixture."""
+    """A bound order in which frequencies of kinds of samples change, such as the weights of a mixture's sources."""
 
     @property
     def changes(self) -> Sequence[int]:
-        """Positions behind 0 at which they change enough to tell samples before from samples behind, ascending."""
-        ...
+        """Positions after 0, ascending, where frequencies change enough to separate the samples before and after."""
 
 
 @runtime_checkable
@@ -133,11 +120,10 @@ class Repeating(Protocol):
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
         """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
-        ...
 
 
 class Renumbered(ABC):
-    """A bound order over the numbers of another one, which it gives other names: position for position the same."""
+    """A bound order that gives the samples of another one other ids, position by position."""
 
     def __init__(self, numbered: BoundOrder) -> None:
         self.numbered = numbered
@@ -149,10 +135,10 @@ class Renumbered(ABC):
 
     @abstractmethod
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the names of the samples at positions ``[start, stop)`` and the chunk of each."""
+        """Return the sample ids at positions ``[start, stop)`` and the chunk of each."""
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the names of the samples at positions ``[start, stop)``."""
+        """Return the sample ids at positions ``[start, stop)``."""
         return self.locate(start, stop)[0]
 
 
@@ -160,8 +146,8 @@ def first_between(order: BoundOrder, sample_id: int, start: int, stop: int) -> i
     """Return the first of the positions ``[start, stop)`` of an order that has this sample; -1 if none has."""
     if isinstance(order, Repeating):
         return order.first_between(sample_id, start, stop)
-    found = int(order.positions(np.array([sample_id]))[0])
-    return found if start <= found < stop else -1
+    position = int(order.positions(np.array([sample_id]))[0])
+    return position if start <= position < stop else -1
 
 
 def innermost(order: BoundOrder) -> BoundOrder:
@@ -169,6 +155,12 @@ def innermost(order: BoundOrder) -> BoundOrder:
     while isinstance(order, Renumbered):
         order = order.numbered
     return order
+
+
+def narrow(order: BoundOrder, positions: int) -> None:
+    """Limit the spans of an order to about this many positions, if it keeps spans."""
+    if isinstance(spanned := innermost(order), Narrowing):
+        spanned.narrow(positions)
 
 
 def lanes_of(order: BoundOrder, chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -190,57 +182,51 @@ def node_and_lane(
 
 
 class Order(Protocol):
-    """A way of ordering the samples of an epoch, not yet bound to a dataset."""
+    """An order of the samples of an epoch, not yet bound to a dataset."""
 
     moves: ClassVar[Moved]
-    """Where it moves shards, the chunks that it is bound to are whole shards."""
+    """If an order moves shards, it is bound to chunks that are whole shards."""
 
     @property
     def name(self) -> str:
         """Name of the order in `Dataset.shuffle` and in states."""
-        ...
 
     @property
     def version(self) -> int:
-        """Number that changes whenever the same arguments would give other ids."""
-        ...
+        """Number that changes whenever the same arguments give other ids."""
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """Arguments, as JSON types, that distinguish orders of this name and fit into a state."""
-        ...
 
     def bind(self, chunk_samples: Any, *, seed: int = 0, epoch: int = 0) -> BoundOrder:
         """Return the order of epoch ``epoch`` of a dataset whose chunk ``i`` holds ``chunk_samples[i]`` samples.
 
         Chunks and sample ids are numbered in storage order: chunk 0 holds the ids from 0.
         """
-        ...
 
 
 @runtime_checkable
 class BindsBetween(Protocol):
-    """An order that can be bound by the borders of chunks, which an index has, without a column of their sizes."""
+    """An order that can be bound by the borders of chunks, which an index has, without their sizes."""
 
     def bind_between(self, borders: NDArray[np.int64], *, seed: int = 0, epoch: int = 0) -> BoundOrder:
-        """Return what `Order.bind` does, of chunks with the sample ids ``[borders[i], borders[i + 1])``.
+        """Bind as `Order.bind`, to chunks with the sample ids ``[borders[i], borders[i + 1])``.
 
-        The array, of shape (num_chunks + 1,), is kept, and must not change.
+        The order keeps the array, of shape (num_chunks + 1,), which must not change.
         """
-        ...
 
 
 @runtime_checkable
 class OwnLength(Protocol):
-    """An order whose epochs have repeats, or leave samples out: their length is not that of the dataset."""
+    """An order whose epochs repeat samples or leave some out, so that their length differs from the dataset's."""
 
     def num_positions(self, chunk_samples: NDArray[np.int64]) -> int:
         """Return the number of positions of an epoch, the same for every epoch and seed."""
-        ...
 
 
 class Adopted(NamedTuple):
-    """The order, seed, epoch and position at which the run of another library goes on."""
+    """The order, seed, epoch and position at which another library's run goes on."""
 
     order: Order
     seed: int
@@ -253,18 +239,17 @@ class Adopting(Protocol):
     """An order of another library that understands the library's own checkpoints."""
 
     def adopted(self, checkpoint: Mapping[str, Any], chunk_samples: NDArray[np.int64], seed: int) -> Adopted | None:
-        """Return where a run goes on by its checkpoint, with the numbers that the checkpoint fixes; None if it is none.
+        """Return where the run that saved a checkpoint goes on; None for other values.
 
         Raises
         ------
         StateError
-            It is a checkpoint of the library, but of another seed or order.
+            The library saved the checkpoint, but with another seed or order.
         """
-        ...
 
 
 def check_chunk_samples(chunk_samples: Any) -> NDArray[np.int64]:
-    """Return the samples per chunk as an int64 array, shape (num_chunks,), or raise an error saying what is valid."""
+    """Return the samples per chunk as an int64 array, shape (num_chunks,), or raise `UsageError`."""
     array = np.asarray(chunk_samples)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         msg = f"chunk_samples must be a one-dimensional array of integers; got {array.dtype} of shape {array.shape}"
@@ -283,7 +268,7 @@ def chunk_starts(chunk_samples: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def as_whole(name: str, value: object) -> int:
-    """Convert an integer of Python or numpy to an int, which fits JSON and 64 bits, or raise an error."""
+    """Convert an integer of Python or numpy to an int of 64 bits, or raise `UsageError`."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
@@ -294,7 +279,7 @@ def as_whole(name: str, value: object) -> int:
 
 
 def as_within(name: str, value: object, least: int, most: int, *, hint: str = "") -> int:
-    """Convert an integer of Python or numpy to an int from ``least`` to ``most``, or raise an error.
+    """Convert an integer of Python or numpy to an int from ``least`` to ``most``, or raise `UsageError`.
 
     >>> as_within("alike", 8, 1, 100)
     8
@@ -305,23 +290,34 @@ def as_within(name: str, value: object, least: int, most: int, *, hint: str = ""
     return number
 
 
+def check_counts(order: Any, **least: int) -> None:
+    """Convert arguments of a dataclass to ints from these values on, or raise `UsageError`; None stays if it may."""
+    for field in fields(order):
+        value = getattr(order, field.name)
+        if field.name in least and not (value is None and field.default is None):
+            number = as_whole(field.name, value)
+            if number < least[field.name]:
+                raise UsageError(f"{field.name} must be at least {least[field.name]}; got {number}")
+            object.__setattr__(order, field.name, number)
+
+
 def check_flags(order: Any) -> None:
-    """Convert the arguments of a dataclass that are True or False by default, or raise an error."""
-    for each in fields(order):
-        if isinstance(each.default, bool):
-            object.__setattr__(order, each.name, as_flag(each.name, getattr(order, each.name)))
+    """Convert the arguments of a dataclass whose default is True or False, or raise `UsageError`."""
+    for field in fields(order):
+        if isinstance(field.default, bool):
+            object.__setattr__(order, field.name, as_flag(field.name, getattr(order, field.name)))
 
 
 def check_streams(**counts: int) -> None:
-    """Raise an error if a run of so many ranks, with so many workers each, has more streams than can be made."""
+    """Raise `UsageError` if the product of these numbers of nodes, ranks and workers exceeds 2^20 streams."""
     product = math.prod(max(1, count) for count in counts.values())
     if product > _MOST_STREAMS:
         msg = f"{' * '.join(counts)} must be at most 2**20; got {product}"
-        raise UsageError(msg, hint="they are those of the run whose order it is")
+        raise UsageError(msg, hint="give the numbers of the run that had this order")
 
 
 def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
-    """Return the half-open span as ints, or raise an error if it leaves ``[0, num_samples)``."""
+    """Return the half-open span as ints, or raise `UsageError` if it leaves ``[0, num_samples)``."""
     first, end = as_whole("the first position", start), as_whole("the position to stop at", stop)
     if not 0 <= first <= end <= num_samples:
         raise UsageError(f"positions [{first}, {end}) were asked for; an epoch has positions [0, {num_samples})")
@@ -329,7 +325,7 @@ def as_span(start: int, stop: int, num_samples: int) -> tuple[int, int]:
 
 
 def as_ids(ids: Any, num_samples: int) -> NDArray[np.int64]:
-    """Return the ids as an int64 array, or raise an error if one is not in ``[0, num_samples)``."""
+    """Return the ids as an int64 array, or raise `UsageError` if one is not in ``[0, num_samples)``."""
     array = np.atleast_1d(np.asarray(ids))
     if array.size and array.dtype.kind not in "iu":
         raise UsageError(f"sample ids must be integers; got {array.dtype}")

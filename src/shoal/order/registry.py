@@ -20,7 +20,7 @@ ORDERS: Door[Order] = Door(
     {order.name: order for order in (Sequential, Full, Window, Block, Buffer)},
     members=("name", "version", "parameters", "moves", "bind"),
 )
-"""What makes the order of a name from its arguments."""
+"""Classes of orders by name."""
 
 _DESCRIPTION = re.compile(r"\s*(?P<name>[\w-]+)\s*(?P<arguments>\(.*\))?\s*", re.DOTALL)
 
@@ -34,16 +34,15 @@ def named_order(name: str, arguments: Mapping[str, Any]) -> Order:
     Raises
     ------
     UsageError
-        There is no such order, it has no such argument, or the value is out of its range; or the package that brings
-        it is broken.
+        There is no such order or argument, a value is out of its range, or the package that brings the order is broken.
     """
     if name not in ORDERS:
         msg = f"there is no order {name!r}; there are {', '.join(map(repr, ORDERS))}"
         hint = did_you_mean(name, ORDERS) + "an order is one of these, or an object of shoal.orders"
         raise UsageError(msg, hint=hint)
     names = argument_names(name)
-    if wrong := [each for each in arguments if each not in names]:
-        takes = ", ".join(f"{each}=..." for each in names) or "no arguments but seed="
+    if wrong := [argument for argument in arguments if argument not in names]:
+        takes = ", ".join(f"{argument}=..." for argument in names) or "no arguments but seed="
         msg = f"the order {name!r} has no argument {wrong[0]!r}"
         raise UsageError(msg, hint=f"{did_you_mean(wrong[0], names)}it takes {takes}")
     return ORDERS.make(name, **arguments)
@@ -59,7 +58,7 @@ def argument_names(name: str) -> tuple[str, ...]:
 
 
 def order_of_text(text: str) -> Order:
-    """Return the order that a text describes: a name, and arguments in parentheses.
+    """Return the order that a text describes by a name, and arguments in parentheses.
 
     >>> order_of_text("block"), order_of_text("window(chunks=64, num_canonical_nodes=2)")
     (Block(chunks=256), Window(chunks=64, num_canonical_nodes=2))
@@ -69,19 +68,19 @@ def order_of_text(text: str) -> Order:
     Raises
     ------
     UsageError
-        The text is no such description, or `named_order` refuses it.
+        The text does not describe an order, or `named_order` refuses it.
     """
-    found = _DESCRIPTION.fullmatch(text)
+    match = _DESCRIPTION.fullmatch(text)
     try:
-        call = ast.parse(f"order{found['arguments'] or '()'}", mode="eval").body if found else None
+        call = ast.parse(f"order{match['arguments'] or '()'}", mode="eval").body if match else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         call = None
-    if found and isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+    if match and isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
         try:
-            arguments = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords if each.arg}
+            arguments = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords if word.arg}
         except ValueError:
             arguments = {}
         if len(arguments) == len(call.keywords):
-            return named_order(found["name"], arguments)
+            return named_order(match["name"], arguments)
     msg = f"{text!r} does not describe an order"
     raise UsageError(msg, hint='a name, and its arguments by name, as in "block(chunks=64)"')

@@ -1,9 +1,9 @@
 """The only source of randomness: keys from words, and numbers from keys.
 
-Every random choice an order makes is a pure function of a *key* and a *counter*. A key is 64 bits mixed from the
-seed, the epoch, a purpose ("phase", "place", ...) and further words. Integers are never added to seeds: with
-``seed + epoch`` the second epoch of one seed is the first epoch of the next (several loaders ship that), and two
-purposes of one seed share a permutation.
+Every random choice of an order is a pure function of a *key* and a *counter*. A key is 64 bits mixed from the seed, the
+epoch, a purpose ("phase", "place", ...) and further words. Integers are never added to seeds: with ``seed + epoch`` the
+second epoch of one seed is the first epoch of the next (several loaders ship that), and two purposes of one seed share
+a permutation.
 
 The mixer is the finaliser of SplitMix64 in David Stafford's variant 13. All arithmetic is on unsigned 64-bit
 integers modulo 2**64, so results are equal on every platform and under every version of numpy and Python.
@@ -39,17 +39,17 @@ _TEXTS_AT_ONCE = 1 << 14  # so that all temporaries stay small
 
 
 def check_seed(seed: object) -> int:
-    """Return the seed as an int, or raise an error that says what a seed is."""
+    """Return the seed as an int, or raise `UsageError`."""
     return _word("seed", seed, ("give all ranks the same integer; shuffle() without a seed takes 0", _MODULO))
 
 
 def check_epoch(epoch: object) -> int:
-    """Return the epoch as an int, or raise an error that says what an epoch is."""
+    """Return the epoch as an int, or raise `UsageError`."""
     return _word("epoch", epoch, ("epochs are counted from 0", "epochs are counted from 0"))
 
 
 def _word(name: str, value: object, hints: tuple[str, str]) -> int:
-    """Return a value as one word for a key; ``hints`` are for a value of the wrong type, and for one out of range."""
+    """Return a value as a word for a key; ``hints`` are for a wrong type, and for a value out of range."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError if it is not an integer
     except TypeError:
@@ -75,9 +75,9 @@ def key(seed: int, epoch: int, purpose: str, *words: int) -> int:
 
 
 def generator(word: int) -> np.random.Generator:
-    """Return a generator of random numbers for a key; the same ones on every platform and version of numpy.
+    """Return a generator of random numbers for a key, equal on every platform and version of numpy.
 
-    numpy keeps the stream of Philox as it is; it may change what ``rng.normal`` and other distributions draw from it.
+    numpy keeps the stream of Philox; it may change ``rng.normal`` and other distributions.
     """
     return np.random.Generator(np.random.Philox(key=word))
 
@@ -90,21 +90,21 @@ def keys(base: int | NDArray[np.uint64], words: NDArray[Any]) -> NDArray[np.uint
 
 def text_keys(base: int, texts: Sequence[str]) -> NDArray[np.uint64]:
     """Derive a key for each text from a base key, as if the words of a purpose were absorbed last; 0.4 us each."""
-    found = np.empty(len(texts), dtype=np.uint64)
+    text_key = np.empty(len(texts), dtype=np.uint64)
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         data = [text.encode("utf-8", "surrogatepass") for text in texts[first : first + _TEXTS_AT_ONCE]]
         lengths = np.fromiter(map(len, data), dtype=np.int64, count=len(data))
         starts = np.cumsum(lengths) - lengths
         windows = sliding_window_view(np.frombuffer(b"".join(data) + bytes(8), dtype=np.uint8), 8)
-        longest = np.argsort(-lengths, kind="stable")  # so that the texts that have a word more come first
+        longest = np.argsort(-lengths, kind="stable")  # so that texts with another word come first
         state = np.full(len(data), base, dtype=np.uint64)
         for byte in range(0, int(lengths.max(initial=0)), 8):
             longest = longest[: int(np.count_nonzero(lengths[longest] > byte))]
             words = windows[starts[longest] + byte].view("<u8")[:, 0].astype(np.uint64)
             words &= ~np.uint64(0) >> (8 * np.maximum(8 + byte - lengths[longest], 0)).astype(np.uint64)
             state[longest] = keys(state[longest], words)
-        found[first : first + len(data)] = keys(state, lengths)
-    return found
+        text_key[first : first + len(data)] = keys(state, lengths)
+    return text_key
 
 
 def draws(base: int | NDArray[np.uint64], counters: NDArray[Any]) -> NDArray[np.uint64]:
@@ -116,7 +116,7 @@ def draws(base: int | NDArray[np.uint64], counters: NDArray[Any]) -> NDArray[np.
 
 
 def _words_of(purpose: str) -> list[int]:
-    """Return the text as 64-bit words, its length last so that no text is a prefix of another."""
+    """Return the text as 64-bit words, and its length last, so that no text is a prefix of another."""
     data = purpose.encode()
     words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
     return [*words, len(data)]

@@ -21,7 +21,7 @@ class Keys:
     values
         Centred numbers, or codes of labels from 0; shape (N,).
     shares
-        Each label's share of the dataset, shape (num_labels,); None if keys are numbers.
+        Share of each label in the dataset, shape (num_labels,); None if keys are numbers.
     variance
         Variance of the numbers; for labels ``1 - sum p_c^2``.
     """
@@ -32,7 +32,7 @@ class Keys:
 
     @property
     def spread(self) -> float:
-        """Inverse number of independent numbers in the key: 1 for a number, 1 / (labels - 1) for even labels.
+        """Inverse of the independent numbers in the key: 1 for a number, 1 / (labels - 1) for even labels.
 
         The mean square of ``1[x = y] - p_x - p_y + sum p^2`` for two independent samples, over ``variance^2``: the
         part of the variance of a mean square that the set of samples does not fix.
@@ -45,11 +45,11 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VarianceCurve:
-    """Variance ratios by batch size, and the spread that chance gives those of a perfect shuffle.
+    """Variance ratios by batch size, and their spread by chance in a perfect shuffle; shape (num_sizes,) each.
 
-    All of shape (num_sizes,). ``freedom`` holds the degrees of freedom of each ratio: that of a perfect shuffle is
-    distributed like chi-square over its degrees of freedom, so its standard deviation is ``sqrt(2 / freedom)``.
-    ``distinct`` is the mean number of distinct labels in a batch, or 0 if keys are numbers.
+    ``freedom`` holds the degrees of freedom of each ratio: in a perfect shuffle a ratio is distributed like chi-square
+    over its degrees of freedom, so its standard deviation is ``sqrt(2 / freedom)``. ``distinct`` is the mean number of
+    distinct labels in a batch, or 0 if keys are numbers.
     """
 
     sizes: NDArray[np.int64]
@@ -81,8 +81,7 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
     sizes
         Batch sizes, each at most half of the samples.
     population
-        Number of samples over which the keys' mean or shares were taken, if they are only a part of an epoch; default:
-        as many as there are keys.
+        Samples of the epoch if the keys are only a part of it; default: the number of keys.
 
     Returns
     -------
@@ -105,9 +104,9 @@ def variance_curve(keys: Keys, sizes: list[int], *, population: int | None = Non
         else:
             square, labels = _of_labels(keys, by_label, size, num_batches)
         scale = size * (total - 1.0) / (total - size)
-        # If all keys are equal there are labels to count, but nothing can vary.
+        # Equal keys have labels to count, but no variance.
         ratios.append(max(0.0, square) * scale / keys.variance if keys.variance > 0.0 else np.nan)
-        # Batches that make up a whole epoch together have the mean of the dataset, so one of them is not free.
+        # All batches of an epoch together have the mean of the dataset, so one of them is not free.
         free = num_batches - 1.0 if whole else float(num_batches)
         freedom.append(free / keys.spread / max(1e-9, 1.0 - 1.0 / size))
         distinct.append(labels)

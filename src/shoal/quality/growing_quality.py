@@ -1,15 +1,16 @@
 """Predicted shuffle quality over the first epoch of the growing order, from the sizes of a listing alone.
 
 A segment mixes only its own shards, and the early ones have few. So a batch varies more than in a perfect shuffle of
-the dataset for two reasons: samples of one chunk meet in it, as in any window, and its other samples are of the shards
-of one segment. With the mean number of companions that a sample has in its batch of its own chunk, ``s_c``, and of
-other chunks of its shard, ``s_s``,
+the dataset for two reasons: samples of one chunk meet in it, as in any window, and its other samples come from the
+shards of one segment. If a sample's batch holds on average ``s_c`` companions of its own chunk, and ``s_s`` of other
+chunks of its shard,
 
     VR(b) = (1 + rho_c s_c + rho_s s_s + rho' (b - 1 - s_c - s_s)) / (1 - (b - 1) / (N - 1))
 
-is exact on average over seeds, where ``rho_c`` is the correlation of two samples of one chunk, ``rho_s`` that of
-samples of two chunks of one shard, and ``rho'`` what remains between shards. In a window over the whole dataset, as in
-`shoal.quality.prediction`, chunks of one shard meet no more often than others, so that ``rho_s`` makes no difference.
+is exact on average over seeds. ``rho_c`` is the correlation of two samples of one chunk, ``rho_s`` the correlation of
+samples of two chunks of one shard, and ``rho'`` the remaining one between shards. In a window over the whole dataset,
+as in `shoal.quality.prediction`, chunks of one shard meet no more often than others, so that ``rho_s`` makes no
+difference.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from shoal.index.cutting import usual_extent_bytes
 from shoal.order.growing_segments import cut_segments, permuted_shards
 from shoal.order.protocol import Order
 from shoal.order.window.sizing_by_bytes import DEFAULT_WINDOW_BYTES, resolve_window
-from shoal.quality.first_epoch import GrowingQuality, SegmentQuality
+from shoal.quality.expected_quality import GrowingQuality, SegmentQuality
 from shoal.quality.metrics import check_batch, check_correlation, chunk_correlation
 from shoal.quality.prediction import ChunkLayout, companions, predicted_variance_ratio
 
-_ALL_PREDICTED = 32  # segments at the beginning, and as many spread over an epoch: those of its middle are alike
+_ALL_PREDICTED = 32  # segments at the beginning, and as many over the epoch: segments in its middle are alike
 _MOST_CHUNKS = 1 << 20  # more would change nothing but the time
 _LEAST_SHARDS = 1.5
-_LEAST_SHARDS_OF_SIZES, _LEAST_SAMPLES_OF_SIZES = 4, 16  # fewer, and samples in each, may differ by chance
+_LEAST_SHARDS_OF_SIZES, _LEAST_SAMPLES_OF_SIZES = 4, 16  # of each shard: fewer may differ by chance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,7 @@ class SegmentSizes:
 
 
 class ListedSizes(NamedTuple):
-    """The segments of shards of which only the sizes are known, and the dataset as a single one."""
+    """The segments of shards with known sizes, and the dataset as a single segment."""
 
     segments: list[SegmentSizes]
     whole: SegmentSizes
@@ -99,7 +100,7 @@ def growing_quality(
     shard_rho: float | None = None,
     **listed: Any,
 ) -> GrowingQuality:
-    """Predict how well each segment of the first epoch is mixed, for shards of which nothing but the sizes is known.
+    """Predict the mixing of each segment of the first epoch from the sizes of shards.
 
     Parameters
     ----------
@@ -110,14 +111,13 @@ def growing_quality(
     rho, shard_rho
         See `segments_quality`.
     listed
-        ``sample_bytes``, the mean bytes of a sample, of the shards that are indexed or an estimate; ``seed``,
-        ``window``, ``chunk`` and ``num_canonical_nodes`` as of `shoal.Dataset.shuffle`; ``extent_bytes`` of the index.
+        ``sample_bytes``, the mean bytes of a sample, measured or estimated; ``seed``, ``window``, ``chunk`` and
+        ``num_canonical_nodes`` as in `shoal.Dataset.shuffle`; ``extent_bytes`` of the index.
 
     Examples
     --------
-    >>> found = growing_quality([2**24] * 1000, 256, sample_bytes=2**16)
-    >>> for each in found.segments[:4]:
-    ...     print(each.num_shards, each.window_chunks, round(each.vr, 1))
+    >>> for segment in growing_quality([2**24] * 1000, 256, sample_bytes=2**16).segments[:4]:
+    ...     print(segment.num_shards, segment.window_chunks, round(segment.vr, 1))
     4 64 64.4
     8 128 32.6
     16 256 16.7
@@ -137,7 +137,7 @@ def segments_quality(
     rho: float | None = None,
     shard_rho: float | None = None,
 ) -> GrowingQuality:
-    """Predict how well each segment is mixed; those of a long epoch between its ends are interpolated.
+    """Predict the mixing of each segment; in a long epoch, segments between its ends are interpolated.
 
     Parameters
     ----------
@@ -150,25 +150,26 @@ def segments_quality(
     rho
         Correlation of two samples of one chunk (`first_correlations`). Default: 1, the worst case.
     shard_rho
-        Correlation of samples of two chunks of one shard; 0 if similar samples are not in the same shard. Default: as
-        in one chunk, the worst case.
+        Correlation of samples of two chunks of one shard; 0 if similar samples are not in the same shard. Default: the
+        correlation in one chunk, the worst case.
 
     Raises
     ------
     UsageError
-        The batch does not fit, or a correlation is none.
+        The batch does not fit, or a correlation is out of its range.
     """
     is_assumed = rho is None and shard_rho is None
     rho = 1.0 if rho is None else rho
     shard_rho = rho if shard_rho is None else shard_rho
-    for each in (rho, shard_rho):
-        check_correlation(each)
-    filled = [each for each in segments if each.shard_samples.any()]
-    layouts = [ChunkLayout.of(each.chunk_samples) for each in filled]
+    for correlation in (rho, shard_rho):
+        check_correlation(correlation)
+    filled = [segment for segment in segments if segment.shard_samples.any()]
+    layouts = [ChunkLayout.of(segment.chunk_samples) for segment in filled]
     total = sum(layout.num_samples for layout in layouts)
     check_batch(batch, int(total))
     in_chunks = sum(layout.num_pairs for layout in layouts)
-    beside = [max(0.0, _pairs(each.shard_samples) - of.num_pairs) for each, of in zip(filled, layouts, strict=True)]
+    pairs = zip(filled, layouts, strict=True)
+    beside = [max(0.0, _pairs(segment.shard_samples) - layout.num_pairs) for segment, layout in pairs]
     correlations = _correlations(total, in_chunks, sum(beside), rho, shard_rho)
     numbers = np.arange(len(filled))
     spread = np.linspace(0, max(0, len(filled) - 2), _ALL_PREDICTED).astype(np.int64)  # the last one may be larger
@@ -188,12 +189,12 @@ def segments_quality(
         tuple(
             SegmentQuality(
                 layout.num_samples / total,
-                int(np.count_nonzero(each.shard_samples)),
+                int(np.count_nonzero(segment.shard_samples)),
                 len(layout.samples),
-                min(each.order.parameters.get("chunks", len(layout.samples)), len(layout.samples)),
+                min(segment.order.parameters.get("chunks", len(layout.samples)), len(layout.samples)),
                 ratio,
             )
-            for each, layout, ratio in rows
+            for segment, layout, ratio in rows
         ),
         later_vr,
         is_assumed,
@@ -201,18 +202,17 @@ def segments_quality(
 
 
 def size_correlation(sample_bytes: ArrayLike, shard_samples: ArrayLike) -> float:
-    """Return how alike the sizes of samples of one shard are; a sign of sorted data that needs no key.
+    """Return the correlation of the sizes of samples of one shard; a sign of sorted data that needs no key.
 
-    The correlation of the logarithms of two of them; 0 if nothing can be told: of fewer than four shards, of samples of
-    one size, and of shards of a few samples. O(num_samples).
+    The correlation of the logarithms of two sizes; 0 for fewer than four shards, for samples of one size, and for
+    shards of a few samples. O(num_samples).
 
     Examples
     --------
     >>> size_correlation([10, 11, 12, 13] * 20, [20] * 4), size_correlation(np.repeat([10, 50, 90, 400], 20), [20] * 4)
     (0.0, 1.0)
     """
-    samples = np.asarray(shard_samples, dtype=np.float64)
-    num_shards = float(samples.sum()) ** 2 / max(1.0, float(samples @ samples))  # as many as even ones would be
+    samples, num_shards = np.asarray(shard_samples, dtype=np.float64), _num_even(shard_samples)
     logs = np.log(np.maximum(np.asarray(sample_bytes, dtype=np.float64), 1.0))
     is_little = num_shards < _LEAST_SHARDS_OF_SIZES or samples.sum() < _LEAST_SAMPLES_OF_SIZES * num_shards
     if is_little or (logs == logs[0]).all():
@@ -223,13 +223,13 @@ def size_correlation(sample_bytes: ArrayLike, shard_samples: ArrayLike) -> float
 def first_correlations(keys: ArrayLike, chunk_samples: ArrayLike, shard_samples: ArrayLike) -> tuple[float, float]:
     """Estimate ``rho`` and ``shard_rho`` of a dataset from a key of the samples of its first segments.
 
-    Keys are compared with their own mean, which itself varies if there are few shards; that is made up for. (1, 1), the
-    worst case, if nothing can be told: of one shard, or if all keys are equal.
+    Keys are compared with their own mean, and its variance with few shards is corrected. (1, 1), the worst case, for
+    one shard or equal keys.
 
     Parameters
     ----------
     keys
-        The key of every sample of these segments, by id; numbers if they are floats, else labels.
+        Key of every sample of these segments, by id; floats are numbers, other keys labels.
     chunk_samples, shard_samples
         Samples of each of their chunks and shards.
 
@@ -238,15 +238,13 @@ def first_correlations(keys: ArrayLike, chunk_samples: ArrayLike, shard_samples:
     >>> first_correlations(["a"] * 4 + ["b"] * 4 + ["c"] * 4, [2] * 6, [4] * 3)
     (1.0, 1.0)
     """
-    samples = np.asarray(shard_samples, dtype=np.float64)
-    num_shards = float(samples.sum()) ** 2 / max(1.0, float(samples @ samples))  # as many as even ones would be
-    array = np.asarray(keys)
+    num_shards, array = _num_even(shard_samples), np.asarray(keys)
     if num_shards < _LEAST_SHARDS or (array == array[0]).all():
         return 1.0, 1.0
     of_shards = chunk_correlation(array, shard_samples)
     of_chunks = chunk_correlation(array, chunk_samples) if int(np.max(chunk_samples)) > 1 else of_shards
     mean_varies = max(0.0, of_shards) / (num_shards - 1.0)
-    of_chunks, of_shards = ((each + mean_varies) / (1.0 + mean_varies) for each in (of_chunks, of_shards))
+    of_chunks, of_shards = ((rho + mean_varies) / (1.0 + mean_varies) for rho in (of_chunks, of_shards))
     in_chunks, in_shards = _pairs(np.asarray(chunk_samples)), _pairs(np.asarray(shard_samples))
     beside = in_shards - in_chunks
     between = (of_shards * in_shards - of_chunks * in_chunks) / beside if beside > 0.0 else of_chunks
@@ -258,13 +256,13 @@ def _correlations(
 ) -> tuple[float, float, float]:
     """Return the correlation of two samples of one chunk, of two chunks of one shard, and of two shards.
 
-    The last makes the sum over all pairs zero, those of a sample with itself included. ``in_chunks`` and ``beside`` are
+    The last makes the sum over all pairs zero, pairs of a sample with itself included. ``in_chunks`` and ``beside`` are
     the ordered pairs of the first two kinds.
     """
     apart = total * (total - 1.0) - in_chunks - beside
     if apart > 0.0:
         return rho, shard_rho, -(total + rho * in_chunks + shard_rho * beside) / apart
-    return rho, -(total + rho * in_chunks) / beside if beside else 0.0, 0.0  # of one shard, all the rest is beside
+    return rho, -(total + rho * in_chunks) / beside if beside else 0.0, 0.0  # a single shard
 
 
 def _ratio(
@@ -276,16 +274,22 @@ def _ratio(
     correlations: tuple[float, float, float],
 ) -> float:
     samples, pairs = layout.num_samples, layout.num_pairs
-    inside = min(float(batch), samples)  # of a larger batch, the rest is of other segments
+    inside = min(float(batch), samples)  # the rest of a larger batch comes from other segments
     of_chunk = companions(order, layout, batch) if batch < samples else pairs / samples
     others = samples * (samples - 1.0) - pairs
     of_shard = (inside - 1.0 - of_chunk) * beside / others if others > 0.0 else 0.0
     met = (of_chunk, of_shard, batch - 1.0 - of_chunk - of_shard)
-    varies = 1.0 + sum(each * number for each, number in zip(correlations, met, strict=True))
+    varies = 1.0 + sum(rho * number for rho, number in zip(correlations, met, strict=True))
     return max(0.0, round(varies / (1.0 - (batch - 1.0) / (total - 1.0)), 12))
 
 
 def _pairs(samples: NDArray[np.int64]) -> float:
-    """Count the ordered pairs of different samples in one of these."""
-    each = samples.astype(np.float64)
-    return float(each @ (each - 1.0))
+    """Count the ordered pairs of different samples in one chunk or shard."""
+    sizes = samples.astype(np.float64)
+    return float(sizes @ (sizes - 1.0))
+
+
+def _num_even(samples: ArrayLike) -> float:
+    """Return the number of even shards that vary as much as shards with these numbers of samples."""
+    sizes = np.asarray(samples, dtype=np.float64)
+    return float(sizes.sum()) ** 2 / max(1.0, float(sizes @ sizes))

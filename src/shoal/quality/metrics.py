@@ -19,8 +19,8 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
 
     For float keys, this is the variance of a batch's mean around the mean of the dataset, divided by that of batches
     drawn without replacement, ``s2 / b * (N - b) / (N - 1)`` with ``s2`` the variance of the dataset. All other keys
-    are labels: each label's share of a batch is such a mean, of the indicator of the label, and the ratios are averaged
-    with the variances ``p * (1 - p)`` as weights, so that
+    are labels: the share of a label in a batch is the mean of its indicator, and the ratios are averaged with the
+    variances ``p * (1 - p)`` as weights, so that
 
         VR = mean over batches of sum_c (share_c - p_c)^2  /  ( sum_c p_c (1 - p_c) / b * (N - b) / (N - 1) )
 
@@ -42,7 +42,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
     Raises
     ------
     UsageError
-        If the batch does not fit, or all keys are equal, so that nothing can vary.
+        The batch does not fit, or all keys are equal.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
         _, code, count = _label_counts(_batches(codes, batch), labels)
         num_batches = len(epochs) * (num_samples // batch)
         inside = count / batch
-        # The sum of (share - p)^2 over the labels that a batch has and those that it lacks.
+        # The sum of (share - p)^2 over all labels, including labels that the batch lacks.
         squares = float(inside @ inside - 2.0 * (inside @ shares[code])) / num_batches + float(shares @ shares)
     if variance <= 0.0:
         msg = f"all {num_samples} keys are equal: no batch can differ from another"
@@ -82,7 +82,7 @@ def variance_ratio(keys: ArrayLike, batch: int) -> float:
 def distinct_per_batch(labels: ArrayLike, batch: int) -> float:
     """Return the mean number of distinct labels in a batch, over full batches.
 
-    ``labels`` has the label of every sample in the order of delivery, shape (N,) or (num_epochs, N). O(N log N).
+    ``labels`` holds the label of every sample in the order of delivery, shape (N,) or (num_epochs, N). O(N log N).
 
     >>> distinct_per_batch([0, 0, 1, 1, 2, 2], 2), distinct_per_batch([0, 1, 2, 0, 1, 2], 2)
     (1.0, 2.0)
@@ -118,7 +118,7 @@ def expected_distinct_of(counts: ArrayLike, batch: int) -> float:
     check_batch(batch, num_samples, whole=True)
     sizes, times = np.unique(counts, return_counts=True)
     left = num_samples - np.arange(batch, dtype=np.int64)
-    # max: the product is 0 as soon as fewer samples are left than carry the label, and stays so.
+    # max: the product is 0, and stays 0, when fewer samples are left than carry the label.
     missing = [float(np.prod(np.maximum(0.0, 1.0 - size / left))) for size in sizes.tolist()]
     return float(np.sum(times * (1.0 - np.array(missing))))
 
@@ -127,8 +127,8 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     """Compute rho, the correlation of two different samples of one chunk.
 
     It is 1 if every chunk holds one label, 0 if samples of a chunk are no more alike than any, and slightly negative if
-    each chunk is the dataset in small. Floats count as numbers and all else as labels, as in `variance_ratio`; for
-    labels it is ``(P(same label in one chunk) - sum p_c^2) / (1 - sum p_c^2)``.
+    each chunk is the dataset in small. Floats are numbers and all other keys labels, as in `variance_ratio`; for labels
+    it is ``(P(same label in one chunk) - sum p_c^2) / (1 - sum p_c^2)``.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
     Raises
     ------
     UsageError
-        If the chunks do not add up to the keys, no chunk holds two samples, or all keys are equal.
+        The chunks do not add up to the keys, no chunk holds two samples, or all keys are equal.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def chunk_correlation(keys: ArrayLike, chunk_samples: ArrayLike) -> float:
 
 
 def check_correlation(rho: Any) -> None:
-    """Raise an error unless this is a correlation."""
+    """Raise `UsageError` unless this is a correlation."""
     if not isinstance(rho, float | int | np.number) or not -1.0 <= rho <= 1.0:
         raise UsageError(f"rho is the correlation of two samples of one chunk, from -1 to 1; got {rho!r:.80}")
 
@@ -180,8 +180,8 @@ def check_correlation(rho: Any) -> None:
 def position_correlation(ids: ArrayLike) -> float:
     """Correlate the order of delivery with the order of storage: 1 for storage order, about 0 for a shuffle.
 
-    Pearson's correlation of sample id and position; ``ids`` are those of one epoch, shape (N,). For a perfect shuffle
-    its mean is 0 and its standard deviation ``1 / sqrt(N - 1)``. O(N).
+    Pearson's correlation of sample id and position in one epoch; ``ids`` has shape (N,). For a perfect shuffle its mean
+    is 0 and its standard deviation ``1 / sqrt(N - 1)``. O(N).
 
     >>> position_correlation([0, 1, 2, 3]), position_correlation([3, 2, 1, 0])
     (1.0, -1.0)
@@ -205,7 +205,7 @@ def _epochs(keys: ArrayLike) -> NDArray[Any]:
 
 
 def check_batch(batch: int, num_samples: int, *, whole: bool = False) -> None:
-    """Raise an error unless batches of this size can be cut; only a ``whole`` one may hold all samples."""
+    """Raise `UsageError` unless the samples have batches of this size; a ``whole`` batch may hold all samples."""
     if not 1 <= batch < num_samples + whole:
         msg = f"batches of {batch} cannot be cut from {num_samples} samples and compared"
         raise UsageError(msg, hint=f"a batch of 1 to {num_samples - 1 + whole} samples")
@@ -229,5 +229,5 @@ def _label_counts(
     """Return batch number, label and count for each label in each batch."""
     # Sorted pairs, not a table of batches by labels, which would not fit with a million labels.
     pairs = np.arange(len(batches), dtype=np.int64)[:, None] * num_labels + batches
-    found, counts = np.unique(pairs, return_counts=True)
-    return found // num_labels, found % num_labels, counts.astype(np.int64, copy=False)
+    distinct, counts = np.unique(pairs, return_counts=True)
+    return distinct // num_labels, distinct % num_labels, counts.astype(np.int64, copy=False)

@@ -1,25 +1,24 @@
 """Predicted variance ratios, from the order's parameters and the sizes of the chunks alone.
 
-Batches are cluster samples: their variance beyond that of a perfect shuffle is due to samples of one chunk that meet in
-one batch. Let the *companions* of a sample, ``s``, be the mean number of other samples of its own chunk in its batch.
-If the chunks are in random order, with the correlation ``rho`` between two samples of one chunk,
+Batches are cluster samples: they vary more than in a perfect shuffle because samples of one chunk meet in one batch.
+Let the *companions* of a sample, ``s``, be the mean number of other samples of its own chunk in its batch. If the
+chunks are in random order, with the correlation ``rho`` between two samples of one chunk,
 
     VR(b) = (1 + rho s + rho' (b - 1 - s)) / (1 - (b - 1) / (N - 1))
 
-is exact, where ``rho'`` is the small negative correlation that remains between samples of different chunks, because
-all of them together have the mean of the dataset. So an order is described by ``s`` as a function of the batch size,
-which `companions` computes for each of shoal's orders.
+is exact. ``rho'`` is the small negative correlation that remains between samples of different chunks, because all of
+them together have the mean of the dataset. So ``s`` as a function of the batch size describes an order; `companions`
+computes it for each of shoal's orders.
 
 References
 ----------
 L. Kish, "Survey Sampling", 1965, section 5.4, for the design effect ``1 + (m - 1) rho`` of whole clusters of ``m``.
-W. G. Cochran, "Sampling Techniques", 3rd edition, 1977, section 8.3, for systematic samples, which a window's are.
+W. G. Cochran, "Sampling Techniques", 3rd edition, 1977, section 8.3, for systematic samples, such as a window's.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,6 @@ from shoal.order.orders_without_window import Block, Buffer, Full, Sequential
 from shoal.order.protocol import Order
 from shoal.order.window.order import Window
 from shoal.order.window.timeline_slabs import slab_samples
-from shoal.quality.first_epoch import GrowingQuality
 from shoal.quality.metrics import check_batch, check_correlation
 
 _MOST_BORDERS = 1 << 20
@@ -83,10 +81,10 @@ class ChunkLayout:
         total = pairs = 0.0
         # By tiles, since whole columns of 10^7 floats take 240 MB; without BLAS, whose threads wait for busy cores.
         for begin in range(0, len(samples), _TILE):
-            each = samples[begin : begin + _TILE].astype(np.float64)
-            total += float(each.sum())
-            each *= each - 1.0
-            pairs += float(each.sum())
+            tile = samples[begin : begin + _TILE].astype(np.float64)
+            total += float(tile.sum())
+            tile *= tile - 1.0
+            pairs += float(tile.sum())
         return ChunkLayout(samples, total, pairs, sizes.astype(np.float64), weights)
 
 
@@ -96,10 +94,9 @@ def predicted_variance_ratio(
     """Predict VR(b) of an order on a dataset cut into these chunks; 1.0 is a perfect shuffle.
 
     Within 10 % of simulated orders for windows of at least 8 chunks in each canonical node, and buffers of at most an
-    eighth of the dataset. `Sequential` does not reorder chunks, so the chunks of its dataset are assumed to be in
-    random order already; sorted data are worse. A `Buffer` leaves runs inside of chunks together, so its
-    ``chunk_samples`` are best those of natural runs. Both are better measured
-    (`shoal.quality.metrics.variance_ratio`).
+    eighth of the dataset. `Sequential` does not reorder chunks: the formula assumes stored chunks in random order, and
+    sorted data are worse. A `Buffer` keeps runs of like samples inside of chunks together, so its ``chunk_samples``
+    should be the sizes of these runs. Measure both instead (`shoal.quality.metrics.variance_ratio`).
 
     Parameters
     ----------
@@ -110,8 +107,7 @@ def predicted_variance_ratio(
     batch
         Samples of a global batch, ``b``; less than all.
     rho
-        Correlation inside chunks (`shoal.quality.metrics.chunk_correlation`); 1 if the samples of a chunk are all
-        alike, the worst case.
+        Correlation inside chunks (`shoal.quality.metrics.chunk_correlation`); 1 is the worst case, equal samples.
 
     Returns
     -------
@@ -121,7 +117,7 @@ def predicted_variance_ratio(
     Raises
     ------
     UsageError
-        If the batch does not fit, or the order is of another kind.
+        The batch does not fit, or the order is of another kind.
 
     Examples
     --------
@@ -157,12 +153,12 @@ def variance_ratio_of(
 
 
 def has_formula(order: Order) -> bool:
-    """Return whether the quality of an order can be predicted; storage order has a formula, but mixes nothing."""
+    """Return True if a formula predicts the quality of an order that mixes; storage order mixes nothing."""
     return isinstance(order, (Full, Block, Buffer, Window))
 
 
 def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
-    """Return the number of independently drawn chunks to which the samples of a batch are equivalent.
+    """Return the number of independently drawn chunks that vary as much as a batch.
 
     >>> round(effective_chunks(Window(chunks=64), [64] * 4096, 1024))
     69
@@ -171,7 +167,7 @@ def effective_chunks(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch
 
 
 def companions(order: Order, chunk_samples: ArrayLike | ChunkLayout, batch: int) -> float:
-    """Return the number of other samples of its own chunk that a sample has in its batch, on average over an epoch.
+    """Return the mean number of other samples of its own chunk in a sample's batch, over an epoch.
 
     ``batch - 1`` if batches are cut from single chunks, and ``(batch - 1) (m - 1) / (N - 1)`` in a perfect shuffle of N
     samples in chunks of m.
@@ -201,7 +197,7 @@ def _in_chunks(samples: NDArray[np.int64], batch: int) -> float:
 
 
 def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:
-    """Return the companions for permuted blocks, in which any two samples are of one chunk with equal probability."""
+    """Return the companions for permuted blocks: any two samples of a block share a chunk with equal probability."""
     samples, inside = layout.samples, layout.num_pairs / layout.num_samples
     mean = layout.num_samples / len(samples)
     if (samples != samples[0]).any():  # blocks then end anywhere in a batch
@@ -219,25 +215,24 @@ def _in_blocks(layout: ChunkLayout, batch: int, chunks: int) -> float:
 
 
 def _in_buffer(layout: ChunkLayout, batch: int, slots: int) -> float:
-    """Return the companions for a reservoir.
+    """Return the companions for a reservoir, where a sample stays for ``slots`` steps on average.
 
-    A sample stays for ``slots`` steps on average, so the departures of two that came together are Laplace-distributed
-    apart.
+    So the distance between the departures of two samples that came together has a Laplace distribution.
     """
-    total, found = layout.num_samples, 0.0
+    total, met = layout.num_samples, 0.0
     for size, count in zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True):
         # Two samples of a chunk arrive `apart` steps apart, up to its size; the distribution is triangular.
         edges = np.linspace(0.0, size, min(_QUADRATURE, int(size)) + 1)
         apart = (edges[1:] + edges[:-1]) / 2
         weight = (size - apart) * np.diff(edges) * 2 / size
         weight *= (size - 1.0) / weight.sum()  # so that a chunk of one sample has none
-        found += count * size * float(weight @ _same_batch_after_buffer(apart, batch, slots))
-    # At the end the slots are emptied at random, which takes half as long as samples would have stayed.
-    return found / total * (1.0 + slots / (2.0 * total))
+        met += count * size * float(weight @ _same_batch_after_buffer(apart, batch, slots))
+    # At the end the slots are emptied at random, in half the time that samples stay otherwise.
+    return met / total * (1.0 + slots / (2.0 * total))
 
 
 def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int) -> NDArray[np.float64]:
-    """Return the probability that two samples that arrive this far apart leave a reservoir in the same batch."""
+    """Return the probability that two samples leave a reservoir in one batch, by their distance at arrival."""
 
     def twice_integrated(steps: NDArray[np.float64]) -> NDArray[np.float64]:
         return slots / 2.0 * np.expm1(-np.abs(steps) / slots) + np.abs(steps) / 2.0
@@ -250,7 +245,7 @@ def _same_batch_after_buffer(apart: NDArray[np.float64], batch: int, slots: int)
 def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     """Return the companions for a window: a chunk's samples, evenly spaced, jittered by the random order in a slab.
 
-    `shoal.order.window.timeline_slabs` describes lives, spacing and slabs. At both ends of an epoch lives differ from
+    `shoal.order.window.timeline_slabs` describes lives, spacing and slabs. At both ends of an epoch lives range from
     half a window to one and a half, so a batch gets more samples of some chunks than of others.
     """
     total, num_chunks, nodes = layout.num_samples, len(layout.samples), order.resolved_nodes
@@ -262,16 +257,16 @@ def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
     points = np.arange(1 - slab, slab) if slab <= _SLAB_POINTS else np.linspace(-slab, slab, 2 * _SLAB_POINTS + 1)
     weight = slab - np.abs(points)
     weight /= weight.sum()
-    of_node, found = (num_chunks + nodes - 1) / nodes, 0.0  # a chunk on the border of two nodes is in both
+    of_node, met = (num_chunks + nodes - 1) / nodes, 0.0  # a chunk on the border of two nodes is in both
     at_end = min(width, of_node - width)
-    # How long chunks live, how many of them, and how many of their ends come inside of a batch; at 0 a batch begins.
+    # Lives of chunks: length, number of chunks, and number of their ends inside of a batch; a batch begins at 0.
     is_long = of_node >= 2 * width
     lives = [(width if is_long else of_node, of_node - 2 * at_end, 2 if is_long else 0)]
     ends = width / 2 + at_end * (np.arange(_END_POINTS) + 0.5) / _END_POINTS
     lives += [(life, 2 * at_end / _END_POINTS, 1) for life in ends.tolist()]
     sizes = zip(layout.sizes.tolist(), layout.counts.tolist(), strict=True)
     for (size, count), (life, chunks, num_cut) in itertools.product(sizes, lives):
-        gap = life * total / (of_node * nodes) / size  # the node's samples between two of a chunk
+        gap = life * total / (of_node * nodes) / size  # the node's samples between two samples of a chunk
         steps = np.arange(1.0, min(size - 1.0, (node_batch + 2 * slab) / gap + 2.0) + 1.0)
         whole = np.floor(steps * gap / slab)
         part = steps * gap / slab - whole
@@ -279,8 +274,8 @@ def _in_window(layout: ChunkLayout, batch: int, order: Window) -> float:
             np.maximum(0.0, 1.0 - np.abs((whole + more)[:, None] * slab + points) / node_batch) @ weight
             for more in (0.0, 1.0)
         )
-        found += count * chunks / of_node * 2 * float((size - steps * num_cut / 2) @ ((1 - part) * near + part * far))
-    return min(inside, found / total)
+        met += count * chunks / of_node * 2 * float((size - steps * num_cut / 2) @ ((1 - part) * near + part * far))
+    return min(inside, met / total)
 
 
 def _chunk_borders(chunk_samples: NDArray[Any]) -> NDArray[np.float64]:
@@ -289,81 +284,9 @@ def _chunk_borders(chunk_samples: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _overlaps(borders: NDArray[np.float64], batch: int) -> NDArray[np.float64]:
-    """Return the lengths of the parts into which batches and these borders cut an epoch, or a part of a long one."""
+    """Return the lengths between the borders of batches and chunks, of an epoch or of a part of a long one."""
     end = min(float(borders[-1]), float(_MOST_BORDERS) * batch)
     end = min(end, float(borders[min(len(borders) - 1, _MOST_BORDERS)]))
     end -= end % batch  # full batches only
     cuts = np.union1d(borders[borders < end], np.arange(0.0, end + batch / 2, batch))
     return np.diff(cuts)
-
-
-@dataclass(frozen=True, slots=True)
-class ShuffleQuality:
-    """Expected mixing of batches.
-
-    Attributes
-    ----------
-    order
-        The order, as Python code.
-    batch
-        Samples of a global batch.
-    key
-        Key of which VR is taken: its name or kind, or "worst case" if none was given.
-    rho
-        Correlation of the key inside chunks: 1 if the samples of a chunk are all alike.
-    is_measured
-        True if ``vr`` was measured on the order and the key because no formula predicts it.
-    vr
-        Variance ratio by batch size, doubling from ``batch`` to half of the samples; 1 is a perfect shuffle.
-    effective_batch
-        ``batch / VR(batch)``: the batch size at which a perfect shuffle varies as much.
-    distinct_chunks, perfect_chunks
-        Distinct chunks in a batch, counted in the order of epoch 0, and in one of a perfect shuffle.
-    distinct_shards, perfect_shards
-        Distinct shards, likewise.
-    first_epoch
-        Mixing of a first epoch in the growing order, where the other figures are those of later epochs; else None.
-    """
-
-    order: str
-    batch: int
-    key: str
-    rho: float
-    is_measured: bool
-    vr: Mapping[int, float]
-    effective_batch: float
-    distinct_chunks: float
-    perfect_chunks: float
-    distinct_shards: float
-    perfect_shards: float
-    first_epoch: GrowingQuality | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the quality as JSON types."""
-        first_epoch = None if self.first_epoch is None else self.first_epoch.to_dict()
-        return {**{name: getattr(self, name) for name in self.__slots__}, "first_epoch": first_epoch}
-
-    def __str__(self) -> str:
-        """Return a readable summary of a few lines."""
-        how = "measured" if self.is_measured else "predicted"
-        curve = "   ".join(f"{size:,}: {_ratio(ratio)}" for size, ratio in self.vr.items())
-        chunks = f"{self.distinct_chunks:,.1f} of {self.perfect_chunks:,.1f} in a perfect shuffle"
-        shards = f"{self.distinct_shards:,.1f} of {self.perfect_shards:,.1f}"
-        here = f"batches of {self.batch:,} vary {_ratio(self.vr[self.batch])} times as much as in a perfect shuffle"
-        first = []
-        if self.first_epoch is not None:
-            first = [f"first epoch, while shards are indexed: {self.first_epoch}", self.first_epoch.warning()]
-        return "\n".join(
-            [
-                self.order,
-                f"key: {self.key}, rho = {self.rho:.3g} inside chunks",
-                f"{here}, as batches of {self.effective_batch:,.0f} would",
-                f"chunks in a batch: {chunks}; shards: {shards}",
-                f"VR by batch size, {how}: {curve}",
-                *filter(None, first),
-            ]
-        )
-
-
-def _ratio(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"

@@ -16,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.indexing.growing.growing_shards import Growth
 from shoal.order.protocol import Order
 from shoal.order.sampling.weights_and_classes import Repeats
-from shoal.quality.prediction import ShuffleQuality
+from shoal.quality.expected_quality import ShuffleQuality
 from shoal.reading.mixture.mix_request import FOREVER
 from shoal.reading.reading_options import reading_options
 from shoal.reading.resolved_order import ResolvedOrder

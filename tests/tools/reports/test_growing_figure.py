@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.tools.reports.reading_pages import faults, read
 
-from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.expected_quality import GrowingQuality
 from shoal.quality.growing_quality import growing_quality
 from shoal.tools.reports.curve_figures import LEFT, RIGHT, TOP, WIDTH
 from shoal.tools.reports.growing_figure import growing_figure

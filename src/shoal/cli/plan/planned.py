@@ -12,7 +12,7 @@ from shoal.cli.plan.planned_cache import PlannedCache
 from shoal.cli.plan.planned_data import PlannedData
 from shoal.cli.plan.planned_growing import growing_facts
 from shoal.cli.plan.planned_reading import span_of
-from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.expected_quality import GrowingQuality
 from shoal.tools.planning.node_cache import EpochReads
 from shoal.tools.planning.rank_memory import RankMemory, planned_ahead_bytes, rank_memory
 from shoal.tools.planning.simulated_reads import ClusterReads

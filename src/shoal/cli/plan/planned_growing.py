@@ -15,7 +15,7 @@ from shoal.errors import UsageError
 from shoal.figures import parse_bytes
 from shoal.order.orders_without_window import Block
 from shoal.order.window.order import Window
-from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.expected_quality import GrowingQuality
 from shoal.quality.growing_quality import growing_quality
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.storage.sources.source import printed

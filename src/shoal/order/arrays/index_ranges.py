@@ -1,7 +1,7 @@
 """Subsets of the integers from 0 to n, as half-open runs: the result of `take`, `skip` and `select`.
 
-The integers are the stored samples that take part if the subset is taken before the shuffle, and the positions that
-are delivered if it is taken after. Members are numbered 0, 1, 2, ... in ascending order.
+The integers are stored samples if the subset is taken before the shuffle, and positions if it is taken after. Members
+are numbered 0, 1, 2, ... in ascending order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Runs:
 
     @staticmethod
     def of(members: Any, size: int) -> Runs:
-        """Return the given integers, in any order, or those at which a boolean mask of shape (size,) is true.
+        """Return integers given in any order, or the true places of a boolean mask of shape (size,).
 
         Raises `UsageError` for an integer given twice or outside ``[0, size)``.
         """
@@ -71,25 +71,25 @@ class Runs:
 
     def members(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the members with these numbers; O(log num_runs) each."""
-        at = np.searchsorted(self.before, numbers, side="right") - 1
-        found: NDArray[np.int64] = self.starts[at] + numbers - self.before[at]
-        return found
+        run = np.searchsorted(self.before, numbers, side="right") - 1
+        members: NDArray[np.int64] = self.starts[run] + numbers - self.before[run]
+        return members
 
     def numbers(self, members: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers of these integers, -1 for those that are not members; O(log num_runs) each."""
+        """Return the numbers of these integers, -1 for integers that are not members; O(log num_runs) each."""
         if not len(self.starts):
             return np.full(len(members), -1, dtype=np.int64)
-        at = np.maximum(np.searchsorted(self.starts, members, side="right") - 1, 0)
-        inside = (members >= self.starts[at]) & (members < self.stops[at])
-        found: NDArray[np.int64] = np.where(inside, self.before[at] + members - self.starts[at], -1)
-        return found
+        run = np.maximum(np.searchsorted(self.starts, members, side="right") - 1, 0)
+        inside = (members >= self.starts[run]) & (members < self.stops[run])
+        numbers: NDArray[np.int64] = np.where(inside, self.before[run] + members - self.starts[run], -1)
+        return numbers
 
     def count_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the members between neighbouring borders (ascending); shape (len(borders) - 1,)."""
         if not len(self.starts):
             return np.zeros(len(borders) - 1, dtype=np.int64)
-        at = np.maximum(np.searchsorted(self.starts, borders, side="right") - 1, 0)
-        below = self.before[at] + np.clip(borders - self.starts[at], 0, self.stops[at] - self.starts[at])
+        run = np.maximum(np.searchsorted(self.starts, borders, side="right") - 1, 0)
+        below = self.before[run] + np.clip(borders - self.starts[run], 0, self.stops[run] - self.starts[run])
         counts: NDArray[np.int64] = np.diff(below)
         return counts
 
@@ -102,9 +102,9 @@ class Runs:
         inside = inner.numbers(begins) >= 0
         starts = self.members(begins[inside])
         stops = starts + (ends - begins)[inside]
-        return Runs(starts, stops, chunk_starts(stops - starts))  # not adjacent: neither ours nor the inner ones are
+        return Runs(starts, stops, chunk_starts(stops - starts))  # not adjacent: the runs of both subsets are not
 
     def digest(self) -> str:
-        """Return a short hash of this subset, by which a state recognises it."""
+        """Return a short hash that identifies this subset in a state."""
         words = np.concatenate([self.starts, self.stops]).astype("<i8").tobytes()
         return hashlib.blake2b(words, digest_size=8).hexdigest()

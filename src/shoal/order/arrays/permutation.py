@@ -11,12 +11,12 @@ Design choices, and failures elsewhere:
   affine round function leaves the lowest bit linear; other loaders have shipped both. ``tests/order`` has the tests
   an auditor would run. Four rounds of this mixer pass most of them, but over many keys they show at the lag of a row;
   the other four cost 7 ns.
-* *A rectangle, not a power of two.* Padding to an even number of bits takes up to four walks; here the expected
-  number is below ``1 / sqrt(size)``.
+* *A rectangle, not a power of two.* Padding to an even number of bits takes up to four walks; a rectangle is expected
+  to take fewer than ``1 / sqrt(size)``.
 * *But 4 x 4 cells for 5 to 16 numbers.* Eight rounds over 3 x 2 cells leave pairs uneven by 18 %, over 3 x 3 or 4 x 3
   by 5 to 8 %; over 4 x 4 nothing shows, at up to 2.2 walks.
-* *No table for small sizes.* A table of all elements makes single elements of many small permutations expensive, and
-  a window needs just those: one element from each of thousands of chunks.
+* *No table for small sizes.* A window needs single elements of many small permutations, one from each of thousands of
+  chunks; tables of all elements would make them expensive.
 
 References
 ----------
@@ -141,7 +141,7 @@ def _rectangle(size: int) -> tuple[int, int]:
 def _walk_32(  # a rectangle and its key, as scalars or one of each per element
     part: NDArray[np.uint32], size: Any, rows: Any, columns: Any, low: Any, high: Any, *, inverse: bool
 ) -> NDArray[np.uint32]:
-    """Run the network, and repeat it for the elements that landed in the cells beyond ``size``."""
+    """Run the network, and repeat it for elements that land in cells beyond ``size``."""
     network = _backward_32 if inverse else _forward_32
     part = network(part, rows, columns, low, high)
     outside = np.flatnonzero(part >= size)

@@ -1,4 +1,4 @@
-"""Shuffle buffers in index space: which sample each step lets go, without holding a buffer."""
+"""Shuffle buffers in index space: the sample that each step lets go, without holding a buffer."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _TILE = 1 << _TILE_BITS
 class Reservoir:
     """A buffer in which every step picks a slot, lets its sample go and puts the next sample there.
 
-    Samples are numbered in the order in which they arrive: the first ``slots`` fill the buffer, and step ``t`` puts
-    sample ``slots + t``. So the sample that a step lets go is the one put by the last step before it that picked the
-    same slot, or the slot's first. What is put and let go are the samples' names, which need not be their numbers.
+    Samples are numbered in the order of arrival: the first ``slots`` fill the buffer, and step ``t`` puts sample
+    ``slots + t``. So a step lets the sample go that the last step before it put into the same slot, or the slot's first
+    sample. The buffer returns names of samples, which may differ from their numbers.
 
     Parameters
     ----------
     slots
         Slots of the buffer, fewer than 2^32.
     picked
-        The slots that steps ``[first, end)`` pick; it is asked for up to 2^16 steps at a time.
+        Returns the slots that steps ``[first, end)`` pick, up to 2^16 steps at a time.
     arriving
-        The names of the samples with numbers ``[first, end)``.
+        Returns the names of the samples with numbers ``[first, end)``.
     names
-        The names of samples with any numbers.
+        Returns the names of samples with any numbers.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Reservoir:
         self._at, self._contents = 0, arriving(0, slots)
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
-        """Return what steps ``[first, end)`` let go; O(slots log slots) if the last call ended elsewhere."""
+        """Return the samples that steps ``[first, end)`` let go; O(slots log slots) unless the last call ended here."""
         parts = [self._tile(step, min(step + _TILE, end)) for step in range(first, end, _TILE)]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def contents(self, step: int) -> NDArray[np.int64]:
-        """Return what is in each slot before a step; shape (slots,)."""
+        """Return the sample in each slot before a step; shape (slots,)."""
         if self._at == step:
             return self._contents.copy()
         contents = np.full(self._slots, -1, dtype=np.int64)
@@ -75,7 +75,7 @@ class Reservoir:
         words &= _TILE - 1
         left = contents[picked]
         left[words[again + 1]] = arriving[words[again]]
-        contents[picked] = arriving  # of several samples put into a slot the last one stays
+        contents[picked] = arriving  # of several samples for a slot, the last stays
         self._at, self._contents = end, contents
         return left
 
@@ -83,19 +83,19 @@ class Reservoir:
 def found_by_scan(
     left: Callable[[int, int], NDArray[np.int64]], samples: NDArray[np.int64], begin: int, end: int
 ) -> NDArray[np.int64]:
-    """Return where samples come in a sequence, -1 if not in ``[begin, end)``; it stops where all have been found.
+    """Return the place of each sample in a sequence, -1 if not in ``[begin, end)``; stops when all are known.
 
-    ``left`` gives the sequence, in which no sample comes twice: the samples from one place to another.
+    ``left(first, end)`` returns a part of the sequence, in which no sample comes twice.
     """
-    wanted, back = np.unique(samples, return_inverse=True)
-    found = np.full(len(wanted), -1, dtype=np.int64)
-    missing = len(wanted)
+    distinct, back = np.unique(samples, return_inverse=True)
+    places = np.full(len(distinct), -1, dtype=np.int64)
+    missing = len(distinct)
     for first in range(begin, end, _TILE):
         if not missing:
             break
         tile = left(first, min(first + _TILE, end))
-        at = np.minimum(np.searchsorted(wanted, tile), len(wanted) - 1)
-        hits = np.flatnonzero(wanted[at] == tile)
-        found[at[hits]] = first + hits
+        rows = np.minimum(np.searchsorted(distinct, tile), len(distinct) - 1)
+        hits = np.flatnonzero(distinct[rows] == tile)
+        places[rows[hits]] = first + hits
         missing -= len(hits)
-    return found[back]
+    return places[back]

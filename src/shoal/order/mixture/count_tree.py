@@ -3,14 +3,14 @@
 A node that has given out ``n`` samples has given ``round(n * left / (left + right))`` of them to its left child, and
 the rest to the right one. So counts at a position follow from the position alone, add up to it, and never fall.
 
-A child's count is off by its share of its parent's error and at most a half more. The tree is Huffman's, where no
-child but a leaf has more than two thirds of its parent: so the errors of far ancestors vanish, and no source is off by
-two. What sources got too much or too little before (``owed``) moves the rounding of each node, from the nearest whole
-number to the next one up or down: so errors do not add up where weights change often.
+A child's count is off by its share of its parent's error and at most a half more. In Huffman's tree only leaves have
+more than two thirds of their parent: so the errors of far ancestors vanish, and no source is off by two. The amounts by
+which sources got too much or too little before (``owed``) move the rounding of each node, from the nearest whole number
+to the next one up or down: so errors do not add up where weights change often.
 
-`CountTree.error_bounds` has the bound of each: 1.02 at most for 64 sources with weights by Zipf, 1.05 for one of
-.9 beside 63 small ones, 1.11 for 40 Fibonacci numbers, and 1.5 for the worst of 20,000 random lists of 2 to 12 of these
-numbers. Errors at 15,000 positions of the first three were at most 1.00.
+`CountTree.error_bounds` returns the bound of each source: 1.02 at most for 64 sources with weights by Zipf, 1.05 for
+one of .9 beside 63 small ones, 1.11 for 40 Fibonacci numbers, and 1.5 for the worst of 20,000 random lists of 2 to 12
+of these numbers. Errors at 15,000 positions of the first three were at most 1.00.
 
 References
 ----------
@@ -28,18 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_SPREAD = 1 << 21
-"""Positions from the first to the last of one call of `CountTree.along`: times 2^40 they still fit into 64 bits."""
+"""Most positions from the first to the last of a call of `CountTree.beyond`: times 2^40 they fit into 64 bits."""
 
 
 OWED_UNIT = 1 << 32
-"""Parts of a sample in which `CountTree` is told what sources are owed; integers are the same on every machine."""
+"""Parts of a sample in which ``owed`` of `CountTree` is counted; integers are equal on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A node by number, its children, the weights of the left one and of both, and what is added before rounding down.
+    """A node with its children, the weights of the left child and of both, and the addend before rounding down.
 
-    That is half the weight, or from 0 to less than the weight if the children are owed unequal parts.
+    The addend is half the weight, or from 0 to less than the weight if the children are owed unequal parts.
     """
 
     node: int
@@ -51,10 +51,10 @@ class _Split:
 
 
 class CountTree:
-    """Counts of sources with these integer weights, of which the sum is at most 2^40.
+    """Counts of sources with integer weights, whose sum is at most 2^40.
 
-    Sources of equal weight are told apart by their number, so it should not depend on how the user listed them.
-    ``owed`` is what each source got too little before, in samples times `OWED_UNIT`.
+    The number of a source breaks ties between equal weights, so it should not depend on the user's listing. ``owed`` is
+    the amount that each source got too little before, in samples times `OWED_UNIT`.
     """
 
     def __init__(self, weights: Sequence[int], owed: Sequence[int] | None = None) -> None:
@@ -63,11 +63,7 @@ class CountTree:
 
     def at(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position; shape (num_sources,); O(num_sources)."""
-        return self.along(position, 1, 1)[:, 0]
-
-    def along(self, first: int, step: int, num: int) -> NDArray[np.int64]:
-        """Count the samples of each source before positions ``first + step * i``; shape (num_sources, num)."""
-        return self.beyond(first, np.arange(num, dtype=np.int64) * step)
+        return self.beyond(position, np.zeros(1, dtype=np.int64))[:, 0]
 
     def beyond(self, first: int, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the samples of each source before positions ``first + offsets``; shape (num_sources, len(offsets)).
@@ -92,7 +88,7 @@ class CountTree:
         for split in reversed(self._splits):
             if source not in (split.left, split.right):
                 continue
-            # The least count n of the node for which the child's is number + 1; the sample is the one before it.
+            # The least count n of the node with number + 1 for the child; the sample is the last of them.
             if source == split.left:
                 count = -((split.rounding - (number + 1) * split.weight) // split.left_weight)
             else:
@@ -103,7 +99,7 @@ class CountTree:
 
     @property
     def error_bounds(self) -> list[float]:
-        """The most by which the count of each source differs from its weight times the position, if none is owed."""
+        """Largest difference of each source's count from its weight times the position, if none is owed."""
         bounds = {self._root: Fraction(0)}
         for split in self._splits:
             above = bounds.pop(split.node)
@@ -113,7 +109,7 @@ class CountTree:
 
 
 def _huffman(weights: Sequence[int], owed: Sequence[int]) -> tuple[int, list[_Split]]:
-    """Return the root and the splits from the root down; a node has a number from that of the sources on."""
+    """Return the root and the splits from the root down; nodes are numbered after the sources."""
     heap = [(weight, source) for source, weight in enumerate(weights) if weight]
     heapq.heapify(heap)
     splits, node, owed_to = [], len(weights), list(owed)
@@ -121,7 +117,7 @@ def _huffman(weights: Sequence[int], owed: Sequence[int]) -> tuple[int, list[_Sp
         (right_weight, right), (left_weight, left) = heapq.heappop(heap), heapq.heappop(heap)
         weight = left_weight + right_weight
         owed_to.append(owed_to[left] + owed_to[right])
-        # The left child gets what it is owed beyond its share of what both are owed; it cannot begin with more than 0.
+        # The left child gets its debt beyond its share of the debt to both; it cannot begin with more than 0.
         extra = (owed_to[left] * weight - owed_to[node] * left_weight) // OWED_UNIT
         rounding = min(max(weight // 2 + extra, 0), weight - 1)
         splits.append(_Split(node, left, right, left_weight, weight, rounding))

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.order.arrays.vectorized import distinct
-from shoal.order.protocol import BoundOrder, Narrowing, first_between, innermost, node_and_lane
+from shoal.order.protocol import BoundOrder, first_between, narrow, node_and_lane
 
 
 class EndlessSource(Protocol):
-    """A source whose samples never end: sample ``k`` is the one at position ``k % num_samples`` of a round.
+    """A source without end: sample ``k`` is at position ``k % num_samples`` of a round.
 
     Ids and chunks are numbered within the source.
     """
@@ -22,57 +22,49 @@ class EndlessSource(Protocol):
     @property
     def num_samples(self) -> int:
         """Samples of a round."""
-        ...
 
     @property
     def num_ids(self) -> int:
-        """Number of sample ids, of which a round need not have all."""
-        ...
+        """Number of sample ids; a round may lack some."""
 
     @property
     def num_chunks(self) -> int:
         """Number of chunks."""
-        ...
 
     @property
     def reach(self) -> int:
-        """Number of its samples from one use of a chunk to the next, about; 0 if unknown."""
-        ...
+        """Approximate number of samples from one use of a chunk to the next; 0 if unknown."""
 
     @property
     def shortest_round(self) -> int:
-        """Number of its samples in which it, or one of its own sources, comes round soonest."""
-        ...
+        """Samples of the shortest round, of this source or of its own sources."""
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids of samples ``[start, stop)`` and the chunk of each."""
-        ...
 
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return where samples with these numbers and chunks lie on the axis along which ranks share a batch.
+        """Return the place of each sample, given its number and chunk, on the axis along which ranks share a batch.
 
-        An integer below 2^32; samples of a chunk lie together, and chunks that mix are spread over all of it.
+        Places are below 2^32; samples of a chunk lie together, and chunks that mix are spread over the whole axis.
         """
-        ...
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
-        """Yield those of the samples ``[start, stop)`` with this id, ascending."""
-        ...
+        """Yield the numbers in ``[start, stop)`` of samples with this id, ascending."""
 
 
 class RepeatedDataset:
-    """A dataset as a source: each round in the order of the epoch of that number.
+    """A dataset as a source: each round has the order of the epoch with its number.
 
     Parameters
     ----------
     num_samples, num_ids, num_chunks, reach
         See `EndlessSource`.
     order_of
-        The bound order of a round; it should keep the last two.
+        Returns the bound order of a round; it should keep the last two.
     span
-        Positions of a round that are worth making at once, as few are used at a time; None for those of the order.
+        Positions of a round to make at once if few are used at a time; None for the span of the order.
     has_one_id
-        True if every round has the same single sample: its order is then made once, not for each position.
+        True if every round has the same single sample: the order is then made once, not for each position.
     """
 
     def __init__(
@@ -89,7 +81,7 @@ class RepeatedDataset:
         self.num_samples, self.num_ids, self.num_chunks, self.reach = num_samples, num_ids, num_chunks, reach
         self._order_of, self._span = order_of, span
         self._has_one_id = has_one_id
-        self._narrowed: BoundOrder | None = None  # the last one: to ask what it is takes longer than to locate samples
+        self._narrowed: BoundOrder | None = None  # the last order: checking its type takes longer than locating samples
 
     @property
     def shortest_round(self) -> int:
@@ -100,9 +92,8 @@ class RepeatedDataset:
         """Return the order of a round."""
         order = self._order_of(number)
         if order is not self._narrowed:
-            spanned = innermost(order)
-            if self._span is not None and isinstance(spanned, Narrowing):
-                spanned.narrow(self._span)
+            if self._span is not None:
+                narrow(order, self._span)
             self._narrowed = order
         return order
 
@@ -127,14 +118,14 @@ class RepeatedDataset:
         rounds, offsets = np.divmod(numbers, self.num_samples)
         if self._has_one_id and self.num_chunks == 1:  # of several chunks, the lane of one differs by round
             rounds = np.zeros_like(rounds)
-        found = np.empty(len(numbers), dtype=np.uint64)
+        axis = np.empty(len(numbers), dtype=np.uint64)
         for number in distinct(rounds).tolist():
-            mine, order = rounds == number, self.round(number)
-            found[mine] = node_and_lane(order, offsets[mine], chunks[mine], bits=32)
-        return found
+            rows, order = rounds == number, self.round(number)
+            axis[rows] = node_and_lane(order, offsets[rows], chunks[rows], bits=32)
+        return axis
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
-        """Yield those of the samples ``[start, stop)`` with this id, ascending."""
+        """Yield the numbers in ``[start, stop)`` of samples with this id, ascending."""
         if self._has_one_id:
             yield from range(start, stop) if int(self.round(0).ids(0, 1)[0]) == sample_id else ()
             return
@@ -148,24 +139,29 @@ class RepeatedDataset:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Renumbering:
-    """Sample ``first + i`` of a source is in truth its sample ``numbers[i]``; others keep their numbers."""
+    """A source's samples in another order: ``numbers[i]`` comes as sample ``first + i``; others keep their numbers.
+
+    Sequences hold documents from all over a block. If weights change within a block, each source goes on with the
+    documents that the block has left, and then with the documents after the block: every document comes once, and
+    counts are right at once.
+    """
 
     first: int
     numbers: NDArray[np.int64]
 
     @property
     def stop(self) -> int:
-        """The number from which samples keep theirs."""
+        """First number after the renumbered ones."""
         return self.first + len(self.numbers)
 
-    def apply(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number in truth of each sample, same shape."""
-        found, inside = wanted.copy(), (wanted >= self.first) & (wanted < self.stop)
-        found[inside] = self.numbers[wanted[inside] - self.first]
-        return found
+    def apply(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the original number of each sample, same shape."""
+        originals, inside = samples.copy(), (samples >= self.first) & (samples < self.stop)
+        originals[inside] = self.numbers[samples[inside] - self.first]
+        return originals
 
     def followed_by(self, first: int, left: NDArray[np.int64]) -> Renumbering:
-        """Return the renumbering by which sample ``first + i`` is what ``left[i]`` was; later ones stay."""
+        """Return the renumbering in which ``left[i]`` comes as sample ``first + i``; later samples stay."""
         behind = np.arange(first + len(left), max(self.stop, first + len(left)))
         return Renumbering(first, self.apply(np.concatenate([left, behind])))
 
@@ -193,21 +189,20 @@ class RenumberedSource:
         return ids[numbers - low], chunks[numbers - low]
 
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return where samples lie on the axis along which ranks share a batch."""
+        """Return the place of each sample on the axis along which ranks share a batch."""
         return self._source.axis(self._renumbering.apply(numbers), chunks)
 
     def uses(self, sample_id: int, start: int, stop: int) -> Iterator[int]:
-        """Yield those of the samples ``[start, stop)`` with this id, ascending."""
-        inside = self._renumbering.numbers
-        low, high = (
-            (start, stop) if not len(inside) else (min(start, int(inside.min())), max(stop, int(inside.max()) + 1))
-        )
-        by_truth = {number: self._renumbering.first + place for place, number in enumerate(inside.tolist())}
-        found = []
-        for number in self._source.uses(sample_id, low, high):
-            place = by_truth.get(number, number)
-            if (number in by_truth or number < self._renumbering.first or number >= self._renumbering.stop) and (
-                start <= place < stop
-            ):
-                found.append(place)
-        yield from sorted(found)
+        """Yield the numbers in ``[start, stop)`` of samples with this id, ascending."""
+        first, end, originals = self._renumbering.first, self._renumbering.stop, self._renumbering.numbers
+        low, high = start, stop
+        if len(originals):
+            low, high = min(start, int(originals.min())), max(stop, int(originals.max()) + 1)
+        number_of = {original: first + row for row, original in enumerate(originals.tolist())}
+        numbers = []
+        for original in self._source.uses(sample_id, low, high):
+            is_used = original in number_of or not first <= original < end
+            number = number_of.get(original, original)
+            if is_used and start <= number < stop:
+                numbers.append(number)
+        yield from sorted(numbers)

@@ -1,8 +1,8 @@
-"""Schedules of sources: what a mixture needs of one, and one whose epochs each begin anew.
+"""Schedules of sources: the interface that a mixture needs, and a schedule whose epochs each begin anew.
 
 `SourceSchedule` is endless: a source carries on from one epoch to the next. Choices of other libraries know one epoch
-at a time, the length of which may depend on draws; `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` that
-of all of them, whose positions are counted from epoch 0 on.
+at a time, and its length may depend on draws. `OneEpoch` is the schedule of such an epoch, and `EpochsInTurn` the
+schedule of all of them, whose positions are counted from epoch 0 on.
 """
 
 from __future__ import annotations
@@ -22,19 +22,15 @@ class EpochOfSources(Protocol):
     @property
     def num_samples(self) -> int:
         """Positions of the epoch."""
-        ...
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position."""
-        ...
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the source of each position ``[start, stop)``."""
-        ...
 
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if the epoch ends before."""
-        ...
 
 
 class EpochChoice(ABC):
@@ -52,7 +48,7 @@ class EpochChoice(ABC):
 
     @property
     def varies(self) -> bool:
-        """True if epochs have lengths of their own."""
+        """True if epochs differ in length."""
         return False
 
     def settled(self, names: Sequence[str]) -> Self:  # noqa: ARG002
@@ -79,41 +75,32 @@ class CountedSources(Protocol):
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position."""
-        ...
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the source of each position ``[start, stop)``."""
-        ...
 
     def weights_at(self, position: int) -> Mapping[str, int]:
         """Return the integer weights by name in force at a position."""
-        ...
 
 
 class Schedule(CountedSources, Protocol):
-    """Sources of positions, with all that an order of samples needs."""
+    """Sources of positions, with the borders and places that an order of samples needs."""
 
     @property
     def borders(self) -> Sequence[int]:
         """Positions at which weights change, ascending."""
-        ...
 
     def position_of(self, source: int, number: int) -> int | None:
         """Return the position of sample ``number`` of a source; None if it never comes."""
-        ...
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return the place of each position when ranks share a batch, if it depends on nothing else.
-
-        None if ranks are to get a part of each source.
-        """
-        ...
+        """Return the place of each position when ranks share a batch; None if ranks get a part of each source."""
 
 
 class OneEpoch:
-    """An epoch of sources that have names, and ``weights`` as long as none of them is used up.
+    """An epoch of sources by name, with ``weights`` that hold until one of them is used up.
 
-    Rank ``r`` of ``ranks`` had every so many positions, from position ``r`` on; 1 if nobody had.
+    If ``ranks`` is above 1, rank ``r`` had every ``ranks``-th position, from position ``r`` on.
     """
 
     def __init__(self, epoch: EpochOfSources, weights: Mapping[str, int], ranks: int) -> None:
@@ -146,12 +133,12 @@ class OneEpoch:
         return self._weights
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return the rank that had each position; None if there was one."""
+        """Return the rank that had each position; None if there was a single rank."""
         return None if self._ranks == 1 else (positions % self._ranks).astype(np.uint64)
 
 
 class EpochsInTurn:
-    """The epochs of a mixture as one endless schedule; a position takes the lengths of all epochs before its own."""
+    """The epochs of a mixture as one endless schedule; a position needs the lengths of all epochs before."""
 
     def __init__(self, names: Sequence[str], of_epoch: Callable[[int], OneEpoch]) -> None:
         self.names, self._of_epoch = tuple(names), of_epoch
@@ -170,13 +157,13 @@ class EpochsInTurn:
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the source of each position ``[start, stop)``."""
-        found = [np.zeros(0, dtype=np.int64)]
+        parts = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             epoch = self._epoch_at(start)
             first, end = self._begins[epoch], self.begin(epoch + 1)
-            found.append(self._of_epoch(epoch).sources(start - first, min(stop, end) - first))
+            parts.append(self._of_epoch(epoch).sources(start - first, min(stop, end) - first))
             start = min(stop, end)
-        return np.concatenate(found)
+        return np.concatenate(parts)
 
     def weights_at(self, position: int) -> Mapping[str, int]:
         """Return the integer weights by name."""
@@ -188,8 +175,8 @@ class EpochsInTurn:
         return bisect_right(self._begins, position) - 1
 
     def _add_epoch(self, epoch: int) -> None:
-        one = self._of_epoch(epoch)
-        num_samples = one.num_samples
-        # If another thread was faster, it found the same, and what it found since stays.
-        self._before[epoch + 1 : epoch + 2] = [self._before[epoch] + one.counts(num_samples)]
+        added = self._of_epoch(epoch)
+        num_samples = added.num_samples
+        # If another thread was faster, its results are equal, and its later results stay.
+        self._before[epoch + 1 : epoch + 2] = [self._before[epoch] + added.counts(num_samples)]
         self._begins[epoch + 1 : epoch + 2] = [self._begins[epoch] + num_samples]

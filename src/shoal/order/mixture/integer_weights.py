@@ -1,4 +1,4 @@
-"""Weights as exact integers: so that counts at any position are exact, and equal on every machine."""
+"""Weights as exact integers, so that counts at any position are exact, and equal on every machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOTAL = 1 << 40
 
 
 def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
-    """Return integers in the ratio of the given weights, by name, with a sum of at most 2^40.
+    """Return integers in the ratio of weights by name, with a sum of at most 2^40.
 
     Weights are read as decimals, so .9 and .1 are 9 and 1. If their exact ratio takes larger numbers, they are rounded
     to a sum of 2^40 by largest remainders, which changes a weight by less than 10^-12; none above zero becomes zero.
@@ -26,7 +26,7 @@ def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
     Raises
     ------
     UsageError
-        There are no weights, or one is negative or no number, or all are zero.
+        There are no weights, all are zero, or one is negative or no number.
     """
     exact = {name: exact_weight(name, weight) for name, weight in weights.items()}
     total = sum(exact.values())
@@ -42,19 +42,19 @@ def integer_weights(weights: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _rounded(ideal: Mapping[str, Fraction]) -> dict[str, int]:
-    """Round to integers with the same sum: those with the largest remainders up, ties by name."""
-    found = {name: max(int(weight), int(weight > 0)) for name, weight in ideal.items()}
-    by_remainder = sorted(ideal, key=lambda name: (found[name] - ideal[name], name))
-    missing = TOTAL - sum(found.values())
+    """Round to integers with the same sum: the largest remainders are rounded up, ties by name."""
+    rounded = {name: max(int(weight), int(weight > 0)) for name, weight in ideal.items()}
+    by_remainder = sorted(ideal, key=lambda name: (rounded[name] - ideal[name], name))
+    missing = TOTAL - sum(rounded.values())
     for name in by_remainder[: max(missing, 0)]:
-        found[name] += 1
-    # The few that were raised from zero to one are taken from the largest, where they are not noticed.
-    found[max(found, key=lambda name: (found[name], name))] += min(missing, 0)
-    return found
+        rounded[name] += 1
+    # Weights that were raised from zero to one are compensated by the largest, where it is not noticed.
+    rounded[max(rounded, key=lambda name: (rounded[name], name))] += min(missing, 0)
+    return rounded
 
 
 def exact_weight(name: str, weight: Any) -> Fraction:
-    """Return a weight as the decimal that it is written as; raise `UsageError` for what is no number from 0 on."""
+    """Return a weight as its written decimal, or raise `UsageError` if it is no number from 0 on."""
     try:
         exact = exact_number(weight)
     except OverflowError as error:

@@ -1,15 +1,15 @@
 """The order of a mixture: the source of each position, and in each source one sample after the other.
 
-The mixture is endless: position ``p`` of epoch ``e`` is position ``e * epoch_size + p`` of it, so that sources carry
-on from one epoch to the next, and any prefix has visited the samples of a source ``k`` or ``k + 1`` times. Ids of
-sources are numbered one source after another, and so are chunks.
+The mixture is endless: position ``p`` of epoch ``e`` is its position ``e * epoch_size + p``, so that sources carry on
+from one epoch to the next, and any prefix has visited the samples of a source ``k`` or ``k + 1`` times. Ids of sources
+are numbered one source after another, and so are chunks.
 
-When ranks share a batch, each source's samples are spread evenly over them in the order of their lanes, and the points
-at which they lie go on from batch to batch: so over many batches each rank gets its share of each source, and chunks
-stay together as far as that allows. After 1,000 steps of 64 ranks with 16 samples each, no rank was off by more than
-2.4 roots of its share (34 of 250 samples, 75 of 3,373; 3.7 roots if ranks drew at random). With the lanes of
-all sources merged as they are, ranks read chunks of sources with small weights half as often again, and their shares
-were off two to five times as much.
+When ranks share a batch, each source's samples are spread evenly over them in the order of their lanes, at points that
+go on from batch to batch: so over many batches each rank gets its share of each source, and chunks stay together as far
+as that allows. After 1,000 steps of 64 ranks with 16 samples each, no rank was off by more than 2.4 roots of its share
+(34 of 250 samples, 75 of 3,373; 3.7 roots if ranks drew at random). With the lanes of all sources merged as they are,
+ranks read chunks of sources with small weights half as often again, and their shares were off two to five times as
+much.
 """
 
 from __future__ import annotations
@@ -58,45 +58,44 @@ class MixedSources:
 
     @property
     def reach(self) -> int:
-        """Number of positions from one use of a chunk to the next, about, of the source that uses them most rarely."""
-        weights = self.schedule.weights_at(0)
-        total = sum(weights.values())
-        reaches = [source.reach * total // weights[name]
-                   for name, source in zip(self.schedule.names, self.parts, strict=True) if weights[name]]  # fmt: skip
-        return min(max(reaches, default=0), _MOST_REACH)
+        """Approximate positions from one use of a chunk to the next, in the source where this takes longest."""
+        return min(max(self._positions_of([source.reach for source in self.parts]), default=0), _MOST_REACH)
 
     @property
     def shortest_round(self) -> int:
-        """Number of positions in which the source that comes round soonest does so, about."""
+        """Approximate positions of the shortest round of a source."""
+        return max(1, min(self._positions_of([source.shortest_round for source in self.parts])))
+
+    def _positions_of(self, numbers: list[int]) -> list[int]:
+        """Return the approximate positions in which each source with a weight has this number of samples."""
         weights = self.schedule.weights_at(0)
         total = sum(weights.values())
-        rounds = [source.shortest_round * total // weights[name]
-                  for name, source in zip(self.schedule.names, self.parts, strict=True) if weights[name]]  # fmt: skip
-        return max(1, min(rounds))
+        pairs = zip(numbers, (weights[name] for name in self.schedule.names), strict=True)
+        return [number * total // weight for number, weight in pairs if weight]
 
     def locate(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids at endless positions ``[start, stop)`` and the chunk of each."""
         chosen, counts = self.schedule.sources(start, stop), self.schedule.counts(start)
         by_source, lengths = self._by_source(chosen)
-        found = np.empty((2, stop - start), dtype=np.int64)
+        located = np.empty((2, stop - start), dtype=np.int64)
         numbers = np.empty(stop - start, dtype=np.int64)
         begin = 0
         for source in np.flatnonzero(lengths).tolist():
             first, end = int(counts[source]), begin + int(lengths[source])
             ids, chunks = self.parts[source].locate(first, first + end - begin)
-            np.add(ids, self.first_id[source], out=found[0, begin:end])
-            np.add(chunks, self.first_chunk[source], out=found[1, begin:end])
+            np.add(ids, self.first_id[source], out=located[0, begin:end])
+            np.add(chunks, self.first_chunk[source], out=located[1, begin:end])
             numbers[begin:end] = np.arange(first, first + end - begin)
             begin = end
-        placed = np.empty_like(found)
-        placed[:, by_source] = found
+        placed = np.empty_like(located)
+        placed[:, by_source] = located
         placed_numbers = np.empty_like(numbers)
         placed_numbers[by_source] = numbers
         self._last = start, stop, chosen, placed_numbers
         return placed[0], placed[1]
 
     def numbers(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the source at each position ``[start, stop)``, and how many samples of it come before."""
+        """Return the source at each position ``[start, stop)``, and the number of its samples before."""
         last = self._last
         if last is not None and last[0] <= start and stop <= last[1]:
             return last[2][start - last[0] : stop - last[0]], last[3][start - last[0] : stop - last[0]]
@@ -108,26 +107,26 @@ class MixedSources:
         return chosen, numbers
 
     def numbers_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many samples of its source come before each of these ascending positions, those between few."""
-        found = np.empty_like(positions)
+        """Return the number of samples of its source before each of these ascending, nearly dense positions."""
+        numbers = np.empty_like(positions)
         for part in np.split(np.arange(len(positions)), np.flatnonzero(np.diff(positions) > _SPAN) + 1):
             if part.size:
                 low, high = int(positions[part[0]]), int(positions[part[-1]]) + 1
-                found[part] = self.numbers(low, high)[1][positions[part] - low]
-        return found
+                numbers[part] = self.numbers(low, high)[1][positions[part] - low]
+        return numbers
 
     def axis(self, numbers: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return where the samples at these endless positions lie among those of their sources."""
-        found = np.empty(len(numbers), dtype=np.uint64)
+        """Return the place of the sample at each endless position, on the axis of its source."""
+        axis = np.empty(len(numbers), dtype=np.uint64)
         for part in np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(numbers) > _SPAN) + 1):
             low = int(numbers[part[0]]) if part.size else 0
             high = int(numbers[part[-1]]) + 1 if part.size else 0
-            chosen, inside = (each[numbers[part] - low] for each in self.numbers(low, high))
+            chosen, inside = (column[numbers[part] - low] for column in self.numbers(low, high))
             for source in np.unique(chosen).tolist():
-                mine = part[chosen == source]
-                of_source = chunks[mine] - self.first_chunk[source]
-                found[mine] = self.parts[source].axis(inside[chosen == source], of_source)
-        return found
+                rows = part[chosen == source]
+                of_source = chunks[rows] - self.first_chunk[source]
+                axis[rows] = self.parts[source].axis(inside[chosen == source], of_source)
+        return axis
 
     def source_of_ids(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the source of each sample id."""
@@ -138,7 +137,7 @@ class MixedSources:
         return self._uses(sample_id, start, stop, None)
 
     def first_uses(self, sample_id: int, start: int, stop: int, most: int) -> list[int]:
-        """Return the first of `uses`, at most so many; only so many rounds are searched, some milliseconds each."""
+        """Return up to ``most`` of the first `uses`; searches ``most`` rounds, some milliseconds each."""
         return list(itertools.islice(self._uses(sample_id, start, stop, most), most))
 
     def _uses(self, sample_id: int, start: int, stop: int, most_rounds: int | None) -> Iterator[int]:
@@ -159,7 +158,7 @@ class MixedSources:
 
 
 class MixedEpoch:
-    """The order of one epoch of a mixture, as any other bound order; an id may occur more than once, or not at all."""
+    """The order of one epoch of a mixture; an id may occur more than once, or not at all."""
 
     version: ClassVar[int] = 1
     num_canonical_nodes: ClassVar[int] = 1
@@ -168,7 +167,7 @@ class MixedEpoch:
     def __init__(self, mixed: MixedSources, epoch: int) -> None:
         self.mixed, self.num_samples = mixed, mixed.num_samples
         self._begin = epoch * mixed.num_samples
-        # A round takes 0.1 to 0.5 ms, so of a source of one sample no hundred thousand are made for a first batch.
+        # A round takes 0.1 to 0.5 ms: a source of one sample must not make a hundred thousand for a first batch.
         most = _MOST_ROUNDS * mixed.shortest_round
         self.parameters = {"chunks": mixed.reach, "sources": len(mixed.parts), "most_positions": most}
 
@@ -179,7 +178,7 @@ class MixedEpoch:
         return [border - begin for border in self.mixed.schedule.borders if begin < border < end]
 
     def numbers(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the source at each position ``[start, stop)``, and how many samples of it come before."""
+        """Return the source at each position ``[start, stop)``, and the number of its samples before."""
         return self.mixed.numbers(self._begin + start, self._begin + stop)
 
     def ids(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -194,23 +193,23 @@ class MixedEpoch:
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the first position of each sample id in this epoch, -1 if it has none; some milliseconds each."""
         array = as_ids(ids, self.mixed.num_ids)
-        found = [self.first_between(sample_id, 0, self.num_samples) for sample_id in array.tolist()]
-        return np.array(found, dtype=np.int64)
+        positions = [self.first_between(sample_id, 0, self.num_samples) for sample_id in array.tolist()]
+        return np.array(positions, dtype=np.int64)
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
         """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""
         return next(self.mixed.uses(sample_id, self._begin + start, self._begin + stop), self._begin - 1) - self._begin
 
     def all_positions(self, sample_id: int, most: int) -> NDArray[np.int64]:
-        """Return the positions of a sample in this epoch, ascending: the first so many, found in so many rounds."""
+        """Return up to ``most`` first positions of a sample in this epoch, ascending; searches ``most`` rounds."""
         (number,) = as_ids([sample_id], self.mixed.num_ids).tolist()
-        found = self.mixed.first_uses(number, self._begin, self._begin + self.num_samples, most)
-        return np.array(found, dtype=np.int64) - self._begin
+        positions = self.mixed.first_uses(number, self._begin, self._begin + self.num_samples, most)
+        return np.array(positions, dtype=np.int64) - self._begin
 
     def axis(
         self, positions: NDArray[np.int64], chunks: NDArray[np.int64], batches: NDArray[np.int64]
     ) -> NDArray[np.uint64]:
-        """Return where each sample lies when its batch is shared: each source spread evenly, its chunks together."""
+        """Return the place of each sample in its batch: each source is spread evenly, with its chunks together."""
         if (places := self.mixed.schedule.places(self._begin + positions)) is not None:
             return places
         mixed, num_sources = self.mixed, len(self.mixed.parts)
@@ -222,6 +221,6 @@ class MixedEpoch:
         points = mixed.numbers_at(self._begin + positions).astype(np.uint64) * np.uint64(_GOLDEN)
         points += sources.astype(np.uint64) * np.uint64(_ROOT)
         points >>= np.uint64(64 - AXIS_BITS)
-        found = np.empty_like(points)
-        found[order_by((groups, bits), (lanes, _FINE_BITS))] = points[order_by((groups, bits), (points, AXIS_BITS))]
-        return found
+        axis = np.empty_like(points)
+        axis[order_by((groups, bits), (lanes, _FINE_BITS))] = points[order_by((groups, bits), (points, AXIS_BITS))]
+        return axis

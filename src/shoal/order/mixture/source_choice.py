@@ -1,8 +1,8 @@
 """Choices of the source of each position, between one change of weights and the next.
 
-Positions are cut into blocks. At the borders of blocks the counts of sources are those of a `CountTree`; inside, the
-order of sources is permuted by a key: without that, ranks that take every eighth position could get all of a source and
-nothing of the others (in a simulation of eight equal sources 700 % too many; with it 10 %).
+Positions are cut into blocks. At the borders of blocks a `CountTree` counts the sources; inside, a key
+permutes the sources. Without that, ranks that take every eighth position could get all of a source and nothing of the
+others (in a simulation of eight equal sources 700 % too many; with it 10 %).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """The source of each position is drawn at random, as loaders do that draw one for each sample.
+    """The source of each position is drawn at random, as in loaders that draw a source for each sample.
 
-    Drawn without replacement out of 65,536 positions that have the sources in proportion: so the counts in a batch vary
-    as if each sample were drawn alone (1 % less for a batch of 655), yet they cannot drift, and any position is found
-    within milliseconds.
+    Sources are drawn without replacement out of 65,536 positions that have them in proportion. So the counts in a batch
+    vary as if each sample were drawn alone (1 % less for a batch of 655), yet they cannot drift, and any position is
+    found within milliseconds.
     """
 
     name: ClassVar[str] = "random"
@@ -101,7 +101,7 @@ class PerRank:
 
 
 Choice = Even | Random | PerBatch | PerRank
-CHOICES: dict[str, Any] = {each.name: each for each in (Even, Random, PerBatch, PerRank)}
+CHOICES: dict[str, Any] = {choice.name: choice for choice in (Even, Random, PerBatch, PerRank)}
 
 
 def _length(what: str, samples: object) -> int:
@@ -114,10 +114,9 @@ def _length(what: str, samples: object) -> int:
 class ConstantStage:
     """The sources of positions from ``start`` on, as long as weights stay the same.
 
-    ``weights``, ``before`` (the counts at ``start``) and ``owed`` (what weights gave more than counts until there, in
-    samples times `OWED_UNIT`) are in the order of the sources. ``epoch`` is a number of
-    positions that is to be a border of blocks, and all its multiples: then blocks have up to as many positions as the
-    choice says.
+    ``weights``, ``before`` (the counts at ``start``) and ``owed`` (the excess of weights over counts until there, in
+    samples times `OWED_UNIT`) are in the order of the sources. If there is an ``epoch``, a number of positions, all its
+    multiples are borders of blocks, and blocks have at most the choice's number of positions.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class ConstantStage:
         # Block b begins at unit b * length // count: blocks of equal length, or of two lengths that differ by one.
         self._length, self._count = (choice.block, 1) if epoch is None else (epoch, -(-epoch // choice.block))
         self._most_together = max(1, MOST_SPREAD // 2 // choice.block)
-        self.tree = CountTree(weights, [each // self._run for each in self._owed])
+        self.tree = CountTree(weights, [debt // self._run for debt in self._owed])
 
     def counts(self, position: int) -> NDArray[np.int64]:
         """Count the samples of each source before a position; O(num_sources + block)."""
@@ -150,16 +149,13 @@ class ConstantStage:
         return counts
 
     def owed(self, position: int, counts: NDArray[np.int64]) -> list[int]:
-        """Return what weights gave each source more than ``counts`` before a position, in samples times `OWED_UNIT`."""
+        """Return the excess of weights over ``counts`` before a position, by source, in samples times `OWED_UNIT`."""
         length, total = (position - self.start) * OWED_UNIT, sum(self.weights)
-        given = (counts - self.before).tolist()
-        shares = [length * weight // total for weight in self.weights]
-        return [
-            owed + share - number * OWED_UNIT for owed, share, number in zip(self._owed, shares, given, strict=True)
-        ]
+        rows = zip(self._owed, self.weights, (counts - self.before).tolist(), strict=True)
+        return [owed + length * weight // total - number * OWED_UNIT for owed, weight, number in rows]
 
     def sources(self, begin: int, end: int) -> NDArray[np.int64]:
-        """Return the source of each position ``[begin, end)``; 25 ns each, and twice that of blocks of 65,536."""
+        """Return the source of each position ``[begin, end)``; 25 ns each, 50 ns for blocks of 65,536."""
         if end <= begin:
             return np.zeros(0, dtype=np.int64)
         first = self._block_of((begin - self.start) // self._run)
@@ -170,23 +166,23 @@ class ConstantStage:
         units = units[low - self._border(first) : high - self._border(first)]
         if self._run == 1:
             return units
-        times = np.full(len(units), self._run)  # of the first and the last run only the part that is wanted
+        times = np.full(len(units), self._run)  # of the first and the last run only the part in the range
         times[0] -= begin - self.start - low * self._run
         times[-1] -= high * self._run - (end - self.start)
         return np.repeat(units, times)
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source, which is one of this stage; O(num_sources + block).
+        """Return the position of sample ``number`` of a source, which is in this stage, or None from 2^62 on.
 
-        None if it has none below 2^62.
+        O(num_sources + block).
         """
         unit, inside = divmod(number - int(self.before[source]), self._run)
         if self.start + (near := self.tree.unit_of(source, unit)) * self._run >= MOST_POSITIONS:
             return None
         block = self._block_of(near)
         nth = unit - int(self.tree.at(self._border(block))[source])
-        found = np.flatnonzero(self._blocks(block, 1) == source)[nth]
-        return self.start + (self._border(block) + int(found)) * self._run + inside
+        place = np.flatnonzero(self._blocks(block, 1) == source)[nth]
+        return self.start + (self._border(block) + int(place)) * self._run + inside
 
     def _border(self, block: int) -> int:
         """Return the first unit of a block."""
@@ -211,7 +207,7 @@ class ConstantStage:
             rows.sort(axis=1)  # ties, one in 2^37 blocks, go by the number of the source
         else:
             is_unit = np.arange(longest) < lengths[:, None]
-            rows = np.full((num, longest), np.uint64(2**64 - 1))  # which sorts last, and is left out again
+            rows = np.full((num, longest), np.uint64(2**64 - 1))  # filler, which sorts last
             rows[is_unit] = words
             rows.sort(axis=1)
             rows = rows[is_unit]

@@ -24,10 +24,10 @@ _MOST_MOVED = Fraction(3, 100)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Weights by name (integers; a source that is not named has 0) from position ``at`` on.
+    """Integer weights by name from position ``at`` on; a source without a name has weight 0.
 
-    With ``ramp``, weights move there linearly over so many positions, in up to 256 steps of whole blocks. ``before``
-    are the counts by name at ``at`` if those of the changes before do not hold.
+    Weights move there linearly over ``ramp`` positions, in up to 256 steps of whole blocks. ``before`` are counts by
+    name at ``at``, which replace the counts of the changes before.
     """
 
     at: int
@@ -38,9 +38,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SequenceChange:
-    """Weights by name from sequence ``at`` of an epoch on, with a ramp of so many sequences.
+    """Weights by name from sequence ``at`` of an epoch on, with a ramp in sequences.
 
-    A position behind the epoch's last sequence is one of the next epoch.
+    A position after the epoch's last sequence belongs to the next epoch.
     """
 
     epoch: int
@@ -50,11 +50,11 @@ class SequenceChange:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Epoch and position, in the order in which they come."""
+        """Epoch and position."""
         return self.epoch, self.at
 
     def steps(self, before: Mapping[str, int]) -> list[tuple[int, Mapping[str, int]]]:
-        """Return the positions from which weights are constant, with the weights; ``before`` are those until then."""
+        """Return the positions from which weights are constant, with the weights; ``before`` holds until then."""
         moves = -(-_moved(before, self.weights) // _MOST_MOVED)
         num_steps = min(_RAMP_STEPS, self.ramp, max(1, moves))
         borders = [self.ramp * number // num_steps for number in range(num_steps)] if num_steps else []
@@ -65,7 +65,7 @@ class SourceSchedule:
     """Sources of positions, by number in the order of ``names``.
 
     A pure function of names, changes, choice and seed. It does not depend on the order of the names, nor on changes
-    behind the position: counts carry on from one change to the next, and so does what a source got too little or much.
+    after the position. Counts carry on from one change to the next, and so do the debts to sources.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class SourceSchedule:
         The first at position 0, the others in ascending order. Each holds until the next, which may cut its ramp.
     epoch
         Positions of an epoch in which each source has its exact number of samples, until weights change: a multiple of
-        the sum of the weights. None if counts at the ends of epochs may be off as elsewhere.
+        the sum of the weights. None if counts at the ends of epochs may be off, too.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SourceSchedule:
         steps = _steps(self.changes, choice.block * choice.run)
         self._starts, self._weights = [start for start, _ in steps], [weights for _, weights in steps]
         self._stages: dict[int, ConstantStage] = {}
-        self._given = {change.at: change.before for change in self.changes if change.before is not None}
+        self._counts_before = {change.at: change.before for change in self.changes if change.before is not None}
         self._epoch = epoch if choice.run == 1 else None
 
     def counts(self, position: int) -> NDArray[np.int64]:
@@ -108,28 +108,28 @@ class SourceSchedule:
 
     def sources(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the source of each position ``[start, stop)``; 30 ns each for 64 sources."""
-        found = [np.zeros(0, dtype=np.int64)]
+        parts = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             number = self._number_at(start)
             end = min(stop, self._starts[number + 1]) if number + 1 < len(self._starts) else stop
-            found.append(self._stage(number).sources(start, end))
+            parts.append(self._stage(number).sources(start, end))
             start = end
-        return self._number[np.concatenate(found) if len(found) > 2 else found[-1]]
+        return self._number[np.concatenate(parts) if len(parts) > 2 else parts[-1]]
 
     def position_of(self, source: int, number: int) -> int | None:
-        """Return the position of sample ``number`` of a source; None if its weight is 0 or too small for it to come."""
+        """Return the position of sample ``number`` of a source; None if its weight is 0 or too small."""
         place = int(self._sorted_number[source])
-        for at in range(len(self._starts)):
-            is_last = at + 1 == len(self._starts)
-            if is_last or int(self._stage(at + 1).before[place]) > number:
-                stage = self._stage(at)
+        for stage_number in range(len(self._starts)):
+            is_last = stage_number + 1 == len(self._starts)
+            if is_last or int(self._stage(stage_number + 1).before[place]) > number:
+                stage = self._stage(stage_number)
                 return stage.position_of(place, number) if stage.weights[place] else None
         return None
 
     def first_position(self, is_met: Callable[[NDArray[np.int64]], Any]) -> int | None:
-        """Return the first position before which counts meet a condition that larger counts meet, too.
+        """Return the first position, up to 2^62, before which counts meet a condition; None if they never do.
 
-        None if none up to 2^62 does. O(num_sources * log(position)), for a condition on all sources at once.
+        Larger counts must meet it, too. O(num_sources * log(position)), for a condition on all sources at once.
         """
         end = 1
         while not is_met(self.counts(end)):
@@ -144,36 +144,36 @@ class SourceSchedule:
         return {name: stage.weights[place] for name, place in zip(self.names, self._sorted_number, strict=True)}
 
     def places(self, positions: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Return the place of each position when ranks share a batch, if runs stay with a rank: all the same."""
+        """Return equal places when ranks share a batch if runs stay with a rank; None otherwise."""
         return np.zeros(len(positions), dtype=np.uint64) if isinstance(self.choice, PerRank) else None
 
     @property
     def starts(self) -> Sequence[int]:
-        """The positions from which weights are constant, ascending."""
+        """Positions from which weights are constant, ascending."""
         return self._starts
 
     @property
     def borders(self) -> Sequence[int]:
-        """The positions of changes, and those at which a ramp has moved by 3 % since the last of these, ascending."""
-        found, given = [], {end for change in self.changes for end in (change.at, change.at + change.ramp)}
+        """Positions of changes, and positions at which a ramp has moved by another 3 %, ascending."""
+        borders, ends = [], {end for change in self.changes for end in (change.at, change.at + change.ramp)}
         last = self._weights[0]
         for start, weights in zip(self._starts[1:], self._weights[1:], strict=True):
-            if start in given or _moved(last, weights) >= _MOST_MOVED:
-                found.append(start)
+            if start in ends or _moved(last, weights) >= _MOST_MOVED:
+                borders.append(start)
                 last = weights
-        return found
+        return borders
 
     def expected(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Return the number of samples of each source at positions ``[start, stop)`` if shares were never rounded."""
-        found = np.zeros(len(self.names))
+        """Return the unrounded number of samples of each source at positions ``[start, stop)``."""
+        counts = np.zeros(len(self.names))
         while start < stop:
             number = self._number_at(start)
             end = min(stop, self._starts[number + 1]) if number + 1 < len(self._starts) else stop
             weights = self._weights[number]
             shares = np.array([weights.get(name, 0) for name in self.names], dtype=np.float64)
-            found += shares * ((end - start) / shares.sum())
+            counts += shares * ((end - start) / shares.sum())
             start = end
-        return found
+        return counts
 
     def _number_at(self, position: int) -> int:
         return bisect_right(self._starts, position) - 1
@@ -182,25 +182,25 @@ class SourceSchedule:
         return self._stage(self._number_at(position))
 
     def _stage(self, number: int) -> ConstantStage:
-        """Return a stage; it and those that its counts come from are made when first needed."""
+        """Return a stage; the stage and earlier stages that its counts need are made on first use."""
         first = number
-        while first and first not in self._stages and self._starts[first] not in self._given:
+        while first and first not in self._stages and self._starts[first] not in self._counts_before:
             first -= 1
-        for made in range(first, number + 1):
-            if made in self._stages:
+        for current in range(first, number + 1):
+            if current in self._stages:
                 continue
-            start, earlier = self._starts[made], self._stages.get(made - 1)
+            start, earlier = self._starts[current], self._stages.get(current - 1)
             before, owed = np.zeros(len(self.names), dtype=np.int64), None
-            if (given := self._given.get(start)) is not None:
-                before = np.array([given.get(name, 0) for name in self._sorted], dtype=np.int64)
+            if (counts := self._counts_before.get(start)) is not None:
+                before = np.array([counts.get(name, 0) for name in self._sorted], dtype=np.int64)
             elif earlier is not None:
                 before = earlier.counts(start)
                 owed = earlier.owed(start, before)
-            weights = [self._weights[made].get(name, 0) for name in self._sorted]
-            epoch = None if made else self._epoch
+            weights = [self._weights[current].get(name, 0) for name in self._sorted]
+            epoch = None if current else self._epoch
             stage_key = key(self.seed, 0, "source", start)
             stage = ConstantStage(self.choice, weights, stage_key, start=start, before=before, owed=owed, epoch=epoch)
-            self._stages[made] = stage  # if another thread was faster, its stage is the same
+            self._stages[current] = stage  # if another thread was faster, its stage is equal
         return self._stages[number]
 
 
@@ -219,7 +219,7 @@ def _steps(changes: Iterable[Change], block_positions: int) -> list[tuple[int, M
 
 
 def _ramp(before: Mapping[str, int], change: Change, block_positions: int) -> list[tuple[int, Mapping[str, int]]]:
-    """Return the steps of a ramp, which end where blocks do: cut blocks would make counts stray with every step."""
+    """Return the steps of a ramp, which end at borders of blocks: cut blocks would make counts stray at every step."""
     num_blocks = change.ramp // block_positions
     num_steps = max(1, min(_RAMP_STEPS, num_blocks))
     borders = [num_blocks * number // num_steps * block_positions for number in range(num_steps)]
@@ -229,7 +229,7 @@ def _ramp(before: Mapping[str, int], change: Change, block_positions: int) -> li
 def _along(
     before: Mapping[str, int], change: Change | SequenceChange, borders: list[int]
 ) -> list[tuple[int, Mapping[str, int]]]:
-    """Return the positions and weights of the steps of a ramp, which end at these borders of it."""
+    """Return the positions and weights of the steps between these borders of a ramp."""
     first, last = _shares(before, change.weights)
     steps: list[tuple[int, Mapping[str, int]]] = []
     for start, end in pairwise(borders):
@@ -240,12 +240,12 @@ def _along(
 
 
 def _shares(*sides: Mapping[str, int]) -> list[dict[str, Fraction]]:
-    """Return the share of each source at several weights, of all sources that any of them names."""
+    """Return the shares of all named sources at each of several weights."""
     names = dict.fromkeys(name for side in sides for name in side)
     return [{name: Fraction(side.get(name, 0), sum(side.values())) for name in names} for side in sides]
 
 
 def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> Fraction:
-    """Return the share of positions that have another source at other weights."""
+    """Return the share of positions whose source differs at other weights."""
     first, last = _shares(before, after)
     return sum((abs(last[name] - first[name]) for name in first), Fraction(0)) / 2

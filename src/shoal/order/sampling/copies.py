@@ -1,10 +1,10 @@
 """The samples of an epoch with all their copies: numbered, and divided into turns for an order to mix.
 
-Copies are numbered in storage order, the copies of one sample beside each other. Where an order moves chunks, a chunk
-of which more copies than samples take part comes in several *turns* of about as many copies as it has samples, each a
-chunk of its own to the order: turn ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a sample are
-in different turns, all over the epoch. Otherwise a rare class that is stored together would make a few chunks that
-outnumber all others, and a window is only as good as its chunks are even. A chunk is read once for each turn.
+Copies are numbered in storage order, the copies of one sample beside each other. If an order moves chunks, and more
+copies than samples of a chunk take part, the chunk comes in several *turns* of about as many copies as it has samples.
+A turn is a chunk of its own to the order: turn ``j`` of ``p`` has the copies j, j + p, j + 2p, ..., so the copies of a
+sample are in different turns, all over the epoch. Otherwise a rare class that is stored together would make a few
+chunks that outnumber all others, and a window is only as good as its chunks are even. A chunk is read once per turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.order.arrays.vectorized import expand
 from shoal.order.protocol import BoundOrder, Renumbered, chunk_starts
 from shoal.order.sampling.systematic_draws import holding
 
-_BLOCK = 64  # samples whose copies are counted from the first of them: an eighth of a byte a sample for the rest
+_BLOCK = 64  # samples whose copies are counted from the block's first: other tables take an eighth of a byte a sample
 _TILE_BITS = 16
 
 
@@ -29,11 +29,11 @@ class Copies:
     Parameters
     ----------
     counts
-        How often each sample takes part, shape (num_samples,).
+        Copies of each sample in the epoch, shape (num_samples,).
     """
 
     def __init__(self, counts: NDArray[Any]) -> None:
-        num_blocks = len(counts) // _BLOCK + 1  # the last one is never full, so that `before` may ask for the end
+        num_blocks = len(counts) // _BLOCK + 1  # the last block is never full, so that `before` includes the end
         rest = np.zeros((1, _BLOCK), dtype=counts.dtype)
         rest[0, : len(counts) % _BLOCK] = counts[(num_blocks - 1) * _BLOCK :]
         blocks = counts[: (num_blocks - 1) * _BLOCK].reshape(num_blocks - 1, _BLOCK)
@@ -53,9 +53,9 @@ class Copies:
 
     def samples(self, copies: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample of each copy; 50 to 70 ns each."""
-        found = np.empty(len(copies), dtype=np.int64)
+        samples = np.empty(len(copies), dtype=np.int64)
         for first in range(0, len(copies), 1 << _TILE_BITS):
-            # Sorted, with their places in the low bits: a search of 10^8 samples takes a fifth of the time.
+            # Sorting, with places in the low bits, makes a search among 10^8 samples five times as fast.
             words = copies[first : first + (1 << _TILE_BITS)] << _TILE_BITS
             words |= np.arange(len(words))
             words.sort()
@@ -63,14 +63,14 @@ class Copies:
             block = np.searchsorted(self._before, part, side="right") - 1
             inside = (part - self._before[block]).astype(self._ends.dtype)
             passed = (self._ends[block] <= inside[:, None]).sum(axis=1, dtype=np.uint8)
-            found[first + places] = block * _BLOCK + passed
-        return found
+            samples[first + places] = block * _BLOCK + passed
+        return samples
 
     def before(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of copies of all samples before each of these, which may be one past the last."""
+        """Return the number of copies before each sample, which may be one past the last."""
         block, inside = np.divmod(samples, _BLOCK)
-        found: NDArray[np.int64] = self._before[block] + np.where(inside, self._ends[block, inside - 1], 0)
-        return found
+        before: NDArray[np.int64] = self._before[block] + np.where(inside, self._ends[block, inside - 1], 0)
+        return before
 
     def count_between(self, borders: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the copies of the samples between neighbouring borders; shape (len(borders) - 1,)."""
@@ -80,7 +80,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """The copies of an epoch by the turns of their chunks, which number them anew: turn after turn.
+    """The copies of an epoch, numbered anew turn after turn.
 
     Parameters
     ----------
@@ -104,11 +104,11 @@ class Turns:
 
     @staticmethod
     def of(copies: Copies, chunk_samples: NDArray[np.int64], *, whole: bool = False) -> Turns:
-        """Divide the copies of chunks with so many samples into turns; ``whole`` leaves one to each chunk."""
+        """Divide the copies of chunks into turns; with ``whole``, each chunk has one turn."""
         chunk_copies = copies.before(chunk_starts(chunk_samples))
         counts = np.diff(chunk_copies)
-        each = np.maximum(chunk_samples, 1)
-        turns = np.ones_like(counts) if whole else np.maximum((counts + each // 2) // each, 1)
+        sizes = np.maximum(chunk_samples, 1)
+        turns = np.ones_like(counts) if whole else np.maximum((counts + sizes // 2) // sizes, 1)
         chunk_turns = chunk_starts(turns)
         chunk = np.repeat(np.arange(len(turns)), turns)
         number = np.arange(len(chunk)) - chunk_turns[chunk]
@@ -126,11 +126,11 @@ class Turns:
         return self.samples(np.arange(self.starts[-1]), np.repeat(np.arange(len(sizes)), sizes))
 
     def numbers(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the numbers of all copies of these samples, one sample after the other, and how many each has."""
-        found, lengths = expand(self.copies.before(samples), self.copies.before(samples + 1))
-        chunk = np.searchsorted(self.chunk_copies, found, side="right") - 1
+        """Return the numbers of all copies of these samples, sample after sample, and the copies of each."""
+        copies, lengths = expand(self.copies.before(samples), self.copies.before(samples + 1))
+        chunk = np.searchsorted(self.chunk_copies, copies, side="right") - 1
         first_turn = self.chunk_turns[chunk]
-        inside, turn = np.divmod(found - self.chunk_copies[chunk], self.chunk_turns[chunk + 1] - first_turn)
+        inside, turn = np.divmod(copies - self.chunk_copies[chunk], self.chunk_turns[chunk + 1] - first_turn)
         return self.starts[first_turn + turn] + inside, lengths
 
 
@@ -149,11 +149,11 @@ class OverCopies(Renumbered):
     def positions(self, ids: Any) -> NDArray[np.int64]:
         """Return the first position of each sample, -1 if it does not take part."""
         numbers, lengths = self._turns.numbers(np.atleast_1d(np.asarray(ids)))
-        found = np.full(len(lengths), -1, dtype=np.int64)
+        positions = np.full(len(lengths), -1, dtype=np.int64)
         if len(numbers):
             starts = np.cumsum(lengths) - lengths
-            found[lengths > 0] = np.minimum.reduceat(self.numbered.positions(numbers), starts[lengths > 0])
-        return found
+            positions[lengths > 0] = np.minimum.reduceat(self.numbered.positions(numbers), starts[lengths > 0])
+        return positions
 
     def first_between(self, sample_id: int, start: int, stop: int) -> int:
         """Return the first of the positions ``[start, stop)`` that has this sample; -1 if none has."""

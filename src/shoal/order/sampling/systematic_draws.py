@@ -1,25 +1,25 @@
-"""The number of times that each sample takes part in an epoch: systematic draws, exact in integers.
+"""The number of copies of each sample in an epoch: systematic draws, exact in integers.
 
-A sample that is expected ``e`` times in an epoch comes floor(e) or ceil(e) times, and the total of an epoch is exact.
-Independent draws (torch's `WeightedRandomSampler`) have the same expectation, but a sample that is expected once is
-missed by 37 % of their epochs. Successive epochs continue where the last one ended, so that the counts stay even over
-any number of epochs, too.
+A sample with the expectation ``e`` comes floor(e) or ceil(e) times in an epoch, and the total of an epoch is exact.
+Independent draws (torch's `WeightedRandomSampler`) have the same expectation, but miss a sample with expectation 1 in
+37 % of the epochs. Successive epochs continue where the last one ended, so the counts stay even over any number of
+epochs, too.
 
-*Classes.* The samples of a class stand in a random circle, and an epoch takes the next ones: with ``A`` taken by
-earlier epochs, and ``T`` by this one, of a class of ``n``,
+*Classes.* The samples of a class stand in a random circle, and an epoch takes the next ones. If earlier epochs took
+``A`` of the ``n`` samples of a class, and this one takes ``T``, the sample at place ``r`` has
 
     count(r) = T // n + ((r - A) mod n < T mod n)
 
-for the sample at place ``r``. So any number of epochs together take each sample of a class floor or ceil of its share.
+So any number of epochs together take each sample of a class floor or ceil of its share.
 
-*Weights.* Samples stand in a line, each as long as its weight ``w``; it is cut into ``T`` equal parts from a random
-start ``U``, and the cuts are counted: with ``V`` the end of a sample, and ``W`` the sum of all weights,
+*Weights.* Samples stand in a line, each as long as its weight ``w``. The line is cut into ``T`` equal parts from a
+random start ``U``, and the cuts are counted: with ``V`` the end of a sample, and ``W`` the sum of all weights,
 
     count = floor((V T + U) / W) - floor(((V - w) T + U) / W).
 
-The line is in random order inside blocks of 2^18 samples in storage, which is enough to separate neighbours. In storage
-order, samples of a regular pattern would be taken together or not at all: every second one of pairs, in one epoch only
-the first of each. ``U`` advances by the golden ratio of ``W`` each epoch, whose multiples are the most even.
+The line is in random order inside blocks of 2^18 stored samples, which is enough to separate neighbours. In storage
+order, samples of a regular pattern would be taken together or not at all: with pairs, one epoch would take only the
+first sample of each pair. ``U`` advances by the golden ratio of ``W`` each epoch, whose multiples are the most even.
 
 References
 ----------
@@ -44,35 +44,35 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio
 def class_counts(
     classes: NDArray[Any], sizes: NDArray[np.int64], totals: NDArray[np.int64], taken: NDArray[np.int64], *, seed: int
 ) -> NDArray[Any]:
-    """Return how often each sample comes if an epoch takes ``totals`` of the samples of each class.
+    """Return the copies of each sample if an epoch takes ``totals`` samples of each class.
 
     Parameters
     ----------
     classes
-        The class of each sample, from 0; shape (num_samples,).
+        Class of each sample, from 0; shape (num_samples,).
     sizes, totals, taken
-        Samples in each class, those that this epoch takes, and those that earlier epochs took, modulo the size; shape
+        Samples of each class: stored, taken by this epoch, and taken by earlier epochs modulo the size; shape
         (num_classes,).
     """
-    each, more = np.divmod(totals, sizes)
-    counts = np.empty(len(classes), dtype=holding(int((each + (more > 0)).max(initial=0))))
+    whole, more = np.divmod(totals, sizes)
+    counts = np.empty(len(classes), dtype=holding(int((whole + (more > 0)).max(initial=0))))
     circles = keys(key(seed, 0, "sample"), np.arange(len(sizes)))
     before = np.zeros(len(sizes), dtype=np.int64)
     for first in range(0, len(classes), 1 << _BLOCK_BITS):
         part = classes[first : first + (1 << _BLOCK_BITS)]
         by_class = np.argsort(part, kind="stable")
-        here = np.bincount(part, minlength=len(sizes))
+        part_sizes = np.bincount(part, minlength=len(sizes))
         of_class = part[by_class]
-        ranks = np.arange(len(part)) + (before - (np.cumsum(here) - here))[of_class]
+        ranks = np.arange(len(part)) + (before - (np.cumsum(part_sizes) - part_sizes))[of_class]
         places = permute_each(ranks, sizes[of_class], circles[of_class]).astype(np.int64)
-        more_here = is_next(places, taken[of_class], sizes[of_class], more[of_class])
-        counts[first + by_class] = each[of_class] + more_here
-        before += here
+        is_extra = is_next(places, taken[of_class], sizes[of_class], more[of_class])
+        counts[first + by_class] = whole[of_class] + is_extra
+        before += part_sizes
     return counts
 
 
 def weighted_counts(weights: NDArray[np.uint32], weight_sum: int, total: int, *, seed: int, epoch: int) -> NDArray[Any]:
-    """Return how often each sample comes if an epoch takes ``total`` in proportion to these weights.
+    """Return the copies of each sample if an epoch takes ``total`` samples in proportion to these weights.
 
     ``weight_sum`` is below 2**61, and ``total`` below 2**48.
     """
@@ -98,33 +98,33 @@ def weighted_counts(weights: NDArray[np.uint32], weight_sum: int, total: int, *,
 
 
 def is_next(places: NDArray[np.int64], taken: Any, size: Any, more: Any) -> NDArray[np.bool_]:
-    """Return whether a place in a circle is among the ``more`` that follow those taken; ``taken`` is below the size."""
+    """Return True for places in a circle among the ``more`` after the ``taken`` ones; ``taken`` is below ``size``."""
     ahead = places - taken
     ahead += np.where(ahead < 0, size, 0)
-    found: NDArray[np.bool_] = ahead < more
-    return found
+    follows: NDArray[np.bool_] = ahead < more
+    return follows
 
 
 def _cuts_before(ends: NDArray[np.uint64], total: int, start: int, weight_sum: int) -> NDArray[np.int64]:
     """Return ``floor((ends * total + start) / weight_sum)``, exactly, though the product may have 109 bits.
 
-    The quotient in floating point is wrong by less than one, and the remainder modulo 2**64 tells in which direction:
-    only operations that IEEE 754 defines to the bit, so the result is equal on every machine.
+    The quotient in floating point is wrong by less than one, and the remainder modulo 2**64 corrects it. IEEE 754
+    defines all operations to the bit, so the result is equal on every machine.
     """
     quotient = ends.astype(np.float64)
     quotient *= total / weight_sum
     quotient += start / weight_sum
-    found = quotient.astype(np.int64)
+    cuts = quotient.astype(np.int64)
     remainder = ends * np.uint64(total)
     remainder += np.uint64(start)
-    remainder -= found.view(np.uint64) * np.uint64(weight_sum)
+    remainder -= cuts.view(np.uint64) * np.uint64(weight_sum)
     signed = remainder.view(np.int64)
-    found += signed >= weight_sum
-    found -= signed < 0
-    return found
+    cuts += signed >= weight_sum
+    cuts -= signed < 0
+    return cuts
 
 
 def holding(largest: int) -> type[np.unsignedinteger[Any]]:
     """Return the smallest unsigned type that holds this number."""
     types: tuple[type[np.unsignedinteger[Any]], ...] = (np.uint8, np.uint16, np.uint32, np.uint64)
-    return next(each for each in types if largest <= np.iinfo(each).max)
+    return next(kind for kind in types if largest <= np.iinfo(kind).max)

@@ -1,4 +1,4 @@
-"""The share of each sample in an epoch, by weights or by classes, from which its number of copies is drawn."""
+"""Sampling by weights or by classes: the share of each sample in an epoch, which gives its number of copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shoal.order.sampling.systematic_draws import class_counts, is_next, weighte
 from shoal.order.seeds import key
 
 VERSION = 1
-"""Number that changes whenever the same arguments would give other samples."""
+"""Number that changes whenever the same arguments give other samples."""
 
 # Samples of an epoch: a turn of a chunk takes 40 bytes, and the arithmetic is exact up to 2**40.
 _MOST_OF_FEW, _MOST_TIMES, _MOST_SAMPLES = 2**32, 16, 2**40
@@ -27,7 +27,7 @@ _MOST_OF_CLASS = 2**32 - 1
 _SUM_BITS = 61
 _WEIGHT_BITS = 32
 _BLOCK = 1 << 20
-# Averages over epochs: what rounding makes of 0, and the least that is called 1.
+# Averages over epochs: the largest rounding error of 0, and the least average that counts as 1.
 _NONE, _ABOUT_ONE = 1e-6, 0.95
 
 
@@ -38,11 +38,11 @@ class Repeats:
     Parameters
     ----------
     num_samples, num_stored
-        Samples in an epoch, repeats included, and stored samples to take them from.
+        Samples of an epoch, repeats included, and stored samples.
     num_repeated
         Stored samples that come more than once in an epoch.
     most_copies
-        How often a sample comes in an epoch, at most.
+        Most copies of a sample in an epoch.
     num_unvisited
         Stored samples that do not come in an epoch.
     """
@@ -55,7 +55,7 @@ class Repeats:
 
     @staticmethod
     def of(num_samples: int, expected: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> Repeats:
-        """Return what follows from the expected copies of samples: arrays of them, and how many samples have each."""
+        """Return the repeats for pairs of arrays: numbers of expected copies, and of samples that have each number."""
         repeated = unvisited = most = 0.0
         num_stored = 0
         for copies, sizes in expected:
@@ -67,39 +67,35 @@ class Repeats:
     def __str__(self) -> str:
         """Return one sentence."""
         repeats, misses = self.num_repeated > _NONE, self.num_unvisited > _NONE
-        said = f"{counted(self.num_samples, 'sample')} an epoch, of {self.num_stored:,}: "
+        sentence = f"{counted(self.num_samples, 'sample')} an epoch, of {self.num_stored:,}: "
         if not (repeats or misses):
-            return said + "each comes once"
+            return sentence + "each comes once"
         number, is_one = _how_many(self.num_repeated)
         more = f"{number} {'comes' if is_one else 'come'} more than once (at most {self.most_copies:,} times)"
-        said += more if repeats else "none comes more than once"
+        sentence += more if repeats else "none comes more than once"
         if not misses:
-            return said + ", and every one comes"
+            return sentence + ", and every one comes"
         number, is_one = _how_many(self.num_unvisited)
         share = 100 * self.num_unvisited / self.num_stored
-        return f"{said}, and {number} ({share:.1f} %) {'does' if is_one else 'do'} not come"
+        return f"{sentence}, and {number} ({share:.1f} %) {'does' if is_one else 'do'} not come"
 
 
 class Sampling(Protocol):
-    """A rule for how often each of the stored samples that take part comes in an epoch."""
+    """A rule that gives each stored sample a number of copies in an epoch."""
 
     @property
     def num_samples(self) -> int:
-        """Number of samples in an epoch, repeats included."""
-        ...
+        """Samples of an epoch, repeats included."""
 
     def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
-        """Return how often each sample comes in an epoch, shape (num_stored,)."""
-        ...
+        """Return the copies of each sample in an epoch, shape (num_stored,)."""
 
     @property
     def repeats(self) -> Repeats:
         """Repeats and gaps of an epoch."""
-        ...
 
     def digest(self) -> str:
-        """Return a short hash of the rule, by which a state recognises it."""
-        ...
+        """Return a short hash that identifies the rule in a state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +105,7 @@ class ByWeight:
     Parameters
     ----------
     weights
-        Integers in proportion to the weights, shape (num_stored,), as `integer_weights` gives them.
+        Integers in proportion to the weights, shape (num_stored,), from `integer_weights`.
     num_samples
         Samples in an epoch.
     """
@@ -126,7 +122,7 @@ class ByWeight:
         return int(self.weights.sum(dtype=np.uint64))
 
     def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
-        """Return how often each sample comes in an epoch; 30 ns each."""
+        """Return the copies of each sample in an epoch; 30 ns each."""
         return weighted_counts(self.weights, self.weight_sum, self.num_samples, seed=seed, epoch=epoch)
 
     @cached_property
@@ -137,24 +133,24 @@ class ByWeight:
         5 samples an epoch, of 3: 1 comes more than once (at most 3 times), and every one comes
         """
         parts = np.array_split(self.weights, -(-len(self.weights) // _BLOCK))
-        each = self.num_samples / self.weight_sum
-        return Repeats.of(self.num_samples, ((part * each, np.ones(len(part))) for part in parts))
+        scale = self.num_samples / self.weight_sum
+        return Repeats.of(self.num_samples, ((part * scale, np.ones(len(part))) for part in parts))
 
     def without_repeats(self) -> ByWeight:
         """Return the rule with the largest weights lowered until no sample is expected more than once.
 
-        Samples at the limit come in every epoch, and the others more often than before, in proportion to each other.
+        Samples at the limit come in every epoch, and others more often than before, in proportion to their weights.
 
         Raises
         ------
         UsageError
-            An epoch has more samples than there are with a weight above 0.
+            An epoch has more samples than stored samples have a weight above 0.
         """
         num_possible, weights = int(np.count_nonzero(self.weights)), self.weights
         if num_possible < self.num_samples:
             msg = f"{self.num_samples} samples an epoch without repeats; {num_possible} have a weight above 0"
             raise UsageError(msg, hint=f"num_samples={num_possible} at most, or replacement=True")
-        low, high = 1, int(weights.max()) + 1  # limits that are low enough, and not: by bisection
+        low, high = 1, int(weights.max()) + 1  # bisection: a limit that is low enough, and one that is not
         while high - low > 1:
             middle = (low + high) // 2
             lowered_sum = sum(
@@ -171,7 +167,7 @@ class ByWeight:
 
 @dataclass(frozen=True, eq=False)
 class ByClass:
-    """Equally many samples of each class, or at most so many of each; within a class all samples in turn.
+    """Equally many samples of each class, or up to a limit of each; within a class all samples in turn.
 
     Parameters
     ----------
@@ -202,22 +198,22 @@ class ByClass:
             raise UsageError(msg, hint="weights have no such limit")
 
     def totals(self, *, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the samples that an epoch takes of each class, and those before it modulo the size of the class."""
+        """Return the samples that an epoch takes of each class, and earlier samples modulo the size of the class."""
         sizes, num_classes = self.sizes.tolist(), len(self.sizes)
         if self.limit is not None:
             totals = np.minimum(self.sizes, self.limit)
             taken = [total * epoch % size for total, size in zip(totals.tolist(), sizes, strict=True)]
             return totals, np.array(taken, dtype=np.int64)
-        each, more = divmod(self.num_samples, num_classes)
-        # Those that remain go to the next classes of a random circle.
+        share, more = divmod(self.num_samples, num_classes)
+        # The rest goes to the next classes of a random circle.
         places = permute(np.arange(num_classes), num_classes, key(seed, 0, "sample class"))
-        totals = each + is_next(places, more * epoch % num_classes, num_classes, more).astype(np.int64)
+        totals = share + is_next(places, more * epoch % num_classes, num_classes, more).astype(np.int64)
         begun = (more * epoch + num_classes - 1 - place for place in places.tolist())
-        taken = [(each * epoch + extra // num_classes) % size for extra, size in zip(begun, sizes, strict=True)]
+        taken = [(share * epoch + extra // num_classes) % size for extra, size in zip(begun, sizes, strict=True)]
         return totals, np.array(taken, dtype=np.int64)
 
     def counts(self, *, seed: int, epoch: int) -> NDArray[Any]:
-        """Return how often each sample comes in an epoch; 60 ns each."""
+        """Return the copies of each sample in an epoch; 60 ns each."""
         totals, taken = self.totals(seed=seed, epoch=epoch)
         return class_counts(self.classes, self.sizes, totals, taken, seed=seed)
 
@@ -228,16 +224,16 @@ class ByClass:
         return Repeats.of(self.num_samples, [(totals / self.sizes, self.sizes)])
 
     def digest(self) -> str:
-        """Return a short hash of the classes and what an epoch takes of them."""
+        """Return a short hash of the classes and of the samples that an epoch takes of them."""
         limit = -1 if self.limit is None else self.limit
         return _digest("classes", self.num_samples, limit, self.classes.astype("<u4"))
 
 
 def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return integers in proportion to weights, the same on every machine; 4 bytes a sample.
+    """Return integers in proportion to weights, equal on every machine; 4 bytes a sample.
 
-    Integers that fit are used as they are. Others are rounded to 2**-32 of the largest, or more if there are more than
-    2**29 of them; a weight above 0 stays above 0.
+    Integers that fit are used as they are. Other weights are rounded to 2**-32 of the largest, or more coarsely from
+    2**29 weights on; a weight above 0 stays above 0.
 
     Raises
     ------
@@ -257,12 +253,12 @@ def integer_weights(weights: NDArray[Any]) -> NDArray[np.uint32]:
         raise UsageError(msg, hint="a sample with weight 0 never comes; at least one must be above 0")
     if weights.dtype.kind != "f" and int(largest) < 1 << bits:
         return weights.astype(np.uint32)
-    found = np.empty(len(weights), dtype=np.uint32)
+    rounded = np.empty(len(weights), dtype=np.uint32)
     for first in range(0, len(weights), _BLOCK):
         part = weights[first : first + _BLOCK].astype(np.float64)
         scaled = np.rint(part / np.float64(largest) * np.float64((1 << bits) - 1))
-        found[first : first + _BLOCK] = np.where(part > 0, np.maximum(scaled, 1.0), 0.0)
-    return found
+        rounded[first : first + _BLOCK] = np.where(part > 0, np.maximum(scaled, 1.0), 0.0)
+    return rounded
 
 
 def _how_many(average: float) -> tuple[str, bool]:
@@ -278,7 +274,7 @@ def _check_num_samples(num_samples: int, num_stored: int) -> None:
 
 
 def _digest(kind: str, *parts: Any) -> str:
-    found = hashlib.blake2b(f"{kind} {VERSION}".encode(), digest_size=8)
+    digest = hashlib.blake2b(f"{kind} {VERSION}".encode(), digest_size=8)
     for part in parts:
-        found.update(np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else f" {part}".encode())
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(part).data if isinstance(part, np.ndarray) else f" {part}".encode())
+    return digest.hexdigest()

@@ -22,55 +22,48 @@ STRATEGIES = {"concat": concatenated, "first_fit": first_fit, "best_fit": best_f
 """Functions that pack the documents of a block, by name."""
 
 TOO_LONG = ("cut", "drop", "refuse")
-"""What becomes of a document of more tokens than a sequence has."""
+"""Treatments of a document of more tokens than a sequence has."""
 
 
 _MOST_LENGTH, _MOST_BLOCK = 1 << 24, 1 << 62
 
 
 class Grouping(Protocol):
-    """A way of making sequences, or batches, of the documents of a block from their lengths."""
+    """A grouping of a block's documents into sequences or batches, from their lengths."""
 
     @property
     def verb(self) -> str:
-        """Method of `Dataset` that asks for it."""
-        ...
+        """Method of `Dataset` with these arguments."""
 
     @property
     def block(self) -> int:
-        """Positions of documents that are grouped together, those of each canonical node for themselves."""
-        ...
+        """Positions of documents that are grouped together, separately for each canonical node."""
 
     @property
     def alike(self) -> int:
-        """Sequences in a row that are neighbours in the order in which `packed` gives them; 0 for random ones."""
-        ...
+        """Sequences in a row that are neighbours in the result of `packed`; 0 for a random order."""
 
     @property
     def longest(self) -> int | None:
-        """Most tokens of a document that is not too long; None if there is no limit."""
-        ...
+        """Most tokens of a document; None if there is no limit."""
 
     @property
     def too_long(self) -> str:
         """Treatment of longer documents: one of `TOO_LONG`."""
-        ...
 
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
         """Group documents of these lengths."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, for a state."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
     """Arguments of packing: the ``length`` of sequences in tokens, the strategy, and the positions of a block.
 
-    ``too_long`` says what becomes of longer documents; who "refuses" them does so before. ``separated`` says that
-    documents have separators that no lengths in the index tell of.
+    ``too_long`` is the treatment of longer documents; "refuse" is checked before. ``separated`` is True if documents
+    have separators that the lengths in the index do not count.
     """
 
     verb: ClassVar[str] = "pack_sequences"
@@ -102,8 +95,8 @@ class Packing:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types, for a state."""
-        found = {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
-        return found | ({"separated": True} if self.separated else {})
+        fields = {"length": self.length, "strategy": self.strategy, "block": self.block, "too_long": self.too_long}
+        return fields | ({"separated": True} if self.separated else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +106,13 @@ class LengthBatches:
     Attributes
     ----------
     buckets
-        Lengths to which documents are padded, ascending; none for that of the longest in a batch.
+        Lengths to which documents are padded, ascending; without them, the length of the longest in a batch.
     too_long
-        What becomes of documents of more than `longest` tokens; who "refuses" them does so before.
+        Treatment of documents of more than `longest` tokens; "refuse" is checked before.
     alike
         Batches in a row that hold documents of neighbouring lengths.
     block
-        Positions of documents that are sorted together, those of each canonical node for themselves.
+        Positions of documents that are sorted together, separately for each canonical node.
     """
 
     verb: ClassVar[str] = "batch_by_length"
@@ -158,7 +151,7 @@ class LengthBatches:
         return self.buckets[-1] if self.buckets else self.max_tokens
 
     def padded(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the lengths that documents are padded to by their buckets, same shape.
+        """Return the lengths rounded up to their buckets, same shape.
 
         >>> LengthBatches(size=8, buckets=(16, 64)).padded(np.array([3, 16, 17])).tolist()
         [16, 16, 64]
@@ -169,10 +162,10 @@ class LengthBatches:
         return borders[np.searchsorted(borders, lengths)]
 
     def packed(self, lengths: NDArray[np.int64]) -> PackedBlock:
-        """Cut documents of these lengths into batches; those without tokens are in none. 0.1 us a document.
+        """Cut documents of these lengths into batches, without empty documents. 0.1 us a document.
 
-        >>> found = LengthBatches(max_tokens=12).packed(np.array([3, 9, 4, 5, 2]))
-        >>> [found.document[start:stop].tolist() for start, stop in zip(found.first_piece, found.first_piece[1:])]
+        >>> cut = LengthBatches(max_tokens=12).packed(np.array([3, 9, 4, 5, 2]))
+        >>> [cut.document[start:stop].tolist() for start, stop in zip(cut.first_piece, cut.first_piece[1:])]
         [[1], [3, 2], [0, 4]]
         """
         longest = self.longest

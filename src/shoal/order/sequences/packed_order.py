@@ -1,13 +1,13 @@
 """The order of an epoch of sequences: documents of fixed blocks of positions, packed block by block.
 
-A position of this order is a sequence. Documents keep the order that they have without packing; a *block* is a fixed
-range of its positions, and the documents of each canonical node in it are packed for themselves: so a chunk stays with
+A position of this order is a sequence. Documents keep the order that they have without packing. A *block* is a fixed
+range of their positions, and the documents of each canonical node in it are packed separately: so a chunk stays with
 one rank, as it does without packing, and a sequence is a function of seed, epoch and block alone. Inside a block the
 sequences of a node come in random order, and the nodes take turns. A block ends where documents change (`Changing`).
 
-A padded batch of documents of similar length is a sequence, too (`LengthBatches`). Those come in runs, at multiples of
-``alike`` positions: nodes take turns from the longest batches to the shortest, this is cut into runs, and the runs of a
-block come in random order. So ranks that share a run at a time have batches that are alike.
+A padded batch of documents of similar length is a sequence, too (`LengthBatches`). Such batches come in runs, at
+multiples of ``alike`` positions: nodes take turns from the longest batches to the shortest, this list is cut into runs,
+and the runs of a block come in random order. So ranks that share a run have batches of similar length.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from shoal.order.sequences.packing_strategies import PackedBlock
 _KEPT_BLOCKS = 4
 _TIME_BITS = 40
 MAX_SEQUENCES = 1 << 62
-"""More than an epoch has."""
+"""More sequences than an epoch has."""
 
 
 class Pieces(NamedTuple):
-    """The pieces of documents in some sequences; those of sequence ``i`` are ``[first[i], first[i + 1])`` of them.
+    """The pieces of documents in some sequences; sequence ``i`` has the pieces ``[first[i], first[i + 1])``.
 
-    ``ids``, ``positions`` and ``chunks`` are those of the documents in their order, ``starts`` and ``stops`` tokens of
-    them; all of shape (num_pieces,).
+    Piece ``j`` holds tokens ``[starts[j], stops[j])`` of document ``ids[j]``, which has a position and a chunk in the
+    order of documents; all but ``first`` have shape (num_pieces,).
     """
 
     first: NDArray[np.int64]
@@ -56,11 +56,11 @@ class Pieces(NamedTuple):
         return Pieces(first, *(column[rows] for column in self[1:]))
 
 
-class Rests(NamedTuple):
-    """The rest of some documents: tokens ``[starts[i], stops[i])`` of document ``ids[i]``; all of one shape.
+_NO_PIECES = Pieces(np.zeros(1, dtype=np.int64), *[np.zeros(0, dtype=np.int64)] * 5)
 
-    ``positions`` and ``chunks`` are those of the documents in their order.
-    """
+
+class Rests(NamedTuple):
+    """The rest of some documents: tokens ``[starts[i], stops[i])`` of document ``ids[i]``; see `Pieces`."""
 
     ids: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -75,7 +75,7 @@ _NO_RESTS = Rests(*[np.zeros(0, dtype=np.int64)] * 5)
 class OpenBlock(NamedTuple):
     """A block that ends after its first sequences: its documents ``[start, start + len(is_used))``.
 
-    ``is_used`` marks the documents that have tokens in these sequences, and documents without tokens.
+    ``is_used`` marks the documents with tokens in these sequences, and empty documents.
     """
 
     start: int
@@ -84,14 +84,14 @@ class OpenBlock(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """Position behind as many documents as are used."""
+        """Start plus the number of used documents."""
         return self.start + int(self.is_used.sum())
 
 
 class _Stretch(NamedTuple):
-    """The documents of a block: positions ``[start, stop)`` of an order, and rests of documents before them.
+    """The documents of a block: positions ``[start, stop)``, after rests of earlier documents.
 
-    ``limit`` is the number of its sequences that come; None for all.
+    Only the first ``limit`` sequences come; None for all.
     """
 
     documents: BoundOrder
@@ -102,9 +102,9 @@ class _Stretch(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The sequences of a block, in their order: the node, weight and pieces of each, and the documents.
+    """The sequences of a block, in their order: the node, weight and pieces of each.
 
-    ``rows`` number the documents of the block, and rests behind them.
+    ``rows`` gives the document of each piece: a number in the block, or after them the number of a rest.
     """
 
     nodes: NDArray[np.int64]
@@ -123,9 +123,9 @@ class PackedOrder:
     lengths
         Tokens of each document, by its id; shape (number of ids,).
     packing
-        How they become sequences.
+        Grouping of documents into sequences.
     seed, epoch
-        Those of the order.
+        Seed and epoch of the order.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class PackedOrder:
         return np.array(self._borders, dtype=np.int64)
 
     def has(self, number: int) -> bool:
-        """Return True if the epoch has a sequence of this number; packs the blocks up to it."""
+        """Return True if the epoch has a sequence with this number; packs the blocks up to it."""
         borders = self._borders
         while borders[-1] <= number and len(borders) <= len(self._stretches):
             borders.append(borders[-1] + len(self._block(len(borders) - 1).nodes))
         return borders[-1] > number
 
     def opened(self, number: int) -> OpenBlock:
-        """Return the block that holds a sequence of the epoch, and what the sequences before leave of its documents."""
+        """Return the block of a sequence of the epoch, and the rests of its documents before the sequence."""
         if not self.has(number):
             raise UsageError(f"sequence {number} is none of the epoch's {self.num_samples}")
         block = bisect_right(self._borders, number) - 1
@@ -168,7 +168,7 @@ class PackedOrder:
         left = taken + np.flatnonzero(is_used[rows[taken:]])
         left = left[np.lexsort((pieces.starts[left], rows[left]))]
         starts, stops = pieces.starts[left], pieces.stops[left]
-        # Neighbouring pieces of a document are one again.
+        # Neighbouring pieces of a document are joined again.
         goes_on = (rows[left][1:] == rows[left][:-1]) & (starts[1:] == stops[:-1])
         begins, ends = left[np.append(True, ~goes_on)[: len(left)]], left[np.append(~goes_on, True)[: len(left)]]
         columns = (pieces.ids[begins], pieces.positions[begins], pieces.chunks[begins])
@@ -176,19 +176,19 @@ class PackedOrder:
         return OpenBlock(stretch.start, is_used[:num_documents], rests)
 
     def changed(self, number: int, opened: OpenBlock, documents: BoundOrder) -> PackedOrder:
-        """Return the order with other documents from a sequence on; sequences before it stay as they are.
+        """Return the order with other documents from a sequence on, for orders of one node.
 
-        ``opened`` is the block of this sequence. ``documents`` have other positions only behind `OpenBlock.stop`. What
-        is left of documents that were cut comes in the first block. For orders of one node.
+        ``opened`` is the block of this sequence. ``documents`` may differ only after `OpenBlock.stop`. The rests of
+        documents come in the first block after the change.
         """
         block = bisect_right(self._borders, number) - 1
         stretch, limit = self._stretches[block], number - self._borders[block]
-        found = PackedOrder(documents, self._lengths, self.packing, seed=self._seed, epoch=self._epoch)
+        order = PackedOrder(documents, self._lengths, self.packing, seed=self._seed, epoch=self._epoch)
         before = self._stretches[:block] + ([stretch._replace(limit=limit)] if limit else [])
-        found._stretches = before + _stretches(documents, opened.stop, self.packing.block, opened.rests)
-        found._borders = self._borders[: block + 1] + ([number] if limit else [])
-        found._blocks = {kept: each for kept, each in self._blocks.items() if kept < block}
-        return found
+        order._stretches = before + _stretches(documents, opened.stop, self.packing.block, opened.rests)
+        order._borders = self._borders[: block + 1] + ([number] if limit else [])
+        order._blocks = {kept: packed for kept, packed in self._blocks.items() if kept < block}
+        return order
 
     @property
     def num_samples(self) -> int:
@@ -197,7 +197,7 @@ class PackedOrder:
 
     @property
     def span(self) -> int:
-        """Sequences of a block, about."""
+        """Approximate number of sequences of a block."""
         return max(1, self.num_samples // max(1, len(self._first) - 1))
 
     @property
@@ -216,9 +216,9 @@ class PackedOrder:
         return {**self.documents.parameters, **self.packing.to_dict()}
 
     def documents_before(self, number: int) -> int:
-        """Return the position of documents before which all must stay as they are, for the first sequences to do so.
+        """Return the position before which documents must stay the same, if the first ``number`` sequences shall.
 
-        A block that ended at a change would have been longer without it.
+        A block that ends at a change would be longer without it.
         """
         if not number or not self.has(number - 1):
             return self.documents.num_samples if number else 0
@@ -249,38 +249,39 @@ class PackedOrder:
         return chunks.astype(np.uint64)
 
     def weights(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sum of the squared lengths of the pieces of each sequence: what attention has to compute."""
-        found = np.empty_like(positions)
+        """Return the sum of the squared lengths of the pieces of each sequence: the cost of attention."""
+        weights = np.empty_like(positions)
         blocks = np.searchsorted(self._first, positions, side="right") - 1
         for number in np.unique(blocks).tolist():
-            mine = blocks == number
-            found[mine] = self._block(number).weights[positions[mine] - self._first[number]]
-        return found
+            in_block = blocks == number
+            weights[in_block] = self._block(number).weights[positions[in_block] - self._first[number]]
+        return weights
 
     def pieces(self, ids: NDArray[np.int64]) -> Pieces:
         """Return the pieces of documents in these sequences, which ascend; O(their blocks) at first, then O(pieces)."""
-        found: list[Pieces] = []
+        parts = [_NO_PIECES]
         blocks = np.searchsorted(self._first, ids, side="right") - 1
         for number in np.unique(blocks).tolist():
             rows = ids[blocks == number] - self._first[number]
-            found.append(self._block(number).pieces.chosen(rows))
-        counts = [np.zeros(1, np.int64), *(np.diff(each.first) for each in found)]
-        rest = (
-            np.concatenate([np.zeros(0, np.int64), *columns]) for columns in zip(*(p[1:] for p in found), strict=True)
-        )
-        return Pieces(np.cumsum(np.concatenate(counts)), *(rest if found else [np.zeros(0, np.int64)] * 5))
+            parts.append(self._block(number).pieces.chosen(rows))
+        counts = [np.zeros(1, np.int64), *(np.diff(part.first) for part in parts)]
+        columns = (np.concatenate(column) for column in zip(*(part[1:] for part in parts), strict=True))
+        return Pieces(np.cumsum(np.concatenate(counts)), *columns)
 
     def sequences_with(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of the sequences with a piece of a document at any of these positions, ascending."""
-        found = [np.zeros(0, np.int64)]
-        for number in np.unique(positions // self.packing.block).tolist():
+        sequences = [np.zeros(0, np.int64)]
+        starts = np.array([stretch.start for stretch in self._stretches], dtype=np.int64)
+        numbers = {*(np.searchsorted(starts, positions, side="right") - 1).tolist()}
+        numbers |= {number for number, stretch in enumerate(self._stretches) if len(stretch.rests.ids)}
+        for number in sorted(numbers):
             pieces = self._block(number).pieces
-            here = np.flatnonzero(np.isin(pieces.positions, positions))
-            found.append(self._first[number] + np.unique(np.searchsorted(pieces.first, here, side="right") - 1))
-        return np.concatenate(found)
+            rows = np.flatnonzero(np.isin(pieces.positions, positions))
+            sequences.append(self._first[number] + np.unique(np.searchsorted(pieces.first, rows, side="right") - 1))
+        return np.concatenate(sequences)
 
     def _parts(self, ids: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-        """Cut a span of sequences at the borders of blocks: the block of each part, and the rows in it."""
+        """Cut a span of sequences at the borders of blocks; return the block of each part, and the range in it."""
         if not len(ids):
             return []
         low, high = int(ids[0]), int(ids[-1]) + 1
@@ -292,13 +293,13 @@ class PackedOrder:
         ]
 
     def _block(self, number: int) -> _Block:
-        found = self._blocks.get(number)
-        if found is None:
-            found = self._packed(number)
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._packed(number)
             while len(self._blocks) >= _KEPT_BLOCKS:
                 self._blocks.pop(next(iter(self._blocks)), None)
-            self._blocks[number] = found
-        return found
+            self._blocks[number] = block
+        return block
 
     def _packed(self, number: int) -> _Block:
         """Pack a block; 0.3 to 1 us a document."""
@@ -314,21 +315,21 @@ class PackedOrder:
         packed: list[PackedBlock] = []
         rows, order = [], []
         for node in range(num_nodes):
-            mine = np.arange((node - start) % num_nodes, len(ids), num_nodes)
-            found = self.packing.packed(lengths[mine])
-            numbers = np.arange(found.num_sequences)
+            node_rows = np.arange((node - start) % num_nodes, len(ids), num_nodes)
+            of_node = self.packing.packed(lengths[node_rows])
+            numbers = np.arange(of_node.num_sequences)
             if len(numbers) and not self.packing.alike:
                 numbers = permute(numbers, len(numbers), key(self._seed, self._epoch, "sequences", number, node))
-            order.append(numbers + sum(each.num_sequences for each in packed))
-            packed.append(found)
-            rows.append(mine[found.document])
-        nodes, turns = _in_turns([each.num_sequences for each in packed])
+            order.append(numbers + sum(block.num_sequences for block in packed))
+            packed.append(of_node)
+            rows.append(node_rows[of_node.document])
+        nodes, turns = _in_turns([block.num_sequences for block in packed])
         if self.packing.alike and len(turns):
             runs = self._in_runs(number, len(turns))
             nodes, turns = nodes[runs], turns[runs]
-        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(each.first_piece) for each in packed)])
+        counts = np.concatenate([np.zeros(1, np.int64), *(np.diff(block.first_piece) for block in packed)])
         row = np.concatenate(rows)
-        starts, stops = (np.concatenate([getattr(each, name) for each in packed]) for name in ("start", "stop"))
+        starts, stops = (np.concatenate([getattr(block, name) for block in packed]) for name in ("start", "stop"))
         begin = begins[row]
         columns = (ids[row], positions[row], chunks[row], begin + starts, begin + stops)
         sequences = np.concatenate(order)[turns][:limit]
@@ -338,18 +339,18 @@ class PackedOrder:
         return _Block(nodes[:limit], np.diff(squares[chosen.first]), chosen, of_rows)
 
     def _in_runs(self, number: int, num_sequences: int) -> NDArray[np.int64]:
-        """Return the sequences of a block, sorted before, in runs that end at multiples of ``alike`` positions."""
+        """Return the sorted sequences of a block in runs, which end at multiples of ``alike`` positions."""
         runs = (self._borders[number] + np.arange(num_sequences)) // self.packing.alike
         runs -= runs[0]
         num_runs = int(runs[-1]) + 1
         turn = permute(np.arange(num_runs), num_runs, key(self._seed, self._epoch, "runs of batches", number))
-        found = np.empty(num_sequences, dtype=np.int64)
-        found[np.argsort(turn[runs], kind="stable")] = np.arange(num_sequences)
-        return found
+        order = np.empty(num_sequences, dtype=np.int64)
+        order[np.argsort(turn[runs], kind="stable")] = np.arange(num_sequences)
+        return order
 
 
 def _stretches(documents: BoundOrder, start: int, block: int, rests: Rests = _NO_RESTS) -> list[_Stretch]:
-    """Return the documents of each block from a position on; the first one begins with the rests."""
+    """Return the documents of each block from a position on; the first block begins with the rests."""
     changes = documents.changes if isinstance(documents, Changing) else ()
     borders = [start, *(change for change in changes if change > start), documents.num_samples]
     spans = [(low, min(low + block, end)) for begin, end in pairwise(borders) for low in range(begin, end, block)]
@@ -359,7 +360,7 @@ def _stretches(documents: BoundOrder, start: int, block: int, rests: Rests = _NO
 
 
 def _in_turns(counts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the node of each sequence, and its number among those of all nodes, so that nodes take turns evenly."""
+    """Return the node and the number of each sequence, in an order in which nodes take turns evenly."""
     nodes = np.repeat(np.arange(len(counts)), counts)
     within = np.concatenate([np.zeros(0, np.int64), *(np.arange(count) for count in counts)])
     times = ((2 * within + 1) << _TIME_BITS) // (2 * np.array(counts, dtype=np.int64)[nodes])

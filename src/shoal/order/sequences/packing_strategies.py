@@ -28,9 +28,9 @@ class PackedBlock:
     Attributes
     ----------
     length
-        Tokens that a sequence has room for; 0 if sequences have room for different numbers.
+        Tokens for which a sequence has room; 0 if this varies.
     first_piece
-        Number of the first piece of each sequence, and of all pieces; shape (num_sequences + 1,).
+        First piece of each sequence, then the number of pieces; shape (num_sequences + 1,).
     document
         Document of each piece, numbered in the block; shape (num_pieces,).
     start, stop
@@ -55,17 +55,17 @@ class PackedBlock:
 
     @property
     def fill(self) -> float:
-        """Share of the tokens of all sequences that are no padding; 1.0 without sequences."""
+        """Share of tokens that are no padding, over all sequences; 1.0 without sequences."""
         return self.num_tokens / (self.length * self.num_sequences) if self.num_sequences else 1.0
 
 
 def with_full_sequences(
     lengths: NDArray[np.int64], length: int, document: NDArray[np.int64], sequence: NDArray[np.int64]
 ) -> PackedBlock:
-    """Return the sequences that longer documents fill alone, then those of what is left of all documents.
+    """Return the sequences that long documents fill alone, then the sequences that hold the rests of all documents.
 
-    ``document`` and ``sequence``, both of shape (num_rests,), say where the rest of each document goes: its last
-    ``lengths % length`` tokens. Sequences are numbered from 0, and rests in one have the order of ``document``.
+    ``document`` and ``sequence``, both of shape (num_rests,), give the sequence of the rest of each document: its last
+    ``lengths % length`` tokens. Sequences are numbered from 0; rests in a sequence have the order of ``document``.
     """
     num_full = lengths // length
     full = np.repeat(np.arange(len(lengths)), num_full)
@@ -84,21 +84,21 @@ def with_full_sequences(
 
 
 def concatenated(lengths: NDArray[np.int64], length: int) -> PackedBlock:
-    """Pack documents in their order, each where the one before ends; only the last sequence may be padded.
+    """Pack documents in their order, without gaps; only the last sequence may be padded.
 
-    A document that does not fit into the rest of a sequence goes on in the next one. 30 ns a document.
+    A document that does not fit into the rest of a sequence continues in the next one. 30 ns a document.
 
     Parameters
     ----------
     lengths
-        Tokens of each document, shape (num_documents,); those without tokens have no piece.
+        Tokens of each document, shape (num_documents,); empty documents have no piece.
     length
         Tokens of a sequence.
 
     Examples
     --------
-    >>> found = concatenated(np.array([3, 0, 7]), 4)
-    >>> found.document.tolist(), found.start.tolist(), found.stop.tolist(), found.first_piece.tolist()
+    >>> packed = concatenated(np.array([3, 0, 7]), 4)
+    >>> packed.document.tolist(), packed.start.tolist(), packed.stop.tolist(), packed.first_piece.tolist()
     ([0, 2, 2, 2], [0, 0, 1, 5], [3, 1, 5, 7], [0, 2, 3, 4])
     """
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -115,22 +115,22 @@ def concatenated(lengths: NDArray[np.int64], length: int) -> PackedBlock:
 
 
 def first_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
-    """Pack whole documents in their order; only those of more than ``length`` tokens are cut, as by `best_fit`.
+    """Pack whole documents in their order, each into the first sequence with room for it; 2 us a document.
 
-    A tree over the sequences holds the most room below each node, so that a document takes the logarithm of their
-    number: 2 us each.
+    Only documents of more than ``length`` tokens are cut, as by `best_fit`. A tree over the sequences holds the most
+    room below each node, so that a document takes time by the logarithm of their number.
 
     Parameters
     ----------
     lengths
-        Tokens of each document, shape (num_documents,); those without tokens have no piece.
+        Tokens of each document, shape (num_documents,); empty documents have no piece.
     length
         Tokens of a sequence.
 
     Examples
     --------
-    >>> found = first_fit(np.array([3, 6, 5, 2]), 8)
-    >>> [found.document[start:stop].tolist() for start, stop in zip(found.first_piece, found.first_piece[1:])]
+    >>> packed = first_fit(np.array([3, 6, 5, 2]), 8)
+    >>> [packed.document[start:stop].tolist() for start, stop in zip(packed.first_piece, packed.first_piece[1:])]
     [[0, 2], [1, 3]]
     """
     rest = lengths % length
@@ -154,22 +154,22 @@ def first_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
 
 
 def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
-    """Pack whole documents by best-fit decreasing; only those of more than ``length`` tokens are cut.
+    """Pack whole documents by best-fit decreasing; only documents of more than ``length`` tokens are cut.
 
-    Such a document fills sequences of its own, and its rest is packed with others. Documents of equal length are taken
-    in their order, so the result is a function of the arguments alone. 0.1 to 1 us a document.
+    A longer document fills sequences of its own, and its rest is packed with others. Documents of equal length are
+    taken in their order, so the result is a function of the arguments alone. 0.1 to 1 us a document.
 
     Parameters
     ----------
     lengths
-        Tokens of each document, shape (num_documents,); those without tokens have no piece.
+        Tokens of each document, shape (num_documents,); empty documents have no piece.
     length
         Tokens of a sequence.
 
     Examples
     --------
-    >>> found = best_fit(np.array([3, 5, 2, 9]), 8)
-    >>> [found.document[start:stop].tolist() for start, stop in zip(found.first_piece, found.first_piece[1:])]
+    >>> packed = best_fit(np.array([3, 5, 2, 9]), 8)
+    >>> [packed.document[start:stop].tolist() for start, stop in zip(packed.first_piece, packed.first_piece[1:])]
     [[3], [0, 1], [3, 2]]
     """
     rest = lengths % length
@@ -181,7 +181,7 @@ def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
     sequence = np.repeat(np.arange(len(of_sequence)), counts)
     within = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
     piece_lengths = pattern_lengths[np.repeat(first[:-1][of_sequence], counts) + within]
-    # Pieces have the lengths of the documents, in another order: the n-th of a length is the n-th document of it.
+    # Pieces have the lengths of the documents, in another order: the n-th piece of a length is its n-th document.
     document = np.empty(len(sequence), dtype=np.int64)
     with_rest = np.flatnonzero(rest)
     document[np.argsort(piece_lengths, kind="stable")] = with_rest[np.argsort(rest[with_rest], kind="stable")]
@@ -189,14 +189,14 @@ def best_fit(lengths: NDArray[np.int64], length: int) -> PackedBlock:
 
 
 def _descending(rest: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the lengths above 0 and how many documents have each, from the longest down."""
+    """Return the lengths above 0 with their numbers of documents, from the longest down."""
     counts = np.bincount(rest, minlength=1)
     values = np.flatnonzero(counts[1:])[::-1] + 1
     return list(zip(values.tolist(), counts[values].tolist(), strict=True))
 
 
 class _Patterns:
-    """Sequences by the lengths that they hold; a pattern is a link to the one before, a length, and how often it."""
+    """Sequences by the lengths that they hold; a pattern is a link: the pattern before, a length, and its repeats."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -223,15 +223,15 @@ class _Patterns:
                 self._rooms &= ~(1 << room)
 
     def _extend(self, pattern: int, room: int, value: int, count: int, *, most: int) -> tuple[int, int]:
-        """Put documents into up to ``most`` sequences of a pattern; return how many, and into how many sequences.
+        """Put documents into up to ``most`` sequences of a pattern; return the numbers of documents and sequences used.
 
-        As long as a sequence has room for another document of this length, none has less room.
+        While a sequence has room for another document of this length, no other sequence with room has less.
         """
-        each = room // value
-        whole = min(most, count // each)
-        used = whole * each
+        fitting = room // value
+        whole = min(most, count // fitting)
+        used = whole * fitting
         if whole:
-            self._add(pattern, room, value, each, whole)
+            self._add(pattern, room, value, fitting, whole)
         if whole < most and used < count:
             self._add(pattern, room, value, count - used, 1)
             return count, whole + 1
@@ -244,7 +244,7 @@ class _Patterns:
         self._rooms |= 1 << left
 
     def sequences(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return the pattern of each sequence; of each pattern the number of its first length; and all lengths."""
+        """Return the pattern of each sequence, the first length of each pattern, and all lengths."""
         lengths: list[int] = []
         first, counts = [0], []
         for waiting in self._open.values():

@@ -1,4 +1,4 @@
-"""The check at the door: a value is a state of this kind, of another kind, or a checkpoint with a state inside."""
+"""The check of a loaded value: a state of the expected kind, of another kind, or a checkpoint with a state inside."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shoal.errors import StateError
 from shoal.order.states.forms import Form, MisfitError, shown
 from shoal.order.states.state_fields import KINDS, Kind
 
-_MOST_LOOKED_AT = 10_000  # parts of a checkpoint
+_MOST_PARTS = 10_000  # of a checkpoint that are searched
 _FEW = 8
-_ALIKE = 0.5  # part of the fields of a kind, above which a dict is meant to be of it
+_ALIKE = 0.5  # share of a kind's fields above which a dict is meant to be of that kind
 _NAMES_OF_DATA = ("data", "load", "sampl", "stream", "shoal", "train")
 
 
 def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
-    """Return a state as JSON types with its known fields, or raise `StateError` saying what is wrong with it.
+    """Return a state as JSON types with its known fields, or raise `StateError` naming the fault.
 
-    ``form`` is that of the fields, where it depends on one of them.
+    ``form`` replaces the form of the kind's fields.
     """
     if not isinstance(given, Mapping):
         msg = f"a {kind.what} is the dict that {kind.call} gave; got {type(given).__name__}"
         raise StateError(msg, hint="json.load() the file first, if it is one")
-    other = max(KINDS, key=lambda each: (_likeness(each, given), each is kind))
+    other = max(KINDS, key=lambda candidate: (_likeness(candidate, given), candidate is kind))
     if other is not kind and _likeness(other, given) > max(_ALIKE, _likeness(kind, given)):
         raise StateError(f"this is not a {kind.title}, but a {other.title}", hint=other.taken_by)
     if _likeness(kind, given) < _ALIKE:
@@ -35,17 +35,17 @@ def checked(kind: Kind, given: Any, form: Form | None = None) -> dict[str, Any]:
         msg = f"not a {kind.title}: missing {missing}"
         raise StateError(msg, hint=f"it has the fields {', '.join(kind.fields.required)}")
     try:
-        made = (form or kind.fields).made(given)
+        fields = (form or kind.fields).made(given)
     except MisfitError as misfit:
         msg = f"the {kind.what}'s {misfit.place.removeprefix('.')} {misfit.text}"
         raise StateError(msg, hint=changed_hint(kind)) from None
     except RecursionError:
         raise StateError(f"the {kind.what} is nested too deeply", hint=changed_hint(kind)) from None
-    return dict(made)
+    return dict(fields)
 
 
 def changed_hint(kind: Kind) -> str:
-    """Return what to do with a state that was changed after it was made."""
+    """Return the hint for a state that was changed after it was made."""
     return f"the {kind.what} was changed after it was made: use it as {kind.call} returned it"
 
 
@@ -69,7 +69,7 @@ def _check_version(kind: Kind, given: Mapping[Any, Any], *, only_newer: bool = F
 
 
 def _refuse_checkpoint(kind: Kind, given: Mapping[Any, Any]) -> None:
-    """Raise `StateError` for a dict with other fields: a whole checkpoint, if there is a state in it."""
+    """Raise `StateError` for a dict with other fields, which may be a checkpoint with a state inside."""
     names = ", ".join([shown(name) for name in given][:_FEW]) or "nothing"
     for place, inner in _states_inside(given):
         msg = f"this is a whole checkpoint, which holds {names}; {place} is a {inner.title}"
@@ -85,17 +85,17 @@ def _refuse_checkpoint(kind: Kind, given: Mapping[Any, Any]) -> None:
 
 
 def _states_inside(given: Mapping[Any, Any]) -> Iterator[tuple[str, Kind]]:
-    """Yield the place and kind of each state in a checkpoint, those nearest to its top first."""
+    """Yield the place and kind of each state in a checkpoint, from its top down."""
     waiting: deque[tuple[str, Any]] = deque([("", given)])
-    room = _MOST_LOOKED_AT
-    while waiting and room > 0:
+    num_left = _MOST_PARTS
+    while waiting and num_left > 0:
         place, value = waiting.popleft()
         parts = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for name, part in itertools.islice(parts, room):
-            room -= 1
-            here = f"{place}[{name!r:.80}]"
+        for name, part in itertools.islice(parts, num_left):
+            num_left -= 1
+            inner_place = f"{place}[{name!r:.80}]"
             whole = [kind for kind in KINDS if isinstance(part, Mapping) and _likeness(kind, part) == 1]
             if whole:
-                yield here, whole[0]
+                yield inner_place, whole[0]
             elif isinstance(part, Mapping | list | tuple):
-                waiting.append((here, part))
+                waiting.append((inner_place, part))

@@ -1,4 +1,4 @@
-"""Forms of JSON values, by which states are checked, described and fuzzed.
+"""Forms of JSON values, which check, describe and fuzz states.
 
 A form accepts a value and returns it as plain JSON types, or raises `MisfitError` with the place of the first part that
 does not fit. Integers of other libraries are accepted as integers, and tuples as lists.
@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from shoal.figures import shown
 from shoal.order.seeds import MAX_SEED
 
 MAX_POSITION = 2**63 - 1
 """Largest position, and largest number of anything in an order."""
-
-_SHOWN_CHARACTERS = 80
 
 
 class MisfitError(Exception):
@@ -35,11 +34,9 @@ class Form(Protocol):
     @property
     def words(self) -> str:
         """Description for people: "an integer from 0 to 5"."""
-        ...
 
     def made(self, value: Any) -> Any:
         """Return the value as JSON types; raise `MisfitError` if it does not have the form."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +64,10 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text; with a pattern, one that matches it, which ``told`` describes."""
+    """A text that matches a pattern, which ``words`` describe; any text without a pattern."""
 
     pattern: str = ""
-    told: str = "a text"
-
-    @property
-    def words(self) -> str:
-        """The kind of text."""
-        return self.told
+    words: str = "a text"
 
     def made(self, value: Any) -> str:
         """Return the text."""
@@ -93,19 +85,19 @@ class OneOf:
     @property
     def words(self) -> str:
         """The values as JSON has them."""
-        return " or ".join("null" if each is None else repr(each).lower() for each in self.values)
+        return " or ".join("null" if choice is None else repr(choice).lower() for choice in self.values)
 
     def made(self, value: Any) -> Any:
         """Return the value."""
-        for each in self.values:
-            if type(value) is type(each) and value == each:
-                return each
+        for choice in self.values:
+            if type(value) is type(choice) and value == choice:
+                return choice
         raise _misfit(self, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Any JSON value without NaN; an integer of its own, not in a list or dict, is at most ``most`` from 0."""
+    """Any JSON value without NaN; an integer outside of lists and dicts is at most ``most`` from 0."""
 
     most: int = MAX_SEED
 
@@ -127,7 +119,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list of values of one form, at least so many."""
+    """A list of at least this many values of one form."""
 
     form: Form
     least: int = 0
@@ -141,12 +133,12 @@ class ListOf:
         """Return a list of the values."""
         if not isinstance(value, list | tuple) or len(value) < self.least:
             raise _misfit(self, value)
-        return [_inside(number, self.form, each) for number, each in enumerate(value)]
+        return [_inside(number, self.form, item) for number, item in enumerate(value)]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A list with a form for each place, by the name of what stands there."""
+    """A list with a name and a form for each place."""
 
     places: Mapping[str, Form]
 
@@ -160,12 +152,12 @@ class Row:
         if not isinstance(value, list | tuple) or len(value) != len(self.places):
             raise _misfit(self, value)
         forms = self.places.values()
-        return [_inside(number, form, each) for number, (form, each) in enumerate(zip(forms, value, strict=True))]
+        return [_inside(number, form, item) for number, (form, item) in enumerate(zip(forms, value, strict=True))]
 
 
 @dataclass(frozen=True, slots=True)
 class ByName:
-    """A dict from any names, which have the form ``name``, to values of one form."""
+    """A dict whose names have the form ``name``, and whose values have another form."""
 
     form: Form
     name: Form = field(default_factory=Text)
@@ -178,12 +170,12 @@ class ByName:
     def made(self, value: Any) -> dict[str, Any]:
         """Return a dict of the values."""
         _refuse_other_than_dict(value)
-        return {self.name.made(name): _inside(name, self.form, each) for name, each in value.items()}
+        return {self.name.made(name): _inside(name, self.form, item) for name, item in value.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """An integer written as a text, as JSON has it in the keys of a dict."""
+    """An integer written as a text, as in the keys of a JSON dict."""
 
     number: Whole
 
@@ -202,7 +194,7 @@ class Digits:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of several forms: the first that fits. If none does, the misfit that lies deepest is told."""
+    """The first of several forms that fits; if none does, the error names the deepest misfit."""
 
     forms: tuple[Form, ...]
 
@@ -225,7 +217,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One named value: its form, its meaning for the docs, and whether it may be missing."""
+    """A named value: its form, its meaning for the docs, and whether it may be missing."""
 
     form: Form
     meaning: str
@@ -234,7 +226,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A dict with these fields; ``others`` is the form of further fields, which are dropped if it is None."""
+    """A dict with these fields; ``others`` is the form of further fields, and None drops them."""
 
     fields: Mapping[str, Field]
     others: Form | None = field(default_factory=Plain)
@@ -242,13 +234,13 @@ class Fields:
 
     @property
     def words(self) -> str:
-        """The names, or the title of the table that the docs have of them."""
+        """The names, or the title of their table in the docs."""
         return self.title or f"a dict of {', '.join(self.fields)}"
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Names of the fields that must be there."""
-        return tuple(name for name, each in self.fields.items() if not each.is_optional)
+        """Names of the fields that are not optional."""
+        return tuple(name for name, item in self.fields.items() if not item.is_optional)
 
     def made(self, value: Any) -> dict[str, Any]:
         """Return a dict of the fields."""
@@ -256,18 +248,18 @@ class Fields:
         if missing := [name for name in self.required if name not in value]:
             text = f"lacks {', '.join(missing)}"
             raise MisfitError(text)
-        made = {name: _inside(name, each.form, value[name]) for name, each in self.fields.items() if name in value}
+        made = {name: _inside(name, item.form, value[name]) for name, item in self.fields.items() if name in value}
         if self.others is not None:
-            rest = [name for name in value if name not in self.fields]
-            made |= {_text_key(name): _inside(name, self.others, value[name]) for name in rest}
+            further = [name for name in value if name not in self.fields]
+            made |= {_text_key(name): _inside(name, self.others, value[name]) for name in further}
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A dict whose form depends on what one of its fields says; other values of the field have the form ``usual``.
+    """A dict whose form depends on one of its fields; other values of the field have the form ``usual``.
 
-    Forms are given by functions, since an order may hold sources, which hold orders.
+    ``forms`` is a function, since an order may hold sources, which hold orders.
     """
 
     field: str
@@ -291,17 +283,8 @@ class Switch:
         return form.made(value)
 
 
-def shown(value: object) -> str:
-    """Format any value in few characters."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # for example, an integer of thousands of digits
-        return f"a value of {type(value).__name__} that cannot be shown"
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
-
-
 def _inside(name: Any, form: Form, value: Any) -> Any:
-    """Return a part of a value in its form; a misfit gets the part's name before its place."""
+    """Return a part of a value in its form, or put the part's name before the place of a misfit."""
     try:
         return form.made(value)
     except MisfitError as misfit:

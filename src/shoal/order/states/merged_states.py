@@ -1,4 +1,4 @@
-"""One state from those of all ranks, where each rank has its own."""
+"""Merging the states of all ranks into one, if each rank has its own."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.errors import StateError, UsageError
+from shoal.figures import shown
 from shoal.order.state_dict import State
 from shoal.order.states.deals import Deal
-from shoal.order.states.forms import shown
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     r"""Merge the states of all ranks of a stream with ``filter(refill=True)`` into one that every rank can load.
 
-    At the same world size and batch size each rank goes on as it would have gone on. At another one, what all ranks
-    together have left of the epoch is dealt anew: nothing is missed, and nothing comes twice.
+    At the same world size and batch size each rank goes on as it would have gone on. At another one, the samples of the
+    epoch that all ranks together have left are dealt anew: nothing is missed, and nothing comes twice.
 
     Parameters
     ----------
     states
         The states of all ranks (`Dataset.state_dict`) after the same step, in any order; of ranks that all get the same
-        samples (``partition(replicate=k)``), one or all. Those of a stream without ``refill=True`` are all the same,
-        and that is what is returned.
+        samples (``partition(replicate=k)``), one or all. Without ``refill=True`` all states of a stream are equal, and
+        the result equals them.
 
     Returns
     -------
@@ -33,9 +33,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Raises
     ------
     StateError
-        The state of a rank is missing, or the states are not those of one run.
+        The state of a rank is missing, or the states belong to several runs.
     UsageError
-        There are none, or they are of a live stream.
+        There are no states, or they belong to a live stream.
 
     Examples
     --------
@@ -57,82 +57,83 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     True
     """
     listed: list[Any] = list(states)
-    if any(isinstance(each, Mapping) and "live" in each for each in listed):
+    if any(isinstance(state, Mapping) and "live" in state for state in listed):
         msg = "these are states of a live stream, which are not merged"
         raise UsageError(msg, hint="give LiveDataset.load_state_dict() the list of them")
-    given = [State.from_dict(each) for each in listed]
-    if not given:
+    loaded = [State.from_dict(state) for state in listed]
+    if not loaded:
         raise UsageError("there are no states to merge", hint="give those of all ranks")
-    first = given[0]
-    for other in given[1:]:
+    first = loaded[0]
+    for other in loaded[1:]:
         for name in ("index", "seed", "order", "gaps"):
             if getattr(first, name) != getattr(other, name):
                 msg = f"these states are from different runs: {name} is {shown(getattr(first, name))} and "
                 raise StateError(msg + shown(getattr(other, name)), hint="give the states of the ranks of one run")
-    if any(deal.rank is not None for state in given for deal in state.deals):
-        return _merged(_by_rank(given)).to_dict()
-    if any(other != first for other in given):
+    if any(deal.rank is not None for state in loaded for deal in state.deals):
+        return _merged(_by_rank(loaded)).to_dict()
+    if any(other != first for other in loaded):
         msg = "these states are of no particular rank, and are at different positions"
         raise StateError(msg, hint="any one of them resumes all ranks: load the one that you want")
     return first.to_dict()
 
 
-def _by_rank(given: list[State]) -> list[State]:
+def _by_rank(states: list[State]) -> list[State]:
     """Return the state of each rank, by rank."""
-    found: dict[int, State] = {}
-    sizes = set()
-    for number, state in enumerate(given):
+    of_rank: dict[int, State] = {}
+    world_sizes = set()
+    for number, state in enumerate(states):
         own = [deal for deal in state.deals if deal.rank is not None]
         if not own or own[0].rank is None:
             msg = f"state {number} is not that of a rank; others are"
-            raise StateError(msg, hint="give what state_dict() returned on each rank, after the same step")
-        sizes.add(own[0].world_size)
-        if found.setdefault(own[0].rank, state) != state:
+            raise StateError(msg, hint="give the result of state_dict() on each rank, after the same step")
+        world_sizes.add(own[0].world_size)
+        if of_rank.setdefault(own[0].rank, state) != state:
             msg = f"there are two different states of rank {own[0].rank}"
-            raise StateError(msg, hint="give those of one step, one for each rank")
-    world_size = max(sizes)
-    if len(sizes) > 1:
-        msg = f"these states are of runs on {' and '.join(map(str, sorted(sizes)))} ranks"
+            raise StateError(msg, hint="give the states after one step, one for each rank")
+    world_size = max(world_sizes)
+    if len(world_sizes) > 1:
+        msg = f"these states are of runs on {' and '.join(map(str, sorted(world_sizes)))} ranks"
         raise StateError(msg, hint="give the states of the ranks of one run")
-    if missing := sorted({*range(world_size)} - {*found}):
+    if missing := sorted({*range(world_size)} - {*of_rank}):
         msg = f"the states of {len(missing)} of {world_size} ranks are missing: {', '.join(map(str, missing[:8]))}"
-        raise StateError(msg, hint="give those of all ranks, gathered by torch.distributed.all_gather_object or a file")
-    return [found[rank] for rank in range(world_size)]
+        raise StateError(msg, hint="gather the states of all ranks by torch.distributed.all_gather_object or a file")
+    return [of_rank[rank] for rank in range(world_size)]
 
 
 def _merged(states: list[State]) -> State:
     """Merge the states of all ranks, by rank."""
-    last = min(states, key=lambda state: (state.epoch, state.position))  # of the rank that is furthest behind
-    deals = [deal for deal in last.deals if deal.rank is None]
+    slowest = min(states, key=lambda state: (state.epoch, state.position))
+    deals = [deal for deal in slowest.deals if deal.rank is None]
     for state in states:
         if [deal for deal in state.deals if deal.rank is None] != [deal for deal in deals if deal.epoch >= state.epoch]:
             msg = "these ranks resumed from different states"
             raise StateError(msg, hint="load one merged state on all ranks, and give the states of that run")
     epochs = {deal.epoch for state in states for deal in state.deals if deal.rank is not None}
-    epochs |= {*range(last.epoch, max(epochs))}  # one that some ranks have finished and others have not begun
+    epochs |= {*range(slowest.epoch, max(epochs))}  # some ranks may have finished an epoch before others begin it
     before = {deal.epoch for deal in deals}
-    for epoch in sorted(epoch for epoch in epochs if epoch >= last.epoch):
+    for epoch in sorted(epoch for epoch in epochs if epoch >= slowest.epoch):
         merged = _of_all(states, epoch)
-        # One that has taken nothing tells where it begins: behind all that deals before it have left.
+        # A deal of an epoch with earlier deals is kept even if nothing is taken: it begins where they end.
         if epoch in before or any(count != 0 for count in (*merged.taken, *merged.sequences)):
             deals.append(merged)
-    return replace(last, deals=tuple(sorted(deals, key=lambda deal: deal.epoch)))  # stable: later deals stay behind
+    by_epoch = sorted(deals, key=lambda deal: deal.epoch)  # stable: later deals of an epoch stay later
+    return replace(slowest, deals=tuple(by_epoch))
 
 
 def _of_all(states: list[State], epoch: int) -> Deal:
-    """Return what all ranks have taken of an epoch."""
+    """Return the samples of an epoch that all ranks have taken."""
     taken: list[int | None] = []
     sequences: list[int] = []
-    terms: list[Deal] = []
+    deals: list[Deal] = []
     some = next(deal for deal in states[0].deals if deal.rank is not None)
     whole = replace(some, epoch=epoch, position=0, gaps=states[0].gaps.of_epoch(epoch))
     for state in states:
-        mine = [deal for deal in state.deals if deal.rank is not None and deal.epoch == epoch]
-        terms += mine
-        taken.append(mine[0].taken[0] if mine else None if epoch < state.epoch else 0)
-        sequences += mine[0].sequences if mine else (0,)
-    if any(deal.terms != terms[0].terms for deal in terms):
+        own = [deal for deal in state.deals if deal.rank is not None and deal.epoch == epoch]
+        deals += own
+        taken.append(own[0].taken[0] if own else None if epoch < state.epoch else 0)
+        sequences += own[0].sequences if own else (0,)
+    if any(deal.terms != deals[0].terms for deal in deals):
         msg = f"these states are from different runs: global batches of epoch {epoch} are dealt in several ways"
         raise StateError(msg, hint="ranks of one run have the same batch size, and loaded the same state")
-    told = replace(terms[0] if terms else whole, taken=tuple(taken), rank=None)
-    return replace(told, sequences=() if told.packing is None else tuple(sequences))
+    merged = replace(deals[0] if deals else whole, taken=tuple(taken), rank=None)
+    return replace(merged, sequences=() if merged.packing is None else tuple(sequences))

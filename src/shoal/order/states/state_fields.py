@@ -1,11 +1,10 @@
-"""The fields of every state and certificate of shoal: checks, docs/states.md and fuzzing are made of this description.
+"""The fields of every state and certificate of shoal, for checks, docs/states.md and fuzzing.
 
 Fields that a newer shoal may add to an order are accepted as any JSON value; comparing orders refuses them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.order.seeds import MAX_SEED
@@ -44,19 +43,19 @@ class Kind:
     Parameters
     ----------
     what
-        The word for it in messages.
+        Word for it in messages: "state".
     title
-        What it is, after "a".
+        Noun after "a": "state of a dataset".
     call
-        The call that returns it.
+        Call that returns it.
     taken_by
-        What takes it, as a hint for who gives it to something else.
+        Hint that names its takers.
     fields
         Its fields.
     version
-        The field with its version, and the version of this shoal; None if it has none.
+        Field with its version, and the version of this shoal; None if it has none.
     instead
-        What replaces one of an old version, as the end of a hint.
+        End of the hint for an old version: the replacement.
     """
 
     what: str
@@ -88,7 +87,7 @@ PACKING = Fields(
         "buckets": Field(ListOf(_ORDINAL), "lengths that documents are padded to", is_optional=True),
         "alike": Field(_COUNT, "batches in a row with neighbouring lengths", is_optional=True),
         "block": Field(_ORDINAL, "documents that are packed together"),
-        "too_long": Field(_TEXT, "what becomes of documents that are too long"),
+        "too_long": Field(_TEXT, "treatment of documents that are too long"),
         "separated": Field(OneOf((True,)), "documents have separators that are not counted", is_optional=True),
         "lengths": Field(_TEXT, "digest of the lengths of all documents", is_optional=True),
         "changes": Field(_SEQUENCE_CHANGES, "changes of weights at sequences; a digest of many", is_optional=True),
@@ -153,15 +152,7 @@ _MIXED = {
 }
 
 
-def _order_forms() -> Mapping[str, Fields]:
-    return {"mix": MIXTURE, "window": WINDOW, "growing": GROWING}
-
-
-def _source_forms() -> Mapping[str, Fields]:
-    return {"mix": NESTED}
-
-
-ORDER = Switch("name", _order_forms, OTHER_ORDER)
+ORDER = Switch("name", lambda: {"mix": MIXTURE, "window": WINDOW, "growing": GROWING}, OTHER_ORDER)
 SOURCE = Fields(
     {
         "index": Field(_TEXT, "fingerprint of the dataset"),
@@ -170,7 +161,7 @@ SOURCE = Fields(
     },
     title="a source",
 )
-_SOURCES = {"sources": Field(ByName(Switch("name", _source_forms, SOURCE)), "sources by name")}
+_SOURCES = {"sources": Field(ByName(Switch("name", lambda: {"mix": NESTED}, SOURCE)), "sources by name")}
 NESTED = Fields({**_MIXED, **_SOURCES, "seed": Field(_SEED, "seed of the choice")}, title="a nested mixture")
 MIXTURE = Fields({**_MIXED, **_SOURCES, **_POSITIONS, **_PACKED}, others=_NUMBER, title="a mixture")
 
@@ -185,7 +176,7 @@ _DEALT = {
 }
 RANK_DEAL = Fields(
     {**_DEALT, "rank": Field(_COUNT, "the rank"), "taken": Field(_COUNT, "samples it took of its share")},
-    title="what one rank has taken",
+    title="progress of one rank",
 )
 DEAL = Fields(
     {
@@ -193,7 +184,7 @@ DEAL = Fields(
         "taken": Field(_COUNT, "samples that each rank has taken at least"),
         "ahead": Field(ListOf(_COUNT_OR_NONE), "how many more each has taken; null for its whole share"),
     },
-    title="what all ranks have taken",
+    title="progress of all ranks",
 )
 
 STATE = Kind(
@@ -207,14 +198,12 @@ STATE = Kind(
             "epoch": Field(_EPOCH, "epoch of the next sample"),
             "position": Field(_COUNT, "samples of the epoch, over all ranks, that were delivered"),
             "seed": Field(_SEED, "seed of the order"),
-            "order": Field(ORDER, "the order, and what else selects samples"),
+            "order": Field(ORDER, "the order, and everything else that selects samples"),
             "index": Field(_TEXT, "fingerprint of the dataset"),
             "segments": Field(_SEGMENTS, "identity of the segments read, in the growing order", is_optional=True),
             "tokenizers": Field(_TOKENIZERS, "digests by source; one dataset is ''", is_optional=True),
             "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
-            "refill": Field(
-                ListOf(Either((RANK_DEAL, DEAL))), "what ranks that fill batches have taken", is_optional=True
-            ),
+            "refill": Field(ListOf(Either((RANK_DEAL, DEAL))), "progress of ranks that fill batches", is_optional=True),
             "check": Field(_TEXT, "checksum of all fields"),
         },
         others=None,
@@ -227,7 +216,7 @@ STATE = Kind(
 _SAMPLE_SOURCE = Fields(
     {
         "next": Field(_COUNT, "number of the next sample"),
-        "own": Field(Plain(), "what the source's own `state_dict()` returned", is_optional=True),
+        "own": Field(Plain(), "result of the source's own `state_dict()`", is_optional=True),
     },
     title="an iterable or a function",
 )
@@ -306,7 +295,7 @@ CERTIFICATE = Kind(
             "seed": Field(_SEED, "seed of the order"),
             "order": Field(ORDER, "the order, as in a state"),
             "checksums": Field(_TEXT, "checksums that the sums hold: of records, of extents, mixed or none"),
-            "epochs": Field(ByName(_DELIVERED, Digits(_EPOCH)), "what was delivered of each epoch"),
+            "epochs": Field(ByName(_DELIVERED, Digits(_EPOCH)), "samples delivered, by epoch"),
             "without": Field(_GAPS, "positions left out (`without`)", is_optional=True),
         },
         others=None,

@@ -4,11 +4,11 @@ All chunks are permuted once for all epochs (so that a machine's cache serves it
 out in one line, and the line is cut into C nodes whose sizes differ by at most one. The sample at global position ``p``
 is the sample at offset ``p // C`` of node ``p % C``.
 
-A cut inside a chunk splits it into *parts*; every other chunk is one part. Parts are numbered along the line, so those
-of a node are consecutive.
+A cut inside a chunk splits it into *parts*; every other chunk is one part. Parts are numbered along the line, so the
+parts of a node are consecutive.
 
-Only the chunk and samples of each part (5 bytes per chunk of fewer than 256 samples, 6 or 8 of others) and one
-running sum per tile of the line are kept: at ten million chunks the time goes into touching fresh memory.
+Memory holds only the chunk and samples of each part (5 bytes per chunk of fewer than 256 samples, 6 or 8 of others) and
+one running sum per tile of the line: at ten million chunks the time goes into touching fresh memory.
 
 The idea of nodes independent of the machines is from MosaicML Streaming; there they must divide the machines.
 """
@@ -57,7 +57,7 @@ class CanonicalNodes:
         self._cut(*self._line(chunk_samples))
 
     def _line(self, chunk_samples: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return chunk and samples at each slot of the line, without empty chunks, with room for a part at each cut."""
+        """Return chunk and samples at each slot, without empty chunks, and with room for a part at each cut."""
         num_slots = self._num_chunks - len(self._empty_slots) + self.num_nodes
         chunk_at = np.empty(num_slots, dtype=np.min_scalar_type(self._num_chunks))
         samples_at = np.zeros(num_slots, dtype=chunk_samples.dtype)
@@ -92,7 +92,7 @@ class CanonicalNodes:
         self.node_end_part = border[1:]
 
     def _shorten_cut_parts(self) -> None:
-        """Move the samples after each cut from the part that it ends to the part that it begins."""
+        """Move the samples after each cut to the next part."""
         for number, (slot, offset) in enumerate(zip(self._cut_slots, self._cut_offsets, strict=True)):
             part = slot + number
             again = number > 0 and self._cut_slots[number - 1] == slot
@@ -102,14 +102,14 @@ class CanonicalNodes:
             self.part_samples[part + 1] = whole - (offset - begin)
 
     def _cuts_up_to(self, slots: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count the cuts at or before each point of the line, given as slot and offset inside its chunk."""
+        """Count the cuts at or before each point of the line; a point is a slot and an offset in its chunk."""
         count = np.zeros(len(slots), dtype=np.int64)
         for slot, offset in zip(self._cut_slots, self._cut_offsets, strict=True):
             count += (slots > slot) | ((slots == slot) & (offsets >= offset))
         return count
 
     def part_first_id(self, nodes: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first sample id of each part, given with its node; the ids of a part are consecutive."""
+        """Return the first sample id of each part of these nodes; the ids of a part are consecutive."""
         offsets = np.where(parts == self.node_first_part[nodes], self.node_first_offset[nodes], 0)
         first: NDArray[np.int64] = self.chunk_first_id[self.part_chunk[parts]] + offsets
         return first
@@ -128,14 +128,14 @@ class CanonicalNodes:
 def _sizes(borders: NDArray[np.int64]) -> NDArray[Any]:
     """Return the sizes between borders in the smallest unsigned integers that hold them; shape (num_sizes,).
 
-    They are read at random: of 10^7 small ones, 10 MB, in a third of the time that 80 MB take.
+    They are read at random: 10^7 small sizes, 10 MB, take a third of the time of 80 MB.
     """
     tiles = (np.diff(borders[begin : begin + _TILE + 1]) for begin in range(0, max(1, len(borders) - 1), _TILE))
     return np.concatenate([tile.astype(np.min_scalar_type(int(tile.max(initial=0)))) for tile in tiles])
 
 
 def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the slot on the line that holds a sample, counted along the line, and its offset there."""
+    """Return the slot on the line that holds a sample, and its offset there."""
     tile = int(np.searchsorted(tile_first, sample, side="right")) - 1
     tile = max(min(tile, len(tile_first) - 2), 0)  # the end of the line is the end of its last tile
     inside = samples_at[tile * _TILE : (tile + 1) * _TILE]
@@ -145,7 +145,7 @@ def _point(sample: int, samples_at: NDArray[Any], tile_first: NDArray[np.int64])
 
 
 def _doubled(values: NDArray[Any], at: NDArray[np.int64], num_values: int) -> NDArray[Any]:
-    """Return the first ``num_values`` with some of them twice in a row, in place: copies of 10^7 take 0.2 s."""
+    """Return the first ``num_values`` with the values at ``at`` twice in a row, in place: copies of 10^7 take 0.2 s."""
     end = num_values
     for number in range(len(at), 0, -1):  # from the last slice on, each into the room behind it
         begin = int(at[number - 1])

@@ -1,11 +1,11 @@
 """The default order: a window of chunks drawn from the whole dataset, close to a perfect shuffle.
 
-`shoal.order.window.canonical_nodes` decides which chunks mix with which, and `shoal.order.window.timeline_slabs` when
-each sample comes. This module turns positions into offsets of nodes, and caches spans of them.
+`shoal.order.window.canonical_nodes` decides which chunks mix, and `shoal.order.window.timeline_slabs` decides the time
+of each sample. This module turns positions into offsets of nodes, and caches spans of them.
 
 On chunks that each hold one class, the variance of the mean of a batch of ``b`` samples is ``max(1, b / chunks)``
-times that of a perfect shuffle: with as many chunks in the window as samples in a global batch, the shuffle is as
-good as perfect.
+times the variance in a perfect shuffle: with as many chunks in the window as samples in a global batch, the shuffle is
+as good as perfect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAST_SPAN = 1 << 17  # positions: with fewer, calls cost more than the arrays;
 _MOST_SPAN = 1 << 21
 _CACHED_SPANS = 2
 _EMITTED = 1 << 16  # samples made at a time: a fifth faster than twice as many, whose arrays need fresh pages
-_KEPT_BYTES, _EMITTED_BYTES = 16, 88  # per position: two columns, and eleven while it is made
+_KEPT_BYTES, _EMITTED_BYTES = 16, 88  # per position: two columns, and eleven more during its making
 
 
 def default_canonical_nodes(chunks: int) -> int:
@@ -85,8 +85,8 @@ class Window:
     @property
     def resolved_nodes(self) -> int:
         """Number of canonical nodes, with the default resolved."""
-        asked = self.num_canonical_nodes
-        return default_canonical_nodes(self.chunks) if asked is None else asked
+        nodes = self.num_canonical_nodes
+        return default_canonical_nodes(self.chunks) if nodes is None else nodes
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -104,14 +104,14 @@ class Window:
         return min(num_samples, _CACHED_SPANS * self.span) * _KEPT_BYTES
 
     def span_bytes(self, num_samples: int) -> int:
-        """Return the peak bytes while a span after the first is made; 0 if one span holds all samples.
+        """Return the peak bytes while a span after the first is size; 0 if one span holds all samples.
 
         Includes the kept spans, the new one, and the temporaries of some nodes' samples until they are laid out.
         """
         most, together = 0, max(_EMITTED, self.span // self.resolved_nodes)
         for begin in self.span_starts(num_samples)[:_CACHED_SPANS]:
-            made = min(self.span, num_samples - begin)
-            most = max(most, (begin + made) * _KEPT_BYTES + min(made, together) * _EMITTED_BYTES)
+            size = min(self.span, num_samples - begin)
+            most = max(most, (begin + size) * _KEPT_BYTES + min(size, together) * _EMITTED_BYTES)
         return most
 
     def span_starts(self, num_samples: int) -> range:
@@ -152,7 +152,7 @@ class WindowEpoch:
         self._cache: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
 
     def narrow(self, positions: int) -> None:
-        """Make spans of about so many positions at most: those of 16,384 cost a third more, of 4,096 three times."""
+        """Limit spans to about this many positions: spans of 16,384 cost a third more, of 4,096 three times as much."""
         span = -(-positions // self.num_canonical_nodes) * self.num_canonical_nodes
         if span < self.span:
             self.span = span
@@ -182,11 +182,11 @@ class WindowEpoch:
         windowed = np.isin(nodes, self._windowed)
         offsets[windowed] = self._windowed_offsets(nodes[windowed], parts[windowed], array[windowed])
         for node in distinct(nodes[~windowed]):
-            mine = nodes == node
+            in_node = nodes == node
             first = self._nodes.node_first_part[node]
-            inside = array[mine] - self._nodes.part_first_id(nodes[mine], parts[mine])
-            line = self._part_line(int(node))[parts[mine] - first] + inside
-            offsets[mine] = unpermute(line, self._node_samples(int(node)), self._whole_key[int(node)])
+            inside = array[in_node] - self._nodes.part_first_id(nodes[in_node], parts[in_node])
+            line = self._part_line(int(node))[parts[in_node] - first] + inside
+            offsets[in_node] = unpermute(line, self._node_samples(int(node)), self._whole_key[int(node)])
         return offsets * self.num_canonical_nodes + nodes
 
     def lanes(self, chunks: NDArray[np.int64]) -> NDArray[np.uint16]:
@@ -200,14 +200,14 @@ class WindowEpoch:
     # ---- spans of positions
 
     def _span(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids and chunks of a span, cached or made; without a lock, at worst a span is made twice."""
-        found = self._cache.get(number)
-        if found is None:
-            found = self._make(number * self.span, min((number + 1) * self.span, self.num_samples))
-            self._cache[number] = found
+        """Return the ids and chunks of a span, from the cache if possible; without a lock, it may be made twice."""
+        span = self._cache.get(number)
+        if span is None:
+            span = self._make(number * self.span, min((number + 1) * self.span, self.num_samples))
+            self._cache[number] = span
             for oldest in list(self._cache)[:-_CACHED_SPANS]:
                 self._cache.pop(oldest, None)  # another thread may have just removed it
-        return found
+        return span
 
     def _make(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Make ids and chunks of positions ``[start, stop)``; ``start`` is a multiple of the number of nodes."""
@@ -247,21 +247,21 @@ class WindowEpoch:
     def _windowed_offsets(
         self, nodes: NDArray[np.int64], parts: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Find offsets by making each slab that holds one of the samples once, and looking the samples up in it."""
+        """Make each slab that holds one of the samples once, and look the samples up in it."""
         timeline = self._timeline
         slabs = timeline.slab_of_ids(nodes, parts, ids)
-        wanted, which = np.unique(np.stack([nodes, slabs]), axis=1, return_inverse=True)
+        node_slabs, which = np.unique(np.stack([nodes, slabs]), axis=1, return_inverse=True)
         which = which.reshape(-1)
         offsets = np.empty(len(ids), dtype=np.int64)
-        most = max(1, _LEAST_SPAN // timeline.width)  # rows at a time, each with the chunks of a window
-        for begin in range(0, wanted.shape[1], most):
-            rows, slab = wanted[0, begin : begin + most], wanted[1, begin : begin + most]
+        rows_at_once = max(1, _LEAST_SPAN // timeline.width)  # each row has the chunks of a window
+        for begin in range(0, node_slabs.shape[1], rows_at_once):
+            rows, slab = node_slabs[0, begin : begin + rows_at_once], node_slabs[1, begin : begin + rows_at_once]
             emitted = timeline.emit(rows, slab, slab + 1)
             before = timeline.delivered(rows, slab) - emitted.row_first[:-1]
-            mine = np.flatnonzero((which >= begin) & (which < begin + most))
+            in_rows = np.flatnonzero((which >= begin) & (which < begin + rows_at_once))
             by_id = np.argsort(emitted.ids, kind="stable")
-            at = by_id[np.searchsorted(emitted.ids[by_id], ids[mine])]
-            offsets[mine] = at + before[which[mine] - begin]
+            places = by_id[np.searchsorted(emitted.ids[by_id], ids[in_rows])]
+            offsets[in_rows] = places + before[which[in_rows] - begin]
         return offsets
 
     def _node_samples(self, node: int) -> int:

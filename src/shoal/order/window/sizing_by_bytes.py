@@ -50,28 +50,30 @@ def resolve_window(
     total_bytes
         Bytes of all extents.
     window
-        Bytes that mix at a time, over the whole job; default 512 MiB.
+        Bytes of the window over the whole job; default 512 MiB.
     chunk
         Bytes of a chunk; default a 512th of the window, at least one extent and at most 8 MiB.
     num_canonical_nodes
         Default: one for every 16 chunks, at most 64.
     at_least_two
-        True if a window too small for two chunks still gets two; then they are not held in memory.
+        True if a window too small for two chunks still gets two, which are then not held in memory.
     fits_nodes
         True if a window of too few chunks for ``num_canonical_nodes`` gets as many as it allows.
     largest_extent_bytes
-        Bytes of the largest extent that is held as a whole; the size that an error suggests has room for it, too.
+        Bytes of the largest extent that is held as a whole; an error suggests a window with room for it.
     """
     window_bytes = parse_bytes(DEFAULT_WINDOW_BYTES if window is None else window, "window")
     extent_bytes = max(1, total_bytes) / max(1, int(shard_extents.sum()))
     if chunk is None:
-        wanted = max(min(window_bytes / _CHUNKS_IN_WINDOW, _LARGEST_DEFAULT_CHUNK_BYTES), extent_bytes)
+        target_bytes = max(min(window_bytes / _CHUNKS_IN_WINDOW, _LARGEST_DEFAULT_CHUNK_BYTES), extent_bytes)
     else:
-        wanted = parse_bytes(chunk, "chunk")
-        if wanted < extent_bytes / 2:
+        target_bytes = parse_bytes(chunk, "chunk")
+        if target_bytes < extent_bytes / 2:
             msg = f"chunk={chunk!r} is smaller than the extents of the index, {extent_bytes:,.0f} bytes on average"
-            raise UsageError(msg, hint=f"index again with `shoal index --extent-bytes {wanted}`, or a larger chunk")
-    extents_per_chunk = max(1, round(wanted / extent_bytes))
+            raise UsageError(
+                msg, hint=f"index again with `shoal index --extent-bytes {target_bytes}`, or a larger chunk"
+            )
+    extents_per_chunk = max(1, round(target_bytes / extent_bytes))
     num_chunks = int((-(-shard_extents // extents_per_chunk)).sum())
     chunk_bytes = max(1, total_bytes) / max(1, num_chunks)
     # A window that holds the whole dataset needs no more chunks than there are.

@@ -16,10 +16,10 @@ one after the other and end together. Even spacing makes every span of time a fa
 the phases all chunks would deliver in step. A random permutation inside each chunk turns ranks into samples.
 
 Time is cut into *slabs* that hold about ``width / 4`` samples; inside a slab the samples come in random order. Slabs of
-a whole chunk raise the variance of batches by three quarters; slabs of a fixed 16 samples raise it by a third for
+a whole chunk raise the variance of batches by three quarters. Slabs of a fixed 16 samples raise it by a third for
 narrow windows, and leave a visible echo at the period of the window for wide ones. A *block* of time, of about
-``width / 4`` units, has slabs of equal length, as many as the chunks alive around it predict; so slabs stay small where
-the samples of one chunk outnumber all others.
+``width / 4`` units, has slabs of equal length; the live chunks around it predict their number. So slabs stay small
+where the samples of one chunk outnumber all others.
 
 All times are int64 in fixed point with ``bits`` fractional bits, so that results are equal on every machine. Nearly
 every method takes one node, one time or one slab per row and works on all rows at once, since a call for one row costs
@@ -51,10 +51,10 @@ _PHASE, _INSIDE, _RANKS = 0, 1, 2  # uses of the draws of a chunk's key; from _R
 
 
 def slab_samples(width: int) -> int:
-    """Return about how many samples a slab has, for a window of ``width`` chunks in a node.
+    """Return the approximate samples of a slab, for a window of ``width`` chunks in a node.
 
-    Within a slab samples come in random order. Small slabs show the period with which chunks return, large ones let
-    batches vary more; design/order.md has what was tried.
+    Within a slab samples come in random order. Small slabs show the period at which chunks return, large ones let
+    batches vary more; design/order.md lists the trials.
 
     >>> slab_samples(64), slab_samples(4)
     (16, 2)
@@ -64,7 +64,7 @@ def slab_samples(width: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """The samples of some slabs in their final order, row by row; all arrays but the last have shape (total,)."""
+    """The samples of some slabs in their final order, row by row; ``ids`` and ``chunks`` have shape (num_samples,)."""
 
     ids: NDArray[np.int64]
     chunks: NDArray[np.int64]
@@ -109,15 +109,15 @@ class Timeline:
 
     def _lay_out(self) -> NDArray[Any]:
         """Return the number of samples at each slot, over all nodes; shape (num_slots,)."""
-        found = np.empty_like(self._nodes.part_samples)
+        slot_samples = np.empty_like(self._nodes.part_samples)
         for first, slots, parts in self._tiles():
-            found[first : first + len(slots)] = self._nodes.part_samples[parts]
-        return found
+            slot_samples[first : first + len(slots)] = self._nodes.part_samples[parts]
+        return slot_samples
 
     def _tiles(self) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield some consecutive slots at a time, after the number of those before, with the part at each.
+        """Yield tiles of consecutive slots: the number of slots before the tile, its slots, and the part at each.
 
-        Slots are counted within their node, those before over all nodes.
+        Slots are counted within their node, and slots before the tile over all nodes.
         """
         ends, node = self._nodes.node_end_part, 0
         while node < len(ends):
@@ -137,10 +137,10 @@ class Timeline:
             node = max(end, node + 1)
 
     def _lay_slabs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the samples before each block, within its node, and the slabs before it, over all nodes, and in all.
+        """Return the samples before each block within its node, and the slabs before each block over all nodes.
 
-        Each block's samples are spread evenly over all blocks that they may come in.
-        No chunk delivers more than four times that density, so no slab has many more samples than it should.
+        A block's samples are spread evenly over all blocks that may deliver them. No chunk delivers more than four
+        times that density, so no slab becomes much too large.
         """
         units, reach = self._units, -(-self.width // (2 * self._units))  # half a life, in blocks
         before_block = np.zeros(int(self._first_block[-1]), dtype=np.int64)
@@ -153,7 +153,7 @@ class Timeline:
                 samples = np.add.reduceat(at_slots, np.arange(0, count, units), dtype=np.int64)
                 np.cumsum(samples[:-1], out=before_block[block + 1 : block + len(samples)])
                 samples <<= _DENSITY_BITS
-                # As for chunks: the blocks alive in a block are those around it, and at least a window's at both ends.
+                # As for chunks: a block is alive in the blocks around it; at both ends a window of blocks is alive.
                 born, ends = -(-self.width // units), (count - self.width) // units
                 # Between the edges all lives are equal: slices and one divisor take a third of the time.
                 high = max(born, min(ends, count // units - reach))
@@ -175,18 +175,18 @@ class Timeline:
     def lanes(self) -> NDArray[np.uint16]:
         """Return each chunk's lane as a fraction of 2**16; shape (num_chunks,).
 
-        Lanes are the slots modulo the window, numbered so that the lower half of them is about as full as the upper one
-        also at the ends of an epoch, where a lane's chunk delivers faster the sooner it ends. At any time a node's
-        window has exactly one chunk in each lane. O(num_chunks), 0.05 us each. A chunk cut by the border of two nodes
-        has the lane of one of the two.
+        Lanes are the slots modulo the window. Their numbers make the lower half about as full as the upper half, also
+        at the ends of an epoch, where a lane's chunk delivers faster the sooner it ends. At any time a node's window
+        has exactly one chunk in each lane. A chunk that two nodes share has the lane of one of them. O(num_chunks),
+        0.05 us each.
         """
         stride = max(1, 21 * self.width // 34)
         while math.gcd(stride, self.width) > 1:
             stride += 1
-        found = np.empty(len(self._nodes.chunk_first_id) - 1, dtype=np.uint16)
+        lanes = np.empty(len(self._nodes.chunk_first_id) - 1, dtype=np.uint16)
         for _, slots, parts in self._tiles():
-            found[self._nodes.part_chunk[parts]] = ((slots * stride % self.width) << 16) // self.width
-        return found
+            lanes[self._nodes.part_chunk[parts]] = ((slots * stride % self.width) << 16) // self.width
+        return lanes
 
     # ---- counts of samples before a time
 
@@ -194,7 +194,7 @@ class Timeline:
         """Count the samples of node ``rows[i]`` before slab ``slabs[i]``; O(width) each."""
         time = self._slab_time(rows, slabs)
         begin, end = self._alive(rows, time, time)
-        block = begin // self._units  # those before it are fully delivered
+        block = begin // self._units  # earlier blocks are fully delivered
         done: NDArray[np.int64] = self._before[self._first_block[rows] + block]
         slots, lengths = expand(block * self._units, end)
         nodes, times = np.repeat(rows, lengths), np.repeat(time, lengths)
@@ -213,7 +213,7 @@ class Timeline:
         return time
 
     def _slab_at(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the slab at each time, in place; with times and slabs counted over all nodes, block by block."""
+        """Turn times into slabs, in place; both are counted over all nodes, block by block."""
         block = time >> self._block_bits
         first = self._first_slab.take(block)
         block += 1
@@ -236,7 +236,7 @@ class Timeline:
         )
 
     def _lives(self, rows: NDArray[np.int64], slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the time at which the chunk of each slot is born, and how long it lives, in half units."""
+        """Return the time of birth of the chunk at each slot, and the length of its life in half units."""
         count = self._count[rows]
         born = np.where(slots < self.width, 0, 2 * slots - self.width)
         died = np.where(slots >= count - self.width, 2 * count, 2 * slots + self.width)
@@ -262,9 +262,9 @@ class Timeline:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find a slab that begins close to each offset, at or before it (or ``after`` it), and the samples before it.
 
-        Starts from an estimate, then steps by the surplus or deficit, and bisects at every fourth step, so that it ends
-        in O(log num_slabs) steps for any chunks; for even ones, mostly in one or two. A slab is close if the
-        samples in between cost no more to deliver than another step, or if it is the exact one.
+        Starts from an estimate, steps by the surplus or deficit, and bisects at every fourth step: O(log num_slabs)
+        steps for any chunks, mostly one or two for even chunks. A slab is close if the samples in between cost no more
+        to deliver than another step, or if no slab is closer.
         """
         sign = 1 if after else -1
         low, high = np.zeros_like(rows), self.num_slabs[rows]
@@ -275,14 +275,14 @@ class Timeline:
         searched = np.arange(len(rows))
         number_of_steps = 0
         while searched.size:
-            at = probe[searched]
-            found = self.delivered(rows[searched], at)
-            too_much = found - offsets[searched]
+            slabs = probe[searched]
+            samples_before = self.delivered(rows[searched], slabs)
+            too_much = samples_before - offsets[searched]
             fits = too_much * sign >= 0
-            delivered[searched[fits]] = found[fits]
-            low[searched] = np.where(fits == after, low[searched], at)
-            high[searched] = np.where(fits == after, at, high[searched])
-            aimed, middle = at - too_much // mean + sign, (low[searched] + high[searched]) // 2
+            delivered[searched[fits]] = samples_before[fits]
+            low[searched] = np.where(fits == after, low[searched], slabs)
+            high[searched] = np.where(fits == after, slabs, high[searched])
+            aimed, middle = slabs - too_much // mean + sign, (low[searched] + high[searched]) // 2
             inside = (aimed > low[searched]) & (aimed < high[searched]) & (number_of_steps % 4 < 3)
             probe[searched] = np.where(inside, aimed, middle)
             close = fits & (np.abs(too_much) <= 2 * (self.width + mean))

@@ -26,15 +26,12 @@ class ShuffleBuffer(Protocol):
 
     def left(self, first: int, end: int) -> NDArray[np.int64]:
         """Return which samples leave as numbers ``[first, end)``; cheap where the last call ended."""
-        ...
 
     def earliest(self, sample: int) -> int:
         """Return a number before which a sample does not leave."""
-        ...
 
     def left_when(self, arrived: int) -> tuple[int, int]:
         """Return the fewest and the most samples that may have left when so many have arrived and one just left."""
-        ...
 
 
 class ReservoirBuffer:

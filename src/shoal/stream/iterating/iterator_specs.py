@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shoal.indexing.opened_dataset import OpenedDataset
-from shoal.order.state_dict import Tokenizers, told_tokenizers
+from shoal.order.state_dict import Tokenizers, tokenizers_text
 from shoal.order.states.deals import Start
 from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.decode_pool import Threaded
@@ -125,7 +125,7 @@ class IteratorSpec:
             "world size": partition.world_size,
         }
         if tokenizers := work.tokenizers:
-            settings["tokenizer"] = told_tokenizers(tokenizers)
+            settings["tokenizer"] = tokenizers_text(tokenizers)
         if partition.balance:
             settings["neighbours"] = partition.balance
         settings |= work.batcher.settings("" if self.cursor is None else self.cursor.loaded, work.steps)

@@ -13,6 +13,7 @@ from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.order.protocol import chunk_starts
 from shoal.quality.curves import batch_sizes
+from shoal.quality.expected_quality import ShuffleQuality
 from shoal.quality.growing_quality import (
     ListedSizes,
     SegmentSizes,
@@ -22,7 +23,7 @@ from shoal.quality.growing_quality import (
     size_correlation,
 )
 from shoal.quality.metrics import expected_distinct_of
-from shoal.quality.prediction import ChunkLayout, ShuffleQuality, predicted_variance_ratio
+from shoal.quality.prediction import ChunkLayout, predicted_variance_ratio
 from shoal.reading.growing.pieces_once_indexed import FirstSegments
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.stream.choosing.index_columns import key_column

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.quality.curves import batch_sizes
-from shoal.quality.prediction import ShuffleQuality
+from shoal.quality.expected_quality import ShuffleQuality
 from shoal.reading.mixture.mix_request import MixRequest
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import ResolvedOrder

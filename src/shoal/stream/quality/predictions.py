@@ -6,7 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 from shoal.errors import UsageError
-from shoal.quality.prediction import ShuffleQuality
+from shoal.quality.expected_quality import ShuffleQuality
 from shoal.reading.growing.resolved_growing import ResolvedGrowing
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.resolved_order import Resolved, ResolvedOrder

@@ -14,7 +14,8 @@ from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
-from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.expected_quality import ShuffleQuality
+from shoal.quality.expected_quality import GrowingQuality
 from shoal.quality.metrics import (
     check_correlation,
     chunk_correlation,
@@ -22,7 +23,7 @@ from shoal.quality.metrics import (
     expected_distinct_of,
     variance_ratio,
 )
-from shoal.quality.prediction import ChunkLayout, ShuffleQuality, has_formula, predicted_variance_ratio
+from shoal.quality.prediction import ChunkLayout, has_formula, predicted_variance_ratio
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.reading.schedule.units import RecordUnits
 from shoal.stream.choosing.index_columns import key_column

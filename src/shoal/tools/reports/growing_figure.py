@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from shoal.figures import counted
-from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.expected_quality import GrowingQuality
 from shoal.tools.reports.curve_figures import Axis, Figure, Line, Numbers, curve_figure, log_axis
 
 _MOST_ROWS = 10

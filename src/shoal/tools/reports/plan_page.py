@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.quality.first_epoch import GrowingQuality
+from shoal.quality.expected_quality import GrowingQuality
 from shoal.tools.reports.curve_figures import (
     Axis,
     Figure,
