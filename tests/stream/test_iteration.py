@@ -21,7 +21,7 @@ from shoal.reading import memory_division
 from shoal.reading.checks import salvage
 from shoal.storage.files.local_store import LocalStore
 from shoal.stream.dataset import Dataset
-from shoal.stream.iterating import batches
+from shoal.stream.iterating import cut_batches
 
 pytestmark = pytest.mark.filterwarnings("ignore::shoal.errors.ShuffleWarning")
 
@@ -218,7 +218,7 @@ def test_a_filter_that_keeps_one_sample_looks_at_each_position_once(
         looked_at.append(sample_id)
         return read(opened, sample_id, *others)
 
-    monkeypatch.setattr(batches, "read_sample", counted)
+    monkeypatch.setattr(cut_batches, "read_sample", counted)
     ds = tars.shuffle("full", seed=6)
     order = ds.ids().tolist()
     for kept in (order[0], order[100], order[196]):

@@ -96,10 +96,10 @@ class SequenceShares:
     ) -> dict[str, Any]:
         """Make the arrays of the sequences ``[begin, end)`` of a span."""
         low, high = int(pieces.first[begin]), int(pieces.first[end])
-        made, ids = source.made, pieces.ids[low:high].tolist()
+        process, ids = source.process, pieces.ids[low:high].tolist()
         tokens, documents, fields = [], [], self._fields
         for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
-            result = made(sample, sample_id) if made else sample
+            result = process(sample, sample_id) if process else sample
             if result is DROPPED or result is SKIPPED:
                 msg = f"the sample with id {sample_id} was left out, and its sequence was packed with it"
                 raise UsageError(msg, hint="select() leaves documents out before they are packed")
