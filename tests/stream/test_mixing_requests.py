@@ -119,7 +119,7 @@ def test_what_mix_refuses(arguments: dict[str, Any], message: str, two: Make) ->
         (lambda ds: ds.reading(copy=False), r"given reading\(\)"),
         (lambda ds: ds.format("numpy"), r"given format\(\)"),
         (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"given without\(\)"),
-        (lambda ds: shoal.mix({"x": ds}).shuffle().take(5), "a mixture of which only some positions"),
+        (lambda ds: shoal.mix({"x": ds}).shuffle().take(5), "a mixture that delivers only some of its positions"),
         (lambda _: 3, "must be a dataset; got int"),
     ],
 )

@@ -28,7 +28,7 @@ def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bo
 
 
 def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
-    """Return the values to find in a column: for texts and class names, the numbers that stand for them."""
+    """Return the wanted values of a column as the column stores them: texts and class names as numbers."""
     # numpy would take a set for one value.
     several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
     values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
@@ -59,14 +59,9 @@ def numbers_left(samples: Any, left: Runs) -> Any:
 
 
 def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -> NDArray[np.bool_]:
-    """Return a mask of the samples that a function keeps, shape (num_samples,).
+    """Return a mask of the samples that a function keeps.
 
-    The function gets the column as an array, and of a column of texts its different texts, once (dtype object).
-
-    Raises
-    ------
-    UsageError
-        The result is not a boolean for each, or the function compares numbers with a text.
+    The function gets the column as an array; if it is a column of texts, the different texts, once (dtype object).
     """
     column, texts = column_of(index, name), texts_of_column(index, name)
     if texts is not None:

@@ -25,14 +25,9 @@ _SAMPLE_BYTES, _NUM_TOKENS = "sample_bytes", "num_tokens"
 
 
 def column_of(index: Index, name: str) -> NDArray[Any]:
-    """Return a column, shape (num_samples,); in a folder of classes, `cls` numbers the directories of its files.
+    """Return a column, shape (num_samples,); `UsageError` if there is none.
 
-    Of the documents of files of tokens, `num_tokens` follows from their bytes.
-
-    Raises
-    ------
-    UsageError
-        There is no such column.
+    A folder of classes has `cls`, the number of the directory of each file; files of tokens have `num_tokens`.
     """
     name = as_text("the name of a column", name)
     if name in index.columns:
@@ -41,8 +36,8 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
         return index.sample_bytes
     if name == CLASS_FIELD and (classes := _folder_classes(index)):
         below_splits = bool(index.metadata[OPTIONS].get("below_splits"))
-        each = ClassDirectories(tuple(classes), below_splits).numbers_of(index.shard_names)
-        return np.array(each, dtype=np.int64)[index.extent_shard]
+        numbers = ClassDirectories(tuple(classes), below_splits).numbers_of(index.shard_names)
+        return np.array(numbers, dtype=np.int64)[index.extent_shard]
     if name == _NUM_TOKENS and _has_token_counts(index) and index.sample_bytes is not None:
         itemsizes = [token_itemsize(index.shard_heads[shard]) for shard in range(index.num_shards)]
         num_samples = np.diff(index.extent_first_sample[index.shard_first_extent])
@@ -55,7 +50,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
 
 
 def with_class_column(index: Index) -> Index:
-    """Return the index of a folder of classes with `cls` as a stored column and its names; any other as it is."""
+    """Return the index with a column `cls` and its names, if it is the index of a folder of classes."""
     classes = _folder_classes(index)
     if not classes or CLASS_FIELD in index.columns:
         return index
@@ -64,14 +59,9 @@ def with_class_column(index: Index) -> Index:
 
 
 def key_column(index: Index, name: str) -> NDArray[Any]:
-    """Return a key to judge batches by, for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only.
+    """Return a key for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only. `UsageError` if none.
 
-    Bytes are numbers (float64); columns of a float dtype are numbers, and all others labels.
-
-    Raises
-    ------
-    UsageError
-        The index has no such data.
+    Bytes and columns of a float dtype are numbers (float64); all others are labels.
     """
     if as_text("the name of a column", name) == "shard":
         values: NDArray[Any] = np.repeat(
@@ -89,31 +79,25 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
 
 
 def lengths_of_column(index: Index, name: str) -> NDArray[Any]:
-    """Return the number of tokens of each sample by id; read-only.
-
-    Raises
-    ------
-    UsageError
-        The index has no such column, or it holds names or the numbers of shards.
-    """
+    """Return the number of tokens of each sample by id; read-only. `UsageError` if the column has no such numbers."""
     values = key_column(index, name)
     words = words_of_column(index, name)
     if words is None and name != "shard":
         return values
-    what = "'shard' numbers shards" if words is None else f"the column {name!r} holds names"
-    such = f", such as {words[0]!r}," if words else ","
-    msg = f"{what}{such} and no counts of tokens"
+    contents = "'shard' numbers shards" if words is None else f"the column {name!r} holds names"
+    example = f", such as {words[0]!r}," if words else ","
+    msg = f"{contents}{example} and no counts of tokens"
     raise UsageError(msg, hint="name the column of lengths: 'num_tokens', or 'tokens:len' for the length of a field")
 
 
 def texts_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the texts that a column's numbers stand for if it is a column of texts, sorted."""
+    """Return the sorted texts that the numbers of a column stand for; None if it is no column of texts."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
     return texts.get(name)
 
 
 def words_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the meaning of a column's numbers if the index has it: of a column of texts, or of classes."""
+    """Return the texts or class names that the numbers of a column stand for; None if there are none."""
     if (texts := texts_of_column(index, name)) is not None:
         return texts
     classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
@@ -123,21 +107,16 @@ def words_of_column(index: Index, name: str) -> Sequence[str] | None:
 
 
 def class_names(opened: Opened, field: str | None = None) -> tuple[str, ...]:
-    """Return the names that numbers of a field stand for: by its index column, or by the features of Hugging Face.
+    """Return the names that numbers of a field stand for, by its index column or the features of Hugging Face.
 
-    Without a field, of `cls`, or of `label` where only that has names, as in datasets of Hugging Face.
-
-    Raises
-    ------
-    UsageError
-        The numbers have no names.
+    The default field is `cls`, or `label` if only that has names. `UsageError` if the numbers have no names.
     """
     index = opened.index
-    asked = (CLASS_FIELD, "label") if field is None else (field,)
-    words, named = next(filter(None, (words_of_column(index, each) for each in asked)), None), dict[str, Any]()
+    fields = (CLASS_FIELD, "label") if field is None else (field,)
+    words, named = next(filter(None, (words_of_column(index, name) for name in fields)), None), dict[str, Any]()
     if words is None:
         named = class_labels(opened)
-        words = next((named[each] for each in asked if each in named), None)
+        words = next((named[name] for name in fields if name in named), None)
     if words is None:
         known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
         msg = f"the numbers of {field or CLASS_FIELD!r} have no names here"
@@ -165,5 +144,5 @@ def _has_token_counts(index: Index) -> bool:
 def _folder_classes(index: Index) -> Sequence[str] | None:
     if index.format != Folder.name:
         return None
-    found: Sequence[str] | None = index.metadata.get(OPTIONS, {}).get("classes")
-    return found
+    classes: Sequence[str] | None = index.metadata.get(OPTIONS, {}).get("classes")
+    return classes

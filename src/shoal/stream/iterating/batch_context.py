@@ -115,7 +115,7 @@ def _delivered(
     """Mark the repeats of a batch, format it and run the stages of batches; count it."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
-        msg = "the samples have a field '__pad__', by which batches mark their repeats"
+        msg = "the samples have a field '__pad__', and batches mark their repeats in this field"
         raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.asarray(repeated)

@@ -1,4 +1,4 @@
-"""The batches of a piece of an epoch: the way from positions through reads and stages to what a rank yields."""
+"""The batches of a piece of an epoch: from positions through reads and stages to the batches of a rank."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from shoal.stream.states.sequence_hashes import hashes_of
 
 
 class PieceBatches:
-    """The batches, or samples, of a piece of an epoch from a position on; the position is that of what was made.
+    """The batches, or samples, of a piece of an epoch from a position on, which moves with each batch made.
 
     ``whole`` waits for all of the epoch.
     """
@@ -121,14 +121,14 @@ def _decoders(pipeline: PipelineSpec, index: Index | JoinedIndex, quarantine: Qu
 
 
 def _sums(position: Position, hashes: RecordHashes) -> DeliverySums:
-    """Return the sums of what was delivered before, if that was a piece of the epoch, else new ones."""
+    """Return the sums of earlier pieces of the epoch, else new sums."""
     sums = position.sums or DeliverySums(hashes, position.epoch)
     sums.hash_by(hashes)
     return sums
 
 
 def _keep_memory(partition: Partition, parts: tuple[Opened, ...]) -> None:
-    """Have the memory of a batch of average samples stay for the next one."""
+    """Keep the memory of an average batch for the next one."""
     num_samples = sum(part.index.num_samples for part in parts)
     num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
     keep_for_next(int(partition.global_batch / partition.world_size * num_bytes / max(1, num_samples)))
@@ -145,7 +145,7 @@ def _all_prepared(
 
 
 def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters) -> Opened:
-    """Return a dataset with the columns that its stages keep, and with values that are views if they are asked for."""
+    """Return a dataset with the columns that its stages keep, and with views as values without ``copy``."""
     opened = with_chosen(opened, stages)
     if options.copy:
         return opened

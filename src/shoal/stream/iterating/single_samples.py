@@ -16,7 +16,7 @@ from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.states.iterator_position import NONE_AT_HAND
+from shoal.stream.states.iterator_position import EMPTY_QUEUE
 
 KEPT = "samples filter() keeps"
 
@@ -49,29 +49,29 @@ def _are_small(opened: OpenedDataset) -> bool:
 def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield sample after sample as stored, or after stages that have no effects.
 
-    Samples come from lists. `Position.at_hand` has the rest of a list: the iterator takes it without a call here.
+    Samples come from lists. `Position.queue` has the rest of a list: the iterator takes it without a call here.
     """
     counters, position, finishing = source.counters, source.position, _finishing(source)
-    left_in, none = length_hint, NONE_AT_HAND  # at the end of a process this may outlive the names of its module
+    left_in, empty = length_hint, EMPTY_QUEUE  # at the end of a process this may outlive the names of its module
     for span in spans:
         last, ids = position.num_steps - 1, iter(span.ids)
         for run in _each_finished(span.runs, ids, finishing):
             # An epoch ends with its last sample: its reader must ask for that one.
             ends = len(run) > 1 and position.num_made + len(run) > last
             for part in (run[:-1], run[-1:]) if ends else (run,):
-                at_hand = iter(part)
+                queue = iter(part)
                 position.num_made += len(part)
-                position.at_hand = at_hand
+                position.queue = queue
                 counters.num_samples += len(part)
-                counters.at_hand.add(at_hand)
+                counters.at_hand.add(queue)
                 try:
-                    yield from at_hand
+                    yield from queue
                 finally:
-                    counters.at_hand.discard(at_hand)
-                    counters.num_samples -= left_in(at_hand)
-                    if position.at_hand is at_hand:
-                        position.num_made -= left_in(at_hand)
-                        position.at_hand = none
+                    counters.at_hand.discard(queue)
+                    counters.num_samples -= left_in(queue)
+                    if position.queue is queue:
+                        position.num_made -= left_in(queue)
+                        position.queue = empty
         position.num_yielded = span.steps.stop  # its last position may have no sample for this rank
 
 

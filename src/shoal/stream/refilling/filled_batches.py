@@ -75,11 +75,11 @@ class FilledBatches(Batcher):
 
     def refuse_steps(self, verb: str) -> None:
         """Raise `UsageError`: only reading tells the samples of a batch."""
-        msg = f"{verb} counts batches, and what is in those of {self.verb} is not known before it is read"
+        msg = f"{verb} counts batches, and only reading shows the samples in batches of {self.verb}"
         raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:
-        """Return the place of the rank, and the position before which the rank has all of its share."""
+        """Return the epoch, the end of the part of its share that the rank took, and its place."""
         if not partition.batched:
             return super().start(cursor, partition, rank)
         return place_in(partition, rank, cursor.epoch, cursor.start, cursor.later)
@@ -110,12 +110,12 @@ class FilledBatches(Batcher):
         context: Callable[[], BatchContext],
         finish: Callable[[Any], Any] | None,
     ) -> Received:
-        """Return the receiver that cuts the parts of worker processes into batches."""
+        """Return the receiver of parts, which cuts them into batches."""
         return _CutHere(self.filler(context()), finish)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:
         """Return the place of ranks and the steps of a pass; each rank may be in an epoch of its own."""
-        place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"
+        place = f"the rank's own in the merged state {loaded}" if loaded else "the rank's own"
         return {"epoch": place, "position": place, "steps": steps}
 
 
@@ -298,13 +298,7 @@ class BatchFiller:
         return [False] * num_rows + [True] * missing
 
     def end(self) -> None:
-        """Record that the share is over.
-
-        Raises
-        ------
-        UsageError
-            Nothing was kept of a whole epoch.
-        """
+        """Record that the share is over; `UsageError` if nothing was kept of a whole epoch."""
         position = self._position
         is_whole = not (self._first or position.start or self._source.resolved.deals)
         if is_whole and not self._has_kept and position.num_steps:

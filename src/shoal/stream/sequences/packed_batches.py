@@ -60,7 +60,7 @@ class PackedAsTheyCome(FilledBatches):
         """Return the filler that packs the documents of a share into batches of sequences."""
         return SequenceFiller(context, self.packing, self.fields)
 
-    def kept(self, sample: Any, sample_id: int) -> Document:  # type: ignore[override]
+    def kept(self, sample: Any, sample_id: int) -> Document:
         """Return the tokens of a document; `UsageError` if it has none, or more than are allowed."""
         tokens = self.fields.tokens_of(sample, None, sample_id)
         if self.packing.too_long == "refuse" and len(tokens) > self.packing.length:

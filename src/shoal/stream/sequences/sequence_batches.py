@@ -1,4 +1,4 @@
-"""Sequences of a rank, or batches by length: which documents they are made of, and their arrays."""
+"""Sequences of a rank, or batches by length: their documents, and their arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shoal.stream.iterating.source_reading import Reading
 
 @dataclass(frozen=True)
 class SequenceBatches(Batcher):
-    """Batches of sequences, or batches by length, whose documents are known from the index."""
+    """Batches of sequences, or batches by length, if the index has the lengths of documents."""
 
     fields: SequenceFields | PaddedFields
     counts_tokens = weighs = True
@@ -52,9 +52,9 @@ class SequenceBatches(Batcher):
 
 
 class SequenceShares:
-    """Shares of sequences as shares of the documents that they are made of, span by span.
+    """Shares of sequences as shares of their documents, span by span.
 
-    A span is planned before the one before it is made: ``_waiting`` has those that are planned and not made.
+    A span is planned before the last span is made: ``_waiting`` has the planned spans.
     """
 
     def __init__(

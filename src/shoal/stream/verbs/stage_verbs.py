@@ -69,9 +69,9 @@ class StageVerbs(LengthVerbs):
             "hf-names" for the same with classes by name; or mappings from suffix to function, ``{"m4a": function}``.
             Later ones win.
         size
-            Height and width in pixels to which every image is resized exactly, whatever its shape; one number for a
-            square. The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8,
-            as far as that leaves it no smaller than asked, which takes much less time.
+            Every image is resized to exactly this height and width in pixels, from any shape; one number for a square.
+            The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8, but no
+            smaller than this size, which takes much less time.
         allow_pickle
             Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects, which runs any code in
             them. If false, these suffixes stay bytes, and such an array is an error.
