@@ -126,8 +126,8 @@ class Dataset(StageVerbs):
         UsageError
             Arguments contradict each other, a weight is negative, or there are too few samples without repeats.
         """
-        given = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
-        return type(self)(sampled(self.stream.spec, weights=weights, by=by, **given))
+        rules = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
+        return type(self)(sampled(self.stream.spec, weights=weights, by=by, **rules))
 
     def take(self, num_samples: int) -> Self:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""

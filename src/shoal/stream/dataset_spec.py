@@ -244,7 +244,7 @@ class DatasetSpec:
             msg = 'batch(balance="attention") weighs sequences by lengths in the index, and there are none'
             raise UsageError(msg, hint="call pack_sequences(lengths=...) before")
         if batching.num_steps is not None and not batched.batcher.counts_share:
-            msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; those of this dataset do not"
+            msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; ranks of this dataset do not"
             raise UsageError(msg, hint="leave out steps=: all ranks yield the same number of batches")
         return batched
 

@@ -104,7 +104,7 @@ class _Numbers(np.ndarray[Any, Any]):
         """Compute as usual; the result refuses texts, too."""
         _refuse_texts(inputs)
         if "out" in options:
-            options["out"] = tuple(_plain(each) for each in options["out"])
+            options["out"] = tuple(_plain(array) for array in options["out"])
         result = getattr(ufunc, method)(*map(_plain, inputs), **options)
         return result.view(_Numbers) if isinstance(result, np.ndarray) else result
 

@@ -52,8 +52,8 @@ def _ranges_of_steps(stream: Stream, steps: Any, epoch: int) -> list[tuple[int, 
     num_samples, size = resolved.num_samples_of(epoch), resolved.num_positions(epoch)
     num_steps = partition.num_batches(num_samples)
     if not len(numbers) or numbers[-1] >= num_steps:
-        given = f"step {numbers[-1]}" if len(numbers) else "no step"
-        msg = f"without() was given {given}; epoch {epoch} has steps 0 to {num_steps - 1}"
+        asked_for = f"step {numbers[-1]}" if len(numbers) else "no step"
+        msg = f"without() was given {asked_for}; epoch {epoch} has steps 0 to {num_steps - 1}"
         raise UsageError(msg, hint="steps count from the start of the epoch that epoch= names")
     left, ranges = resolved.gaps.left(epoch, size) or Runs.span(0, size), list[tuple[int, int]]()
     for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):

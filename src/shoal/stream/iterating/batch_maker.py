@@ -45,8 +45,8 @@ class BatchMaker:
         runs = _runs(spec, pieces, position, in_work, stop)
         begun = [next(runs)] if pieces.is_ready else []
         # Chained, without a call in between for every batch.
-        made = itertools.chain.from_iterable(itertools.chain(begun, runs))
-        self.batches: Iterator[Any] = made if convert is None else convert(made)
+        batches = itertools.chain.from_iterable(itertools.chain(begun, runs))
+        self.batches: Iterator[Any] = batches if convert is None else convert(batches)
         self.are_converted = convert is not None
 
     def end(self) -> None:

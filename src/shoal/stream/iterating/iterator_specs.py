@@ -48,8 +48,8 @@ class WorkerSpec:
         Values are copied on their way to another process, so views are turned off.
         """
         limit = self.options.memory_limit_bytes
-        each = None if limit is None else max(1, limit // num_workers)
-        options = replace(self.options, copy=True, memory_limit_bytes=each)
+        limit_bytes = None if limit is None else max(1, limit // num_workers)
+        options = replace(self.options, copy=True, memory_limit_bytes=limit_bytes)
         pipeline = replace(self.pipeline, worker=worker, num_workers=num_workers)
         return replace(self, pipeline=pipeline, options=options, batcher=self.batcher.of_worker())
 

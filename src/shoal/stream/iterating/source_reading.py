@@ -207,7 +207,7 @@ def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> 
     least = [_LEAST_EXTENTS * int(order.index.extent_decoded_bytes.max(initial=1)) for order in orders]
     if (rest := limit_bytes - sum(least)) < 0:
         least, rest = [0] * len(least), limit_bytes
-    return [max(1, few + rest * each // sum(held)) for few, each in zip(least, held, strict=True)]
+    return [max(1, few + rest * held_bytes // sum(held)) for few, held_bytes in zip(least, held, strict=True)]
 
 
 def _in_units(shares: Shares, units_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]) -> Shares:

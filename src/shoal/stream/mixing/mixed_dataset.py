@@ -132,7 +132,7 @@ class MixedDataset(Dataset):
         if again := [name for name in added if name in request.names]:
             msg = f"the mixture has a source {again[0]!r} already"
             raise UsageError(msg, hint="weights= changes its share; another name adds a source")
-        requests = tuple(source_request(name, one, request.length) for name, one in added.items())
+        requests = tuple(source_request(name, source, request.length) for name, source in added.items())
         changed = change(weights, ramp, requests)
         by_source: Any = spec.stages[0]
         opened, stage = with_sources(added, by_source.missing, spec.opened, by_source)

@@ -102,6 +102,6 @@ def named_after(paths: Sequence[str]) -> list[str]:
         words = [word for word in path.replace("\\", "/").partition("://")[2 * ("://" in path)].split("/") if word]
         plain = [word for word in words if not set(word) & set("*?[{") and word.strip(".")]
         name = posixpath.splitext(plain[-1])[0] if plain else "source"
-        same = sum(each == name or each.rpartition("-")[0] == name for each in names)
+        same = sum(other == name or other.rpartition("-")[0] == name for other in names)
         names.append(f"{name}-{same + 1}" if same else name)
     return names

@@ -113,9 +113,9 @@ class MixtureOpener:
         else:
             opening.setdefault("split", self.split)
             paths = [entry.path] if isinstance(entry.path, str) else entry.path
-            given = _options_for(paths[0] if paths else "", options)
+            own_options = _options_for(paths[0] if paths else "", options)
             with _at(entry.where.part("path")):
-                dataset = self.open_shards(entry.path, storage_options=given, **opening)
+                dataset = self.open_shards(entry.path, storage_options=own_options, **opening)
         if entry.select:
             with _at(entry.where.part("select")):
                 dataset = dataset.select(**entry.select)
@@ -153,7 +153,7 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
         with _at(change.where):
             request = request.reweighted(change.at, change.weights, change.ramp)
     most = {name: source.max_repeats or entry.max_repeats for name, source in entry.sources.items()}
-    limits = {name: _plain(each) for name, each in most.items() if each is not None}
+    limits = {name: _plain(times) for name, times in most.items() if times is not None}
     request = replace(request, ends=entry.ends, max_repeats=limits or None)
     _check_end(entry, request)
     return _shuffled(MixedDataset(replace(spec, request=request)), entry)

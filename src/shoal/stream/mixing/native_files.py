@@ -25,7 +25,7 @@ _RUNS = {"batch": PerBatch, "rank": PerRank}
 def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] = ()) -> MixtureEntry:
     """Return the mixture that a mapping describes; ``more`` are further keys that it may have."""
     keys = node.mapping(what, (*_MIXTURE_KEYS, *more))
-    sources = {name: _source(name, each) for name, each in keys["sources"].mapping("sources").items()}
+    sources = {name: _source(name, source) for name, source in keys["sources"].mapping("sources").items()}
     if not sources:
         raise keys["sources"].error("sources names no dataset", "sources: {web: {path: web/*.tar, weight: 0.8}, ...}")
     _check_shares(sources)
@@ -45,7 +45,7 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
             _plain_mapping(missing, "missing") if is_mapping else _word(missing, "missing", ("none",))
         )
     if "ends" in keys:
-        _check_alone(node.keys["ends"], {*keys, *(each.share[0] for each in sources.values() if each.share)})
+        _check_alone(node.keys["ends"], {*keys, *(source.share[0] for source in sources.values() if source.share)})
     changes = keys["changes"].items("changes") if "changes" in keys else []
     return MixtureEntry(
         node,
@@ -132,7 +132,7 @@ def _opening(key: str, node: Marked, file: str) -> Any:
 
 
 def _plain_mapping(node: Marked, what: str) -> dict[str, Any]:
-    return {name: each.plain() for name, each in node.mapping(what).items()}
+    return {name: value.plain() for name, value in node.mapping(what).items()}
 
 
 def _choice(node: Marked) -> Any:

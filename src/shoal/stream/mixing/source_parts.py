@@ -58,7 +58,7 @@ def with_sources(
         own = spec.opened
         names += [f"{name}/{inner}" for inner in own.names] if isinstance(own, OpenedMixture) else [name]
         for number, part in enumerate(own.parts):
-            stages.append((*(_moved(each, first) for each in _stages(spec, number)), *filling))
+            stages.append((*(_moved(stage, first) for stage in _stages(spec, number)), *filling))
             parts.append(part)
         first += own.index.num_samples
     first_ids = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)

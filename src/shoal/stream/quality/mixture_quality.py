@@ -51,8 +51,8 @@ def mixture_quality(
         key=quality.key,
         rho=sum(weight * source.rho for weight, source in sources),
         is_measured=any(source.is_measured for source in of_batch),
-        chunks=(sum(each.distinct_chunks for each in of_batch), sum(each.perfect_chunks for each in of_batch)),
-        shards=(sum(each.distinct_shards for each in of_batch), sum(each.perfect_shards for each in of_batch)),
+        chunks=(sum(source.distinct_chunks for source in of_batch), sum(source.perfect_chunks for source in of_batch)),
+        shards=(sum(source.distinct_shards for source in of_batch), sum(source.perfect_shards for source in of_batch)),
     )
 
 

@@ -234,8 +234,8 @@ def rereads(resolved: ResolvedOrder) -> tuple[float, int]:
     counts = resolved.stored_between(index.extent_first_sample)
     num_bytes = (index.extent_end_byte - index.extent_first_byte).astype(np.float64)
     once = float(num_bytes[counts > 0].sum())
-    each = float((num_bytes * counts).sum())
-    return each / max(once, 1.0), int(each - once)
+    by_sample = float((num_bytes * counts).sum())
+    return by_sample / max(once, 1.0), int(by_sample - once)
 
 
 def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:

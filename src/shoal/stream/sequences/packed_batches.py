@@ -147,7 +147,7 @@ class SequenceFiller(BatchFiller):
         documents, counts, hashes, _ = self._waiting
         self._waiting = Part(documents[num_documents:], counts[num_documents:], hashes[num_documents:])
         documents, hashes = documents[:num_documents], hashes[:num_documents]
-        lengths = np.array([len(each.tokens) for each in documents], dtype=np.int64)
+        lengths = np.array([len(document.tokens) for document in documents], dtype=np.int64)
         block = self._packing.packed(lengths)
         numbers = np.arange(block.num_sequences)
         if len(numbers):
@@ -179,11 +179,11 @@ class SequenceFiller(BatchFiller):
             stops += group.block.stop[pieces].tolist()
             first.append(len(documents))
         spans = (np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64))
-        tokens = [each.tokens for each in documents]
-        ids = np.array([each.sample_id for each in documents], dtype=np.int64)
+        tokens = [document.tokens for document in documents]
+        ids = np.array([document.sample_id for document in documents], dtype=np.int64)
         arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans, ids)
         batch = self._deliver(arrays, repeated)
-        lengths = np.array([len(each) for each in tokens], dtype=np.int64)
+        lengths = np.array([len(document_tokens) for document_tokens in tokens], dtype=np.int64)
         count_pieces(self._source.counters, len(rows) * self._fields.length, *spans, lengths)
         self._advance(num_sequences)  # only now: a batch that failed was not yielded
         return batch

@@ -86,9 +86,9 @@ class SequenceShares:
                     repeated = share.repeated[begin:end]
                     if isinstance(self._fields, PaddedFields):  # a row for each document
                         repeated = np.repeat(repeated, np.diff(pieces.first[begin : end + 1]))
-                    made = deliver(arrays, repeated) if batched else _alone(arrays, source)
+                    batch = deliver(arrays, repeated) if batched else _alone(arrays, source)
                     position.num_yielded = step + 1  # only now: a batch that failed was not yielded
-                    yield made
+                    yield batch
                 position.num_yielded = step + 1
 
     def _made(

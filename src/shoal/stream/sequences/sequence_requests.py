@@ -25,7 +25,7 @@ from shoal.pipeline.stages.stage import Stage, each_stage
 from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.order_request import Selection
-from shoal.reading.resolved_epochs import Source
+from shoal.reading.resolved_epochs import BatchSegments, Source
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.choosing.index_columns import column_names, lengths_of_column
@@ -129,6 +129,10 @@ class SequenceRequest(Rows):
             return resolved(selection(gaps))
         documents = cast("ResolvedOrder | ResolvedMixture", resolved(selection(NO_GAPS)))
         return ResolvedSequences(documents, self.packing, self.lengths_in(documents.parts), gaps)
+
+    def segments_in(self, resolved: Resolved, epoch: int, rows: NDArray[np.int64]) -> BatchSegments:
+        """Return the pieces of documents in some sequences of an epoch."""
+        return cast("ResolvedSequences", resolved).segments_in(epoch, rows)
 
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool = True) -> Batcher:  # noqa: ARG002
         """Return the maker of batches of documents from a source that go through these stages."""

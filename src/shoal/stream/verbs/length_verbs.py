@@ -171,8 +171,8 @@ class LengthVerbs(DatasetRun):
         UsageError
             The index has no such column, an argument is invalid, or a filter or `batch` came before.
         """
-        given = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
-        spec = _packed(self.stream.spec, SequenceRequest.by_length(*given))
+        arguments = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
+        spec = _packed(self.stream.spec, SequenceRequest.by_length(*arguments))
         return type(self)(spec.in_batches(replace(Batching.of_arguments(1, None, remainder), verb="batch_by_length()")))
 
     def batch_segments(
@@ -190,7 +190,7 @@ class LengthVerbs(DatasetRun):
             such step.
         """
         sequences = self.stream.batch_of_order("batch_segments", step, epoch, rank, world_size)
-        return self.stream.resolved.segments_in(epoch, sequences)
+        return self.stream.spec.rows.segments_in(self.stream.resolved, epoch, sequences)
 
 
 def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:

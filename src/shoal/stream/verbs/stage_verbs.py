@@ -39,7 +39,7 @@ class StageVerbs(LengthVerbs):
         return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
 
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
-        """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.
+        """Keep only samples if the function returns true; if columns of the index decide, prefer `select`.
 
         Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
         ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder=`` decides
@@ -100,7 +100,7 @@ class StageVerbs(LengthVerbs):
         tokenizer
             The path or URL of a ``tokenizer.json``, which each process reads once (another file there is refused), a
             `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`. TOKENIZERS_PARALLELISM is set to false unless
-            you set it: the library's threads neither help those of a loader nor outlive a fork.
+            you set it: the library's threads neither help a loader nor outlive a fork.
         field
             The text's field or path: str, or UTF-8 in bytes. Other bytes and nulls are damage: `reading` may skip it.
         to

@@ -34,7 +34,7 @@ class Snapshot:
         # Objects compared by identity are kept alive: otherwise another object could get their address.
         self._held: list[Any] = [thing, *alone]
         digest = hashlib.blake2b(digest_size=16)
-        pickler = _Parts(digest, self._held, {id(each) for each in alone if each is not None})
+        pickler = _Parts(digest, self._held, {id(part) for part in alone if part is not None})
         try:
             pickler.dump(thing)
         except Exception:  # noqa: BLE001  # a foreign class may raise anything when it is taken apart

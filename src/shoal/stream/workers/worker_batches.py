@@ -175,7 +175,7 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
         elif name.startswith(_HEIGHTS):
             setattr(counters, name, max(value, more))
         elif isinstance(value, list):
-            new = [each for each in more if each not in value]
+            new = [entry for entry in more if entry not in value]
             value.extend(new[: max(0, MOST_LISTED - len(value))])
         else:
             setattr(counters, name, value + more)
