@@ -70,7 +70,7 @@ HALF = {"lines": 1, "parquet": 1}
         ({"choice": "rank"}, "PerRank"),
         ({"choice": "evn"}, r"did you mean 'even'\?"),
         ({"choice": PerBatch}, r"mix\(choice=\) is one of"),
-        ({"unit": "token"}, r"is \"samples\" or \"tokens\""),
+        ({"unit": "token"}, "is one of 'samples', 'tokens'"),
         ({"unit": "tokens", "weights": HALF}, "needs the tokens of each sample of 'lines'"),
         ({"unit": "tokens", "choose": HALF}, "needs the tokens"),
         ({"ends": "frist"}, r"did you mean 'first'\?"),

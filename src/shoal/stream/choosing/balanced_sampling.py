@@ -1,4 +1,4 @@
-"""Which samples come how often: by weight or class-balanced, from the arguments of `Dataset.sample`."""
+"""Weighted and class-balanced samples: the rule of sampling for the arguments of `Dataset.sample`."""
 
 from __future__ import annotations
 

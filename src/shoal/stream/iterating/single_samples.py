@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, NamedTuple
 
-from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.fetcher import most_in_run
@@ -32,18 +31,13 @@ class SingleSamples(Batcher):
         context.sum_deliveries()
         if not context.pipeline.makes_together(context.quarantine):
             return samples_made(reading.spans(shares, context.quarantine), context)
-        gathering = gathering_of(reading, context) if _are_small(context.opened) else None
-        if gathering is not None:
+        num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in context.opened.parts)
+        are_small = most_in_run(context.opened.index.num_samples, num_bytes) > 1  # then making them in runs pays
+        if are_small and (gathering := gathering_of(reading, context)) is not None:
             columns = gathered(reading.in_units(shares), gathering, in_runs=True)
             spans = (ReadSpan(span.made, span.share.ids.tolist(), [], [], span.steps) for span in columns)
             return samples_read(spans, context)
         return samples_read(reading.spans(shares, context.quarantine), context)
-
-
-def _are_small(opened: OpenedDataset) -> bool:
-    """Return True if making samples in runs pays."""
-    num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in opened.parts)
-    return most_in_run(opened.index.num_samples, num_bytes) > 1
 
 
 def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:

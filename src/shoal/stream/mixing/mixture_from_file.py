@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -153,7 +152,11 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
         with _at(change.where):
             request = request.reweighted(change.at, change.weights, change.ramp)
     most = {name: source.max_repeats or entry.max_repeats for name, source in entry.sources.items()}
-    limits = {name: _plain(times) for name, times in most.items() if times is not None}
+    limits = {
+        name: int(times) if times.denominator == 1 else float(times)
+        for name, times in most.items()
+        if times is not None
+    }
     request = replace(request, ends=entry.ends, max_repeats=limits or None)
     _check_end(entry, request)
     return _shuffled(MixedDataset(replace(spec, request=request)), entry)
@@ -205,10 +208,6 @@ def _options_for(path: str, options: Mapping[str, Any] | None) -> Mapping[str, A
     if not options or scheme_of(path) or "filesystem" in options:
         return options
     return {name: value for name, value in options.items() if name in _OF_THIS_MACHINE} or None
-
-
-def _plain(number: Fraction) -> float:
-    return int(number) if number.denominator == 1 else float(number)
 
 
 @contextlib.contextmanager

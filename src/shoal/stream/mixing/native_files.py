@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -45,7 +45,10 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
             _plain_mapping(missing, "missing") if is_mapping else _word(missing, "missing", ("none",))
         )
     if "ends" in keys:
-        _check_alone(node.keys["ends"], {*keys, *(source.share[0] for source in sources.values() if source.share)})
+        used = {*keys, *(source.share[0] for source in sources.values() if source.share)}
+        if sizes := [name for name in ("epoch_size", "repeat", "choose") if name in used]:
+            msg = f"ends says where an epoch ends, and so does {sizes[0]}"
+            raise node.keys["ends"].error(msg, "leave out one of them")
     changes = keys["changes"].items("changes") if "changes" in keys else []
     return MixtureEntry(
         node,
@@ -94,12 +97,6 @@ def _share(node: Marked, what: str, key: str) -> Fraction:
     if number < 0:
         raise node.error(f"{key} of {what} is at least 0; here is {node.value}")
     return number
-
-
-def _check_alone(ends: Marked, keys: Collection[str]) -> None:
-    """Raise an error if another key also determines the length of an epoch."""
-    if sizes := [name for name in ("epoch_size", "repeat", "choose") if name in keys]:
-        raise ends.error(f"ends says where an epoch ends, and so does {sizes[0]}", "leave out one of them")
 
 
 def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
