@@ -28,7 +28,7 @@ from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved
 from shoal.reading.resolving import resolve
-from shoal.stream.choosing.column_functions import choose_by_columns, numbers_left
+from shoal.stream.choosing.index_columns import choose_by_columns, numbers_left
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.rows import Rows
 from shoal.stream.ranks import Ranks

@@ -39,7 +39,7 @@ class StageVerbs(LengthVerbs):
         return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
 
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
-        """Keep only samples if the function returns true; if columns of the index decide, prefer `select`.
+        """Keep a sample only if the function returns true; if columns of the index decide, prefer `select`.
 
         Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
         ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder=`` decides
