@@ -148,7 +148,7 @@ def test_certificates_that_cannot_be_compared(data: Path, calls: Calls, tmp_path
     (tmp_path / "none.json").write_text("[")
     assert "not a certificate" in calls.refused("verify", data, "--certificate", tmp_path / "none.json")
     calls.text("index", data, "--checksum")
-    assert "checksums of none; this index has those of extents" in calls.refused("verify", data, *words)
+    assert "checksums of none; this index has checksums of extents" in calls.refused("verify", data, *words)
 
 
 def test_over_http_the_shards_are_those_of_the_index(data: Path, calls: Calls) -> None:

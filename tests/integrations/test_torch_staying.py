@@ -18,7 +18,7 @@ from shoal.integrations.torch.worker_processes import Workshop
 from shoal.pipeline.collate import collate
 from shoal.stream.dataset import Dataset
 from shoal.stream.iterating.iterator import Iteration
-from shoal.stream.workers.pickling import pack, unpack
+from shoal.stream.workers.worker_batches import pack, unpack
 from shoal.torch import DataLoader
 
 pytestmark = [

@@ -306,7 +306,7 @@ def test_a_changed_record_changes_it(data: Path, tmp_path: Path, records: bool, 
     assert made[0][1]["index"] == made[1][1]["index"]
     with pytest.raises(StateError, match="not the same ones"):
         made[0][0].check_certificate(made[1][1])
-    with pytest.raises(StateError, match=f"checksums of {kind}; this index has those of none"):
+    with pytest.raises(StateError, match=f"checksums of {kind}; this index has checksums of none"):
         shoal.open(data).shuffle(seed=1).check_certificate(made[0][1])
 
 

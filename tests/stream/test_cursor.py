@@ -262,7 +262,7 @@ def test_ranks_of_single_samples_that_are_left_out_have_a_state_between_epochs_a
     assert at(ds) == at(iterator) == (0, 0)
     next(iterator)
     for stream in (ds, iterator):
-        with pytest.raises(StateError, match=r"(?s)4 ranks get single samples, of which some are left out.*batch\(1\)"):
+        with pytest.raises(StateError, match=r"(?s)4 ranks get single samples, and some are left out.*batch\(1\)"):
             stream.state_dict()
     list(iterator)
     assert at(ds) == at(iterator) == (1, 0)

@@ -366,7 +366,10 @@ def test_a_change_of_weights_after_packing_counts_sequences(home: Path) -> None:
         assert changed.batch_ids(step).tolist() == packed.batch_ids(step).tolist()
     assert changed.batch_ids(3).tolist() != packed.batch_ids(3).tolist()
     as_they_come = mixture(home).pack_sequences(16, lengths=None).batch(4)
-    with pytest.raises(UsageError, match=r"reweight\(in_steps=True\) counts batches, and what is in those of pack"):
+    with pytest.raises(
+        UsageError,
+        match=r"reweight\(in_steps=True\) counts batches, and only reading shows the samples",
+    ):
         as_they_come.reweight(at=3, in_steps=True, weights=weights)
 
 

@@ -70,7 +70,7 @@ HALF = {"lines": 1, "parquet": 1}
         ({"choice": "rank"}, "PerRank"),
         ({"choice": "evn"}, r"did you mean 'even'\?"),
         ({"choice": PerBatch}, r"mix\(choice=\) is one of"),
-        ({"unit": "token"}, r"is \"samples\" or \"tokens\""),
+        ({"unit": "token"}, "is one of 'samples', 'tokens'"),
         ({"unit": "tokens", "weights": HALF}, "needs the tokens of each sample of 'lines'"),
         ({"unit": "tokens", "choose": HALF}, "needs the tokens"),
         ({"ends": "frist"}, r"did you mean 'first'\?"),
@@ -119,7 +119,7 @@ def test_what_mix_refuses(arguments: dict[str, Any], message: str, two: Make) ->
         (lambda ds: ds.reading(copy=False), r"given reading\(\)"),
         (lambda ds: ds.format("numpy"), r"given format\(\)"),
         (lambda ds: ds.shuffle().without(positions=[(0, 3)]), r"given without\(\)"),
-        (lambda ds: shoal.mix({"x": ds}).shuffle().take(5), "a mixture of which only some positions"),
+        (lambda ds: shoal.mix({"x": ds}).shuffle().take(5), "a mixture that delivers only some of its positions"),
         (lambda _: 3, "must be a dataset; got int"),
     ],
 )

@@ -301,7 +301,7 @@ def test_a_remote_file_names_its_sources_by_relative_urls(tmp_path: Path) -> Non
 
 def test_what_a_mixture_file_cannot_take_is_refused(tmp_path: Path) -> None:
     text = "sources: {web: web}\n"
-    with pytest.raises(UsageError, match="index= is that of one dataset"):
+    with pytest.raises(UsageError, match="index= belongs to one dataset"):
         opened(tmp_path, text, index=tmp_path / "x.index")
     with pytest.raises(ShoalError):
         shoal.open(tmp_path / "none.yaml")

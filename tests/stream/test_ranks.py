@@ -111,7 +111,7 @@ def test_libraries_that_run_a_job_are_asked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ranks_in_a_row_may_share_their_samples() -> None:
-    parts = [Ranks.asked(rank, 12, 4).resolve() for rank in range(12)]
+    parts = [Ranks.of_arguments(rank, 12, 4).resolve() for rank in range(12)]
     assert parts == [(rank // 4, 3) for rank in range(12)]
     for arguments, message in [
         ((0, 12, 5), "replicate=5 does not divide the 12 ranks"),
@@ -120,7 +120,7 @@ def test_ranks_in_a_row_may_share_their_samples() -> None:
         ((0, 12, 1.5), "replicate must be an integer"),
     ]:
         with pytest.raises(UsageError, match=message):
-            Ranks.asked(*arguments)
+            Ranks.of_arguments(*arguments)
 
 
 def test_a_dataset_of_replicas(tars: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -458,7 +458,7 @@ def test_a_rank_that_did_not_load_the_merged_state_is_found(tars: Dataset) -> No
     new = on_ranks(ds, 2)
     new[0].load_state_dict(state)
     with pytest.raises(
-        UsageError, match=f"in the merged state {state['check']} on rank 0, but that of the rank on rank 1"
+        UsageError, match=f"in the merged state {state['check']} on rank 0, but the rank's own on rank 1"
     ):
         check_agreement([part.stream.iterator_spec().settings() for part in new])
     new[1].load_state_dict(state)

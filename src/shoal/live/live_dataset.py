@@ -171,7 +171,7 @@ class LiveDataset:
 
     def partition(self, *, rank: int | None = None, world_size: int | None = None, replicate: int = 1) -> Self:
         """Set the rank and world size, as `Dataset.partition` does."""
-        return self._with(ranks=Ranks.asked(rank, world_size, replicate))
+        return self._with(ranks=Ranks.of_arguments(rank, world_size, replicate))
 
     # ---- the run
 

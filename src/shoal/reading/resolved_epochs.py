@@ -14,7 +14,6 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import UsageError
 from shoal.index.joined_index import JoinedIndex
 from shoal.index.table import Index
 from shoal.indexing.growing.growing_shards import Growth
@@ -208,11 +207,6 @@ class ResolvedEpochs(ABC, Generic[PartT]):
             It is a checkpoint of the library whose order this is, but of another seed or order.
         """
         return None
-
-    def segments_in(self, epoch: int, sequences: NDArray[np.int64]) -> BatchSegments:  # noqa: ARG002
-        """Return the pieces of documents in some sequences of an epoch; `UsageError` if samples are not packed."""
-        msg = "batch_segments() tells the documents of sequences, and the samples of this dataset are not packed"
-        raise UsageError(msg, hint="batch_ids() tells the samples of a batch; pack_sequences() packs documents")
 
     def first(self, source: Source) -> Piece[PartT]:
         """Return the first piece of an epoch, waiting until it can be read."""

@@ -1,4 +1,4 @@
-"""The dataset object that users hold: a description of what to stream, which leaves every decision to other modules."""
+"""The dataset object that users hold: a description of a stream; other modules make every decision."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from shoal.arguments import as_text
 from shoal.errors import UsageError
 from shoal.indexing.growing.growing_shards import Growth
+from shoal.order.arrays.index_ranges import Runs
 from shoal.order.protocol import Order
 from shoal.order.sampling.weights_and_classes import Repeats
 from shoal.quality.expected_quality import ShuffleQuality
 from shoal.reading.mixture.mix_request import FOREVER
-from shoal.reading.reading_options import reading_options
+from shoal.reading.reading_options import ReadingOptions, reading_options
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stream.choosing.balanced_sampling import sampled
 from shoal.stream.choosing.hash_splits import split_specs
@@ -62,7 +63,7 @@ class Dataset(StageVerbs):
         order
             "window" (the default), "none", "full", "block", "buffer", another library's, or one of `shoal.orders`.
         seed
-            0 to 2**64 - 1; the same on all ranks. Default 0, or that of the library whose order it is.
+            0 to 2**64 - 1; the same on all ranks. Default 0, or the default of the library whose order it is.
         window
             Bytes of data that may mix at a time, across the whole job: ``"16GiB"``; default 512 MiB.
         chunk
@@ -71,7 +72,7 @@ class Dataset(StageVerbs):
             Number of parts of the dataset that are mixed separately, so that ranks need not read the same chunks;
             default one for every 16 chunks of the window, at most 64.
         arguments
-            Those of the order: ``shuffle("block", chunks=64)``.
+            Arguments of the order: ``shuffle("block", chunks=64)``.
         """
         arguments |= {"window": window, "chunk": chunk, "num_canonical_nodes": num_canonical_nodes}
         shuffled = type(self)(self.stream.spec.in_order(order_request(order, seed, arguments)))
@@ -125,16 +126,20 @@ class Dataset(StageVerbs):
         UsageError
             Arguments contradict each other, a weight is negative, or there are too few samples without repeats.
         """
-        given = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
-        return type(self)(sampled(self.stream.spec, weights=weights, by=by, **given))
+        rules = {"balanced": balanced, "limit": limit, "num_samples": num_samples, "replacement": replacement}
+        return type(self)(sampled(self.stream.spec, weights=weights, by=by, **rules))
 
     def take(self, num_samples: int) -> Self:
         """Keep only the first samples: of storage before `shuffle`, of every epoch's order after it."""
-        return type(self)(self.stream.spec.taken(num_samples))
+        spec = self.stream.spec
+        num_left = min(count_of(num_samples, "take()"), spec.num_samples)
+        return type(self)(spec.only(Runs.span(0, num_left), "take()"))
 
     def skip(self, num_samples: int) -> Self:
         """Skip the first samples: of storage before `shuffle`, of every epoch's order after it."""
-        return type(self)(self.stream.spec.skipped(num_samples))
+        spec = self.stream.spec
+        first = min(count_of(num_samples, "skip()"), spec.num_samples)
+        return type(self)(spec.only(Runs.span(first, spec.num_samples), "skip()"))
 
     def split(
         self,
@@ -163,7 +168,7 @@ class Dataset(StageVerbs):
         seed
             Another seed gives other splits.
         exclude
-            Groups that are in no split, as in ``by`` (sample ids by default); or a dataset, all groups of which are.
+            Groups that are in no split, as in ``by`` (sample ids by default); or a dataset with such groups.
 
         Raises
         ------
@@ -178,7 +183,7 @@ class Dataset(StageVerbs):
         """Leave bad batches out of an epoch; all other samples keep their order.
 
         The order itself is unchanged: states list the positions left out, and a state saved earlier still loads here.
-        Batches are cut from what is left, so ranks still get equally many. `ids` returns the unchanged order.
+        Batches are cut from the rest, so ranks still get equally many. `ids` returns the unchanged order.
 
         Parameters
         ----------
@@ -198,7 +203,7 @@ class Dataset(StageVerbs):
         With ``replicate=k``, ranks ``k * i`` to ``k * i + k - 1`` all get part ``i`` of ``world_size / k``: the ranks
         of a tensor, pipeline or sequence parallel group see the same samples.
         """
-        return type(self)(replace(self.stream.spec, ranks=Ranks.asked(rank, world_size, replicate)))
+        return type(self)(replace(self.stream.spec, ranks=Ranks.of_arguments(rank, world_size, replicate)))
 
     # ---- batches and reading
 
@@ -240,7 +245,7 @@ class Dataset(StageVerbs):
             and for samples that are read alone, which are then read with their whole extent ("always"). An index has
             checksums if it was built with ``shoal index --checksum``.
         deadline
-            Seconds for which one read from a remote store is retried before its error is raised (by default
+            Seconds of retries of a read from a remote store before its error is raised (by default
             `deadline_seconds` of `storage_options`, else 120). A last attempt still in flight then is awaited, for
             `timeout_seconds` of `storage_options`, or longer while bytes arrive.
         hedge
@@ -263,7 +268,10 @@ class Dataset(StageVerbs):
             hedge=hedge,
             progress=progress,
         )
-        return type(self)(self.stream.spec.read_by(options))
+        if self.stream.spec.reading != ReadingOptions():
+            msg = "reading() was called before; a second call would override the first"
+            raise UsageError(msg, hint="give all options in one call")
+        return type(self)(replace(self.stream.spec, reading=options))
 
     # ---- contents and positions
 
@@ -320,7 +328,7 @@ class Dataset(StageVerbs):
 
         Predictions are within 10 % of measurements; orders without a formula are measured: storage order, and a buffer
         with a key. `shoal.measure.audit` measures any order. In the growing order, ``first_epoch`` of the result tells
-        how few shards mix at first: by the sizes of all shards and what is known of the first ones, without waiting.
+        how few shards mix at first, by the sizes of all shards and the first indexes, without waiting.
 
         Parameters
         ----------

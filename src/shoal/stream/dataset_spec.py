@@ -27,17 +27,17 @@ from shoal.reading.order_request import OrderRequest, Request, Selection
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_epochs import Source
 from shoal.reading.resolved_order import Resolved, resolve
-from shoal.stream.choosing.column_functions import choose_by_columns, numbers_left
+from shoal.stream.choosing.index_columns import choose_by_columns, numbers_left
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.rows import Rows
 from shoal.stream.ranks import Ranks
-from shoal.stream.verbs.dataset_requests import Batching, count_of
+from shoal.stream.verbs.dataset_requests import Batching
 
 _OF_JOINS = 1 << 32  # number of the first seeded stage of a join of datasets; a join of joins begins at twice as much
 
 
 class Refusal(NamedTuple):
-    """A rule of the order of calls: what a later call is told if an earlier call stands in its way.
+    """A rule of the order of calls: the error of a later call if an earlier call stands in its way.
 
     ``earlier`` returns the earlier call, or something false. ``message`` and ``hint`` may name ``{verb}``, the later
     call, and ``{earlier}``.
@@ -160,7 +160,7 @@ class DatasetSpec:
         return OrderRequest(Sequential()) if self.request is None else self.request
 
     def summary(self, resolved: Resolved | None = None) -> str:
-        """Return a one-line description, without indexing anything; ``resolved`` knows what is indexed by now."""
+        """Return a one-line description, without indexing anything; ``resolved`` may know the progress of an index."""
         batching, request, noun = self.batching, self.order_request, self.rows.noun
         parts = [] if request.names_source else [resolved.words if resolved is not None else ""]
         if not request.names_source and not parts[0]:
@@ -215,17 +215,8 @@ class DatasetSpec:
             samples = numbers_left(samples, self.stored)
         return self.only(Runs.of(samples, self.num_samples), "select()")
 
-    def taken(self, num_samples: Any) -> DatasetSpec:
-        """Keep only the first samples."""
-        return self.only(Runs.span(0, min(count_of(num_samples, "take()"), self.num_samples)), "take()")
-
-    def skipped(self, num_samples: Any) -> DatasetSpec:
-        """Skip the first samples."""
-        first = min(count_of(num_samples, "skip()"), self.num_samples)
-        return self.only(Runs.span(first, self.num_samples), "skip()")
-
     def only(self, runs: Runs, verb: str) -> DatasetSpec:
-        """Keep only these of the samples left: numbers in storage before `shuffle`, positions in epochs after it."""
+        """Keep only these of the remaining samples: of storage before `shuffle`, of epochs after it."""
         self.refuse(verb, CHOSEN)
         if self.request is not None and self.request.varies:
             msg = f"{verb} chooses positions of every epoch, and epochs of this mixture differ in length"
@@ -252,16 +243,9 @@ class DatasetSpec:
             msg = 'batch(balance="attention") weighs sequences by lengths in the index, and there are none'
             raise UsageError(msg, hint="call pack_sequences(lengths=...) before")
         if batching.num_steps is not None and not batched.batcher.counts_share:
-            msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; those of this dataset do not"
+            msg = f"batch(steps={batching.steps!r}) is for ranks that fill their batches; ranks of this dataset do not"
             raise UsageError(msg, hint="leave out steps=: all ranks yield the same number of batches")
         return batched
-
-    def read_by(self, options: ReadingOptions) -> DatasetSpec:
-        """Set the reading options; allowed once."""
-        if self.reading != ReadingOptions():
-            msg = "reading() was called before; a second call would override the first"
-            raise UsageError(msg, hint="give all options in one call")
-        return replace(self, reading=options)
 
     # ---- derived properties
 

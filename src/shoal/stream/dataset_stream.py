@@ -92,12 +92,8 @@ class Stream:
         """Describe the next iterator, which begins at the cursor; warn if it will mix badly. No samples are read.
 
         With ``waits_for_little``, the epoch may begin before its number of steps is known. With ``in_passes`` the
-        caller cuts the batches of a rank into passes (`StepsOfPass`).
-
-        Raises
-        ------
-        UsageError
-            A chunk is too large for the memory limit, or sources of a mixture are known to have other fields.
+        caller cuts the batches of a rank into passes (`StepsOfPass`). `UsageError` if a chunk is too large for the
+        memory limit, or sources of a mixture are known to have other fields.
         """
         spec, resolved, cursor, batcher = self.spec, self.resolved, self.cursor, self.batcher
         rank, world_size = spec.ranks.resolve()
@@ -146,7 +142,7 @@ class Stream:
             self.cursor.begin(point[0], place.starts[point[0]], place.starts)
 
     def start_state(self) -> dict[str, Any]:
-        """Return the state at which the next iterator begins."""
+        """Return the state at the start of the next iterator."""
         rank, world_size = self.spec.ranks.resolve()
         return self.state(*self.batcher.start(self.cursor, self._partition(world_size), rank))
 
@@ -196,10 +192,7 @@ class Stream:
     def length(self, *, exactly: bool = False) -> int:
         """Return the length of a whole epoch on this rank, in batches or samples; an estimate unless ``exactly``.
 
-        Raises
-        ------
-        TypeError
-            Only reading shows it, or the epoch has no end, or ranks do not know all shards.
+        `TypeError` if only reading shows it, the epoch has no end, or ranks do not know all shards.
         """
         resolved, epoch, (rank, world_size) = self.resolved, self.cursor.epoch, self.spec.ranks.resolve()
         if self.num_steps_of_pass is not None:

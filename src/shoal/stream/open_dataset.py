@@ -55,8 +55,8 @@ def open_dataset(
         ``dataset_dict.json`` (Hugging Face) or ``.nv-meta/split.yaml`` (Energon).
     index
         Path or URL of an index stored elsewhere. By default ``shoal.index`` beside the shards is used; if there is
-        none, an index is built and cached. ``"grow"`` begins before: `Dataset.shuffle` gives an order of which the
-        first shards are indexed in seconds, and the others while these are read (docs/guides/first-batch.md).
+        none, an index is built and cached. ``"grow"`` begins before: the order of `Dataset.shuffle` begins with shards
+        that are indexed in seconds, and the others are indexed while these are read (docs/guides/first-batch.md).
         ``"wait"`` never does that. With neither, it happens in a process that is the only rank, if building the index
         would take more than a few seconds; a line in the log says so.
     format
@@ -68,10 +68,10 @@ def open_dataset(
         If true, an index built for a whole directory of an object store is also written beside its shards, as
         ``shoal.index``, for other machines to find. By default nothing is written there.
     index_columns
-        Columns to find in the index, for `select`, `index_column`, `quality` and whatever else chooses samples: fields,
-        paths into JSON and lengths, ``["label", "lang=meta.lang", "tokens:len"]``. Those that the index lacks are read
-        from all samples once, and cached on this machine; ``shoal index --columns`` writes them into an index. A
-        mapping gives a value for samples that have none: ``{"score": -1}``. Orders and states do not depend on columns.
+        Columns of the index, for `select`, `index_column`, `quality` and other choices of samples: fields, paths into
+        JSON and lengths, ``["label", "lang=meta.lang", "tokens:len"]``. Columns that the index lacks are read from all
+        samples once, and cached on this machine; ``shoal index --columns`` writes them into an index. A mapping gives a
+        value for samples without one: ``{"score": -1}``. Orders and states do not depend on columns.
     cache
         Cache of the data read, shared by all processes of this machine (docs/guides/chunk-cache.md). A directory on a
         local disk: chunks stay there for later epochs and runs. ``{"directory": ..., "budget": "200GiB"}`` limits its
@@ -91,7 +91,7 @@ def open_dataset(
     shards = partial(_open_shards, publish_index=publish_index, index_columns=index_columns, cache=cache)
     if format is None and is_mixture_file(source):
         if index is not None:
-            msg = f"{printed(source)}: index= is that of one dataset, and this is a mixture file"
+            msg = f"{printed(source)}: index= belongs to one dataset, and this is a mixture file"
             raise UsageError(msg, hint="name the index in the file, at its source")
         opener = MixtureOpener(shards, split, storage_options)
         return opener.opened(cast("str | os.PathLike[str]", source))
@@ -107,15 +107,15 @@ def _open_shards(
     cache: Any,
     **arguments: Any,
 ) -> Dataset:
-    wanted = index if index in _BEGINNINGS else None
-    found = find_source(
-        source, publish_index=publish_index, job_rank=job_rank(), index=None if wanted else index, **arguments
+    beginning = index if index in _BEGINNINGS else None
+    shards = find_source(
+        source, publish_index=publish_index, job_rank=job_rank(), index=None if beginning else index, **arguments
     )
-    grows = _begins_early(found, wanted)
-    if grows and found.can_grow and not index_columns:
-        kept = chunk_cache_of(cache, dataset=found.identity)
-        return Dataset(DatasetSpec.of(found if kept is None else replace(found, cache=kept), grows=True))
-    opened = _whole_of(found, is_chosen=wanted is not None)
+    grows = _begins_early(shards, beginning)
+    if grows and shards.can_grow and not index_columns:
+        kept = chunk_cache_of(cache, dataset=shards.identity)
+        return Dataset(DatasetSpec.of(shards if kept is None else replace(shards, cache=kept), grows=True))
+    opened = _whole_of(shards, is_chosen=beginning is not None)
     refuse_empty(opened.index, printed(source))
     if index_columns:
         opened = opened_with_columns(opened, index_columns)
@@ -123,31 +123,30 @@ def _open_shards(
     return Dataset(DatasetSpec.of(opened if kept is None else replace(opened, cache=kept), grows=grows))
 
 
-def _begins_early(found: Opened | Unindexed, wanted: str | None) -> bool:
+def _begins_early(shards: Opened | Unindexed, beginning: str | None) -> bool:
     """Return True if `Dataset.shuffle` should not wait for an index: as ``index=`` says, or if indexing takes long.
 
-    Unless it is asked for, a rank of several always waits: ranks would disagree if one of them found the index that
-    another has just made.
+    One of several ranks waits unless ``index="grow"`` is given: ranks would disagree if only one of them found the
+    index that another has just made.
     """
-    if wanted is not None or not isinstance(found, Unindexed) or not found.can_grow:
-        return wanted == "grow"
-    estimate = found.estimate
+    if beginning is not None or not isinstance(shards, Unindexed) or not shards.can_grow:
+        return beginning == "grow"
+    estimate = shards.estimate
     if not estimate.takes_long:
         return False
-    is_alone = found.making.job_rank is None
-    text = "%s: %s; %s"
-    what = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
+    is_alone = shards.making.job_rank is None
+    advice = 'shuffle() begins with the first shards meanwhile, in an order of its own: index="wait" waits for all'
     if not is_alone:
-        what = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
-    _log.info(text, found.making.what.source.asked, estimate, what)
+        advice = 'all ranks wait for it: index="grow" begins with the first shards meanwhile, in an order of its own'
+    _log.info("%s: %s; %s", shards.making.what.source.asked, estimate, advice)
     return is_alone
 
 
-def _whole_of(found: Opened | Unindexed, *, is_chosen: bool) -> Opened:
-    """Return all shards with their index; say what would have been sooner if that took long, as nobody expected."""
+def _whole_of(shards: Opened | Unindexed, *, is_chosen: bool) -> Opened:
+    """Return all shards with their index; after a long wait that nobody expected, log the faster alternative."""
     began_seconds = time.perf_counter()
-    opened, waited_seconds = found.whole, time.perf_counter() - began_seconds
-    if isinstance(found, Unindexed) and found.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
+    opened, waited_seconds = shards.whole, time.perf_counter() - began_seconds
+    if isinstance(shards, Unindexed) and shards.can_grow and waited_seconds > LONG_SECONDS and not is_chosen:
         text = '%s: opening waited %.1f s for the index; index="grow" begins with the first shards meanwhile'
-        _log.info(text, found.making.what.source.asked, waited_seconds)
+        _log.info(text, shards.making.what.source.asked, waited_seconds)
     return opened

@@ -1,9 +1,9 @@
-"""The rank of this process and the world size, as reported by its launcher, and the comparison of all ranks.
+"""Detection of the rank of this process and the world size from its launcher, and the comparison of all ranks.
 
 Sources, in this order: explicit arguments; torch.distributed, JAX and Ray Train, if imported and running; torchrun's
 ``RANK`` and ``WORLD_SIZE``; then SLURM, Open MPI and other launchers that speak PMI. No library is imported for this.
-Launchers nest: SLURM may start one torchrun per machine, and then counts machines where torchrun counts processes. Such
-an outer launcher is trusted only if no inner source says more.
+Launchers nest: SLURM may start one torchrun per machine, and then counts machines while torchrun counts processes. An
+outer launcher is trusted only if no inner source says more.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ranks:
     replicate: int = 1
 
     @staticmethod
-    def asked(rank: Any, world_size: Any, replicate: Any) -> Ranks:
+    def of_arguments(rank: Any, world_size: Any, replicate: Any) -> Ranks:
         """Return the arguments of `Dataset.partition`, checked."""
         if (rank is None) != (world_size is None):
             msg = f"partition() takes rank and world_size together; got rank={rank!r} and world_size={world_size!r}"
@@ -67,7 +67,7 @@ class Ranks:
         return rank // self.replicate, world_size // self.replicate
 
 
-class _Said(NamedTuple):
+class _Claim(NamedTuple):
     """The rank and world size from one source, and the name of the source in messages."""
 
     source: str
@@ -81,26 +81,23 @@ class _Said(NamedTuple):
 def rank_and_world_size(
     given: tuple[int, int] | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[int, int]:
-    """Return the rank and world size given, else those reported by the launcher, else those of a single rank.
+    """Return the rank and world size from the arguments, else from the launcher, else of a single rank.
 
-    Raises
-    ------
-    UsageError
-        Two sources disagree, or one reports an invalid rank; the message names both.
+    `UsageError` if two sources disagree, and the message names both; or if a source reports an invalid rank.
     """
     if given is not None:
         rank, world_size = _whole("rank", given[0]), _whole("world_size", given[1])
-        return _checked(_Said("given", rank, world_size))
-    inner = [said for said in (_torch(), _jax(), _ray()) if said is not None]
+        return _checked(_Claim("given", rank, world_size))
+    inner = [claim for claim in (_torch(), _jax(), _ray()) if claim is not None]
     if environment.get("RANK") or environment.get("WORLD_SIZE") not in {None, "", "1"}:
         inner += filter(None, [_in_environment("RANK", "WORLD_SIZE", environment, "torchrun")])
     # A rank alone says nothing: SLURM sets it in batch scripts too.
-    set_here = [(*names, environment, launcher) for launcher, names in _OUTER.items() if environment.get(names[1])]
-    outer = [said for names in set_here if (said := _in_environment(*names)) is not None]
+    in_use = [(*names, environment, launcher) for launcher, names in _OUTER.items() if environment.get(names[1])]
+    outer = [claim for names in in_use if (claim := _in_environment(*names)) is not None]
     for group in (inner, outer):
-        for said in group[1:]:
-            if said[1:] != group[0][1:]:
-                _refuse(group[0], said)
+        for claim in group[1:]:
+            if claim[1:] != group[0][1:]:
+                _refuse(group[0], claim)
     if inner:
         # torchrun numbers machines in the order of their rendezvous, so its ranks need not follow its launcher's.
         if outer and "TORCHELASTIC_RUN_ID" not in environment and not _nests(outer[0], inner[0]):
@@ -116,42 +113,42 @@ def rank_and_world_size(
 
 
 def job_rank(environment: Mapping[str, str] = os.environ) -> JobRank | None:
-    """Return the rank of this process as far as it is clear, for work that ranks may share; None for a single one."""
+    """Return the rank of this process for work that ranks may share; None if it is unclear, or for a single rank."""
     try:
         rank, world_size = rank_and_world_size(None, environment)
     except UsageError:
-        return None  # those who need to know it will say so
-    said = (environment.get(name, "") for name in _LOCAL_SIZES)
-    sizes = [int(text) for text in said if text.isdecimal() and 0 < int(text) <= world_size]
+        return None  # a caller that needs the rank raises the error
+    texts = (environment.get(name, "") for name in _LOCAL_SIZES)
+    sizes = [int(text) for text in texts if text.isdecimal() and 0 < int(text) <= world_size]
     return JobRank(rank, world_size, sizes[0] if sizes else world_size) if world_size > 1 else None
 
 
-def _nests(outer: _Said, inner: _Said) -> bool:
+def _nests(outer: _Claim, inner: _Claim) -> bool:
     """True if the outer launcher may have started groups of consecutive ranks."""
-    each, rest = divmod(inner.world_size, max(1, outer.world_size))
-    return not rest and each > 0 and inner.rank // each == outer.rank
+    size, rest = divmod(inner.world_size, max(1, outer.world_size))
+    return not rest and size > 0 and inner.rank // size == outer.rank
 
 
-def _refuse(one: _Said, other: _Said) -> NoReturn:
+def _refuse(one: _Claim, other: _Claim) -> NoReturn:
     raise UsageError(f"{one}, but {other}", hint=_HINT)
 
 
-def _torch() -> _Said | None:
+def _torch() -> _Claim | None:
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    return _Said("torch.distributed", distributed.get_rank(), distributed.get_world_size())
+    return _Claim("torch.distributed", distributed.get_rank(), distributed.get_world_size())
 
 
-def _jax() -> _Said | None:
+def _jax() -> _Claim | None:
     jax: Any = sys.modules.get("jax")
     # Asking jax for its processes starts its backends, unless it was started as one of several.
     if jax is None or not hasattr(jax, "distributed") or not getattr(jax.distributed, "is_initialized", bool)():
         return None
-    return _Said("jax.distributed", jax.process_index(), jax.process_count())
+    return _Claim("jax.distributed", jax.process_index(), jax.process_count())
 
 
-def _ray() -> _Said | None:
+def _ray() -> _Claim | None:
     train: Any = sys.modules.get("ray.train")
     if train is None or not hasattr(train, "get_context"):
         return None
@@ -160,10 +157,10 @@ def _ray() -> _Said | None:
         rank, world_size = context.get_world_rank(), context.get_world_size()
     except RuntimeError:  # outside of a training worker there is no context
         return None
-    return None if rank is None or world_size is None else _Said("Ray Train", rank, world_size)
+    return None if rank is None or world_size is None else _Claim("Ray Train", rank, world_size)
 
 
-def _in_environment(rank: str, size: str, environment: Mapping[str, str], launcher: str) -> _Said | None:
+def _in_environment(rank: str, size: str, environment: Mapping[str, str], launcher: str) -> _Claim | None:
     words = environment.get(rank) or None, environment.get(size) or None
     if words == (None, None):
         return None
@@ -172,12 +169,12 @@ def _in_environment(rank: str, size: str, environment: Mapping[str, str], launch
     except ValueError:
         msg = f"{rank}={words[0]!r} and {size}={words[1]!r} in the environment must both be integers"
         raise UsageError(msg, hint=f"{launcher} sets both; {_HINT}") from None
-    return _Said(f"the environment ({rank}, {size})", *numbers)
+    return _Claim(f"the environment ({rank}, {size})", *numbers)
 
 
-def _checked(said: _Said) -> tuple[int, int]:
-    check_rank(said.rank, said.world_size)
-    return said.rank, said.world_size
+def _checked(claim: _Claim) -> tuple[int, int]:
+    check_rank(claim.rank, claim.world_size)
+    return claim.rank, claim.world_size
 
 
 def _whole(name: str, value: Any) -> int:
@@ -213,7 +210,7 @@ def check_agreement(everybody: Sequence[tuple[Mapping[str, Any], int]]) -> None:
         shown = [f"{part} belongs to {_listed(ranks)}" for part, ranks in sorted(owners.items()) if ranks][:4]
         missing = [part for part, ranks in owners.items() if not ranks]
         lost = f"; nobody has {missing[:8]}" if missing else ""
-        msg = f"the samples of this job are in {world_size} parts, of which {', '.join(shown)}{lost}"
+        msg = f"the samples of this job are in {world_size} parts; {', '.join(shown)}{lost}"
         hint = "each part must belong to equally many ranks; check .partition() and the launcher's variables"
         raise UsageError(msg, hint=hint)
 

@@ -33,7 +33,7 @@ def packed_as_asked(documents: ResolvedOrder | ResolvedMixture, arguments: argpa
     length = arguments.pack_sequences
     if length is None:
         return documents
-    request = SequenceRequest.asked(
+    request = SequenceRequest.packed(
         length, "tokens", arguments.strategy, arguments.lengths, None, "cut", None, 0, ()
     )  # fmt: skip
     return ResolvedSequences(documents, request.packing, request.lengths_in(documents.parts))

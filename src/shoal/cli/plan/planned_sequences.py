@@ -37,7 +37,7 @@ def planned_sequences(arguments: argparse.Namespace, resolved: ResolvedOrder | N
     if scale > 1.0:
         documents = WithoutGaps(documents, Runs.span(0, _MOST_DOCUMENTS))
     for strategy in STRATEGIES:
-        request = SequenceRequest.asked(length, "tokens", strategy, arguments.lengths, None, "cut", None, 0, ())
+        request = SequenceRequest.packed(length, "tokens", strategy, arguments.lengths, None, "cut", None, 0, ())
         lengths = request.lengths_in([resolved])
         packed = PackedOrder(documents, lengths, Packing(length, strategy), seed=resolved.seed, epoch=0)
         num_tokens = num_cut = 0

@@ -1,4 +1,4 @@
-"""Arguments of `Dataset.sample`, converted to a rule of sampling, or refused with a remedy."""
+"""Weighted and class-balanced samples: the rule of sampling for the arguments of `Dataset.sample`."""
 
 from __future__ import annotations
 
@@ -47,12 +47,9 @@ def sampling_of(
     num_samples: Any,
     replacement: bool,
 ) -> Sampling:
-    """Return the rule that the arguments of `Dataset.sample` ask for, over the stored samples that take part.
+    """Return the rule of the arguments of `Dataset.sample`, over the stored samples that take part.
 
-    Raises
-    ------
-    UsageError
-        They contradict each other, or an epoch has more samples than can come without repeats.
+    `UsageError` if arguments contradict each other, or an epoch has too many samples to come without repeats.
     """
     _check_arguments(weights=weights, by=by, balanced=balanced, limit=limit, num_samples=num_samples)
     replacement = as_flag("sample(replacement=)", replacement)
@@ -132,5 +129,5 @@ def _classes(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         for first in range(0, len(labels), 1 << 20):
             classes[first : first + (1 << 20)] = numbers[labels[first : first + (1 << 20)].astype(np.int64) - least]
         return classes, table[present]
-    words, found, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    return found.reshape(-1).astype(holding(len(words))), sizes.astype(np.int64)
+    words, numbers, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    return numbers.reshape(-1).astype(holding(len(words))), sizes.astype(np.int64)

@@ -45,7 +45,7 @@ class Line:
 
     @staticmethod
     def of(fractions: Mapping[str, Fraction]) -> Line:
-        """Return the intervals with these lengths; those between them have the number 255."""
+        """Return the intervals with these lengths; the gaps between them have the number 255."""
         lengths = [fractions[name] for name in sorted(fractions)]
         ends = list(accumulate(lengths[:-1])) or lengths
         gap_ends = 1 - lengths[-1] if sum(lengths) < 1 - _CLOSE_ENOUGH else ends[-1]
@@ -58,8 +58,8 @@ class Line:
 
     def splits_of(self, points: NDArray[np.uint64]) -> NDArray[np.uint8]:
         """Return the number of the split of each point, 255 for none; same shape."""
-        found: NDArray[np.uint8] = self.splits[np.searchsorted(self.edges, points, side="right")]
-        return found
+        splits: NDArray[np.uint8] = self.splits[np.searchsorted(self.edges, points, side="right")]
+        return splits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,11 +79,11 @@ class Excluded:
         return Excluded(hashes, table, shift)
 
     def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the indices of those that are excluded; most others are ruled out by the table, at 3 ns."""
+        """Return the indices of excluded hashes; the table rules most others out, at 3 ns each."""
         near = np.flatnonzero(self.table[hashes >> self.shift])
         places = np.minimum(np.searchsorted(self.hashes, hashes[near]), len(self.hashes) - 1)
-        found: NDArray[np.int64] = near[self.hashes[places] == hashes[near]]
-        return found
+        excluded: NDArray[np.int64] = near[self.hashes[places] == hashes[near]]
+        return excluded
 
 
 def split_specs(
@@ -98,7 +98,7 @@ def split_specs(
     """Return the description of each split; see `shoal.Dataset.split`. ``exclude`` may describe another dataset.
 
     15 to 20 ns for each sample, and 50 if its neighbours are in other splits; memory of 4 bytes for each sample and 60
-    for each run of neighbours in one split, of which the splits keep 24.
+    for each run of neighbours in one split; the splits keep 24 of the 60.
     """
     spec.opened.one("split()")
     if spec.request is not None:
@@ -116,33 +116,33 @@ def split_specs(
             numbers[span][out.find(hashes)] = _NO_SPLIT
     if spec.stored is not None:
         numbers = numbers[spec.stored.members(np.arange(len(spec.stored)))]
-    found = {}
+    splits = {}
     for name in lengths:
         runs = Runs.of(numbers == sorted(lengths).index(name), len(numbers))
         if not len(runs):
             raise _empty_split(name, lengths[name], spec, groups, by)
-        found[name] = spec.only(runs, "split()")
-    return found
+        splits[name] = spec.only(runs, "split()")
+    return splits
 
 
 def _checked(fractions: Any) -> dict[str, Fraction]:
     """Return the fractions by name; as decimals, so that .7 + .2 + .1 is 1."""
     if not isinstance(fractions, Mapping) or not fractions or not all(isinstance(name, str) for name in fractions):
         raise UsageError(f"split() takes a fraction for each split by name; got {fractions!r:.80}", hint=_HINT)
-    found = {}
+    exact = {}
     for name, value in fractions.items():
         number = value if isinstance(value, Fraction) else Fraction(0)
         if isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value):
             number = Fraction(repr(float(value)))
         if not 0 < number <= 1:
             raise UsageError(f"the split {name!r} must have a fraction above 0 and up to 1; got {value!r}", hint=_HINT)
-        found[name] = number
-    if (total := sum(found.values())) > 1 + _CLOSE_ENOUGH:
+        exact[name] = number
+    if (total := sum(exact.values())) > 1 + _CLOSE_ENOUGH:
         msg = f"the fractions of the splits make {float(total):g}, more than 1: {dict(fractions)}"
-        raise UsageError(msg, hint="what is left below 1 is in no split")
-    if len(found) >= _NO_SPLIT:
-        raise UsageError(f"at most {_NO_SPLIT - 1} splits are possible; got {len(found)}")
-    return found
+        raise UsageError(msg, hint="if they make less than 1, the rest is in no split")
+    if len(exact) >= _NO_SPLIT:
+        raise UsageError(f"at most {_NO_SPLIT - 1} splits are possible; got {len(exact)}")
+    return exact
 
 
 def _excluded_groups(exclude: Any, groups: Groups, by: Any, group: Any) -> NDArray[np.uint64]:

@@ -1,8 +1,8 @@
-"""Per-sample data of an index by name: its columns, and the names that numbers in them stand for."""
+"""Columns of an index by name: their values, the names that numbers stand for, and the choice of samples by them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,21 +18,18 @@ from shoal.hints import did_you_mean
 from shoal.index.table import Index
 from shoal.indexing.build import OPTIONS
 from shoal.indexing.opened_dataset import Opened
+from shoal.order.arrays.index_ranges import Runs
 from shoal.pipeline.stored_types import class_labels
 from shoal.reading.checks.record_checksums import RECORD_CRCS
 
 _SAMPLE_BYTES, _NUM_TOKENS = "sample_bytes", "num_tokens"
+_MOST_WORDS = 10  # texts of a column that an error lists
 
 
 def column_of(index: Index, name: str) -> NDArray[Any]:
-    """Return a column, shape (num_samples,); in a folder of classes, `cls` numbers the directories of its files.
+    """Return a column, shape (num_samples,); `UsageError` if there is none.
 
-    Of the documents of files of tokens, `num_tokens` follows from their bytes.
-
-    Raises
-    ------
-    UsageError
-        There is no such column.
+    A folder of classes has `cls`, the number of the directory of each file; files of tokens have `num_tokens`.
     """
     name = as_text("the name of a column", name)
     if name in index.columns:
@@ -41,8 +38,8 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
         return index.sample_bytes
     if name == CLASS_FIELD and (classes := _folder_classes(index)):
         below_splits = bool(index.metadata[OPTIONS].get("below_splits"))
-        each = ClassDirectories(tuple(classes), below_splits).numbers_of(index.shard_names)
-        return np.array(each, dtype=np.int64)[index.extent_shard]
+        numbers = ClassDirectories(tuple(classes), below_splits).numbers_of(index.shard_names)
+        return np.array(numbers, dtype=np.int64)[index.extent_shard]
     if name == _NUM_TOKENS and _has_token_counts(index) and index.sample_bytes is not None:
         itemsizes = [token_itemsize(index.shard_heads[shard]) for shard in range(index.num_shards)]
         num_samples = np.diff(index.extent_first_sample[index.shard_first_extent])
@@ -55,7 +52,7 @@ def column_of(index: Index, name: str) -> NDArray[Any]:
 
 
 def with_class_column(index: Index) -> Index:
-    """Return the index of a folder of classes with `cls` as a stored column and its names; any other as it is."""
+    """Return the index with a column `cls` and its names, if it is the index of a folder of classes."""
     classes = _folder_classes(index)
     if not classes or CLASS_FIELD in index.columns:
         return index
@@ -64,14 +61,9 @@ def with_class_column(index: Index) -> Index:
 
 
 def key_column(index: Index, name: str) -> NDArray[Any]:
-    """Return a key to judge batches by, for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only.
+    """Return a key for each sample by id: ``"shard"``, ``"bytes"``, or a column; read-only. `UsageError` if none.
 
-    Bytes are numbers (float64); columns of a float dtype are numbers, and all others labels.
-
-    Raises
-    ------
-    UsageError
-        The index has no such data.
+    Bytes and columns of a float dtype are numbers (float64); all others are labels.
     """
     if as_text("the name of a column", name) == "shard":
         values: NDArray[Any] = np.repeat(
@@ -89,31 +81,25 @@ def key_column(index: Index, name: str) -> NDArray[Any]:
 
 
 def lengths_of_column(index: Index, name: str) -> NDArray[Any]:
-    """Return the number of tokens of each sample by id; read-only.
-
-    Raises
-    ------
-    UsageError
-        The index has no such column, or it holds names or the numbers of shards.
-    """
+    """Return the number of tokens of each sample by id; read-only. `UsageError` if the column has no such numbers."""
     values = key_column(index, name)
     words = words_of_column(index, name)
     if words is None and name != "shard":
         return values
-    what = "'shard' numbers shards" if words is None else f"the column {name!r} holds names"
-    such = f", such as {words[0]!r}," if words else ","
-    msg = f"{what}{such} and no counts of tokens"
+    contents = "'shard' numbers shards" if words is None else f"the column {name!r} holds names"
+    example = f", such as {words[0]!r}," if words else ","
+    msg = f"{contents}{example} and no counts of tokens"
     raise UsageError(msg, hint="name the column of lengths: 'num_tokens', or 'tokens:len' for the length of a field")
 
 
 def texts_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the texts that a column's numbers stand for if it is a column of texts, sorted."""
+    """Return the sorted texts that the numbers of a column stand for; None if it is no column of texts."""
     texts: Mapping[str, Sequence[str]] = index.metadata.get("texts", {})
     return texts.get(name)
 
 
 def words_of_column(index: Index, name: str) -> Sequence[str] | None:
-    """Return the meaning of a column's numbers if the index has it: of a column of texts, or of classes."""
+    """Return the texts or class names that the numbers of a column stand for; None if there are none."""
     if (texts := texts_of_column(index, name)) is not None:
         return texts
     classes: Mapping[str, Sequence[str]] | Sequence[str] | None = index.metadata.get("classes")
@@ -123,21 +109,16 @@ def words_of_column(index: Index, name: str) -> Sequence[str] | None:
 
 
 def class_names(opened: Opened, field: str | None = None) -> tuple[str, ...]:
-    """Return the names that numbers of a field stand for: by its index column, or by the features of Hugging Face.
+    """Return the names that numbers of a field stand for, by its index column or the features of Hugging Face.
 
-    Without a field, of `cls`, or of `label` where only that has names, as in datasets of Hugging Face.
-
-    Raises
-    ------
-    UsageError
-        The numbers have no names.
+    The default field is `cls`, or `label` if only that has names. `UsageError` if the numbers have no names.
     """
     index = opened.index
-    asked = (CLASS_FIELD, "label") if field is None else (field,)
-    words, named = next(filter(None, (words_of_column(index, each) for each in asked)), None), dict[str, Any]()
+    fields = (CLASS_FIELD, "label") if field is None else (field,)
+    words, named = next(filter(None, (words_of_column(index, name) for name in fields)), None), dict[str, Any]()
     if words is None:
         named = class_labels(opened)
-        words = next((named[each] for each in asked if each in named), None)
+        words = next((named[name] for name in fields if name in named), None)
     if words is None:
         known = dict.fromkeys([*(name for name in _column_names(index) if words_of_column(index, name)), *named])
         msg = f"the numbers of {field or CLASS_FIELD!r} have no names here"
@@ -165,5 +146,120 @@ def _has_token_counts(index: Index) -> bool:
 def _folder_classes(index: Index) -> Sequence[str] | None:
     if index.format != Folder.name:
         return None
-    found: Sequence[str] | None = index.metadata.get(OPTIONS, {}).get("classes")
-    return found
+    classes: Sequence[str] | None = index.metadata.get(OPTIONS, {}).get("classes")
+    return classes
+
+
+# ---- the choice of samples by columns
+
+
+def choose_by_columns(index: Index, columns: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Return a mask of the samples with the wanted values in all of these columns, shape (num_samples,)."""
+    mask = np.ones(index.num_samples, dtype=bool)
+    for name, wanted in columns.items():
+        if callable(wanted):
+            mask &= _kept_by_function(index, name, wanted)
+        else:
+            mask &= np.isin(column_of(index, name), _numbers_of(index, name, wanted))
+    return mask
+
+
+def _numbers_of(index: Index, name: str, wanted: Any) -> NDArray[Any]:
+    """Return the wanted values of a column as the column stores them: texts and class names as numbers."""
+    # numpy would take a set for one value.
+    several = isinstance(wanted, Collection) and not isinstance(wanted, (str, bytes, np.ndarray))
+    values = np.atleast_1d(np.asarray(list(wanted) if several else wanted))
+    if values.dtype.kind != "U":
+        return values
+    words = words_of_column(index, name)
+    if words is None:
+        msg = f"the column {name!r} holds numbers without names; got {str(values[0])!r}"
+        raise UsageError(msg, hint=f"give numbers: select({name}=0)")
+    numbers = {word: number for number, word in enumerate(words)}
+    if missing := [value for value in values.tolist() if value not in numbers]:
+        shown = ", ".join(map(repr, words[:_MOST_WORDS])) + (", ..." if len(words) > _MOST_WORDS else "")
+        msg = f"no sample has {missing[0]!r} in the column {name!r}; it holds {len(words)} texts: {shown}"
+        raise UsageError(msg, hint="texts are compared letter by letter")
+    return np.asarray([numbers[value] for value in values.tolist()], dtype=np.int64)
+
+
+def numbers_left(samples: Any, left: Runs) -> Any:
+    """Convert sample ids to numbers among the samples left by earlier selections; a mask is returned as it is."""
+    array = np.atleast_1d(np.asarray(samples))
+    if array.dtype.kind not in "iu":
+        return samples
+    numbers = left.numbers(array.astype(np.int64))
+    if (numbers < 0).any():
+        msg = f"sample {array[numbers < 0][0]} is not among the {len(left)} samples that are left"
+        raise UsageError(msg, hint="select() before shuffle() takes sample ids, which do not change with selections")
+    return numbers
+
+
+def _kept_by_function(index: Index, name: str, function: Callable[[Any], Any]) -> NDArray[np.bool_]:
+    """Return a mask of the samples that a function keeps.
+
+    The function gets the column as an array; if it is a column of texts, the different texts, once (dtype object).
+    """
+    column, texts = column_of(index, name), texts_of_column(index, name)
+    if texts is not None:
+        words = np.empty(len(texts), dtype=object)
+        words[:] = texts
+        of_words = _checked(function(words), name, len(words), "texts", "it gets the different texts of the column")
+        kept: NDArray[np.bool_] = of_words[column]
+        return kept
+    try:
+        of_numbers = function(column.view(_Numbers))
+    except _ComparedError as error:
+        msg = f"the function for {name!r} compares numbers with {error.text!r}, which numpy calls different from all"
+        hint = "the column holds numbers"
+        if words_of_column(index, name) is not None:
+            hint = f"select({name}=[...]) takes names; class_names({name!r}).index({error.text!r}) is the number of one"
+        raise UsageError(msg, hint=hint) from None
+    return _checked(of_numbers, name, index.num_samples, "samples", "it gets the whole column")
+
+
+def _checked(result: Any, name: str, num_wanted: int, of: str, gets: str) -> NDArray[np.bool_]:
+    kept = np.asarray(result)
+    if kept.shape != (num_wanted,) or kept.dtype != np.bool_:
+        msg = f"the function for {name!r} must return a boolean for each of {num_wanted} {of}"
+        raise UsageError(msg, hint=f"{gets} as an array")
+    return kept
+
+
+class _ComparedError(Exception):
+    """Numbers met a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class _Numbers(np.ndarray[Any, Any]):
+    """Numbers that refuse to meet texts: numpy would call each of them different from any text, without an error."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """Compute as usual; the result refuses texts, too."""
+        _refuse_texts(inputs)
+        if "out" in options:
+            options["out"] = tuple(_plain(array) for array in options["out"])
+        result = getattr(ufunc, method)(*map(_plain, inputs), **options)
+        return result.view(_Numbers) if isinstance(result, np.ndarray) else result
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        """Compute as usual."""
+        _refuse_texts([*inputs, *options.values()])
+        return super().__array_function__(function, types, inputs, options)
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, _Numbers) else value
+
+
+def _refuse_texts(values: Any) -> None:
+    for value in values:
+        if isinstance(value, (str, bytes)):
+            raise _ComparedError(str(value))
+        if isinstance(value, np.ndarray) and value.dtype.kind in "SU" and value.size:
+            raise _ComparedError(str(value.flat[0]))
+        if isinstance(value, (list, tuple, set, frozenset)):
+            _refuse_texts(value)

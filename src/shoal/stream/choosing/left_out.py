@@ -16,10 +16,7 @@ from shoal.stream.verbs.dataset_requests import count_of
 def gaps_without(stream: Stream, steps: Any, positions: Any, epoch: int) -> Gaps:
     """Return the gaps of a stream, and these steps or positions of an epoch.
 
-    Raises
-    ------
-    UsageError
-        Neither steps nor positions were given, or both, or they do not exist; or nothing is left of an epoch.
+    `UsageError` unless either steps or positions are given, if they do not exist, or if nothing is left of an epoch.
     """
     if (steps is None) == (positions is None):
         msg = "without() takes steps, or positions="
@@ -55,11 +52,10 @@ def _ranges_of_steps(stream: Stream, steps: Any, epoch: int) -> list[tuple[int, 
     num_samples, size = resolved.num_samples_of(epoch), resolved.num_positions(epoch)
     num_steps = partition.num_batches(num_samples)
     if not len(numbers) or numbers[-1] >= num_steps:
-        given = f"step {numbers[-1]}" if len(numbers) else "no step"
-        msg = f"without() was given {given}; epoch {epoch} has steps 0 to {num_steps - 1}"
+        asked_for = f"step {numbers[-1]}" if len(numbers) else "no step"
+        msg = f"without() was given {asked_for}; epoch {epoch} has steps 0 to {num_steps - 1}"
         raise UsageError(msg, hint="steps count from the start of the epoch that epoch= names")
-    left = resolved.gaps.left(epoch, size) or Runs.span(0, size)
-    ranges: list[tuple[int, int]] = []
+    left, ranges = resolved.gaps.left(epoch, size) or Runs.span(0, size), list[tuple[int, int]]()
     for span in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
         first = int(span[0]) * partition.global_batch
         runs = left.of_members(Runs.span(first, partition.end_of(int(span[-1]), num_samples)))

@@ -1,4 +1,4 @@
-"""The samples of a dataset by id, for code that requires a list; and the ids that a rank should request."""
+"""The samples of a dataset by id, for code that requires a list; and the ids of a rank's batches."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class MapView:
     """The stored samples of a dataset by id, after its stages: ``view[i]`` is ``ds[i]``, ``len(view)`` counts them all.
 
     It ignores order, selections, filters, batches and ranks: request the ids of `Dataset.ids`, or let
-    `shoal.torch.BatchSampler` do so. Each sample is a read of its own. The epoch of a sample is that of the sampler
-    which gave its id, else the current epoch of the dataset.
+    `shoal.torch.BatchSampler` do so. Each sample is a read of its own. A sample belongs to the epoch of the sampler of
+    its id, else to the current epoch of the dataset.
     """
 
     def __init__(self, spec: DatasetSpec, resolved: Resolved, cursor: Cursor) -> None:

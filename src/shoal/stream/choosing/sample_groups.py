@@ -26,7 +26,7 @@ from shoal.order.seeds import key, keys, text_keys
 from shoal.stream.choosing.index_columns import column_of, words_of_column
 
 KEY, SHARD = "__key__", "shard"
-"""What samples can be grouped by besides columns."""
+"""Words of ``by=`` that are no columns."""
 
 _OF_TEXTS = key(0, 0, "text group")
 _OF_NUMBERS, _OF_LARGE_NUMBERS, _OF_REAL_NUMBERS = (
@@ -56,17 +56,14 @@ class Groups:
         """Return the distinct hashes, sorted, of the samples that are left; O(n log n)."""
         ids = np.arange(self.num_samples)
         mask = np.ones(len(ids), dtype=np.bool_) if left is None else left.numbers(ids) >= 0
-        found = [distinct(hashes[mask[span]]) for span, hashes in self.spans()]
-        return distinct(np.concatenate([np.zeros(0, dtype=np.uint64), *found]))
+        of_spans = [distinct(hashes[mask[span]]) for span, hashes in self.spans()]
+        return distinct(np.concatenate([np.zeros(0, dtype=np.uint64), *of_spans]))
 
 
 def groups_of(opened: Opened, by: Any, group: Callable[[Any], Any] | None = None) -> Groups:
     """Return the group of each sample; see `shoal.Dataset.split`.
 
-    Raises
-    ------
-    UsageError
-        There is no such column, or a group is neither a text nor a number.
+    `UsageError` if there is no such column, or a group is neither a text nor a number.
     """
     index = opened.index
     if callable(by) or (by is None and group is not None):
@@ -80,35 +77,29 @@ def groups_of(opened: Opened, by: Any, group: Callable[[Any], Any] | None = None
         hashes, first_sample = _hashed(_shard_names(index), group), _first_sample(index)
         return Groups(index.num_samples, lambda first, end: _spread(hashes, first_sample, first, end))
     if by == KEY and KEY not in index.columns:
-        each = [_hashed(part, group) for part in sample_keys(opened)]
-        hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *each])
+        of_parts = [_hashed(part, group) for part in sample_keys(opened)]
+        hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *of_parts])
         return Groups(len(hashes), lambda first, end: hashes[first:end])
     column, words = column_of(index, by), words_of_column(index, by)
     return _of_values(column, group) if words is None else _of_words(column, _hashed(words, group))
 
 
 def hashed_values(values: Iterable[Any]) -> NDArray[np.uint64]:
-    """Return the hash of each of these groups, texts or numbers; shape (num_values,).
-
-    Raises
-    ------
-    UsageError
-        One is neither.
-    """
+    """Return the hash of each group, shape (num_values,); `UsageError` if one is neither a text nor a number."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     if all(isinstance(value, str) for value in plain):
         return _hashed_texts(plain)
     if odd := [value for value in plain if not isinstance(value, str | int | float)]:
         raise UsageError(f"a group is a text or a number; got {odd[0]!r:.80} of type {type(odd[0]).__name__}")
-    found = np.empty(len(plain), dtype=np.uint64)
+    hashes = np.empty(len(plain), dtype=np.uint64)
     for kind in (str, float, int):
         places = [number for number, value in enumerate(plain) if isinstance(value, kind)]
         chosen = [plain[place] for place in places]
         if kind is int:  # beyond 64 bits they are texts
-            found[places] = _hashed_texts([str(int(value)) for value in chosen])
+            hashes[places] = _hashed_texts([str(int(value)) for value in chosen])
         else:
-            found[places] = _hashed_texts(chosen) if kind is str else _hashed_numbers(np.array(chosen, dtype=float))
-    return found
+            hashes[places] = _hashed_texts(chosen) if kind is str else _hashed_numbers(np.array(chosen, dtype=float))
+    return hashes
 
 
 def _hashed(values: Sequence[str], group: Callable[[Any], Any] | None) -> NDArray[np.uint64]:
@@ -116,12 +107,12 @@ def _hashed(values: Sequence[str], group: Callable[[Any], Any] | None) -> NDArra
 
 
 def _hashed_texts(texts: Sequence[str]) -> NDArray[np.uint64]:
-    found = text_keys(_OF_TEXTS, texts)
+    hashes = text_keys(_OF_TEXTS, texts)
     numbers = [(i, int(text)) for i, text in enumerate(texts) if _WHOLE.fullmatch(text)]
     for kind, first, end in ((np.int64, -(2**63), 2**63), (np.uint64, 2**63, 2**64)):
         chosen = [(i, number) for i, number in numbers if first <= number < end]
-        found[[i for i, _ in chosen]] = _hashed_numbers(np.array([number for _, number in chosen], dtype=kind))
-    return found
+        hashes[[i for i, _ in chosen]] = _hashed_numbers(np.array([number for _, number in chosen], dtype=kind))
+    return hashes
 
 
 def _hashed_numbers(values: NDArray[Any]) -> NDArray[np.uint64]:
@@ -133,12 +124,12 @@ def _hashed_numbers(values: NDArray[Any]) -> NDArray[np.uint64]:
     else:
         wide = words.view(np.float64)
         is_whole = (np.floor(wide) == wide) & (np.abs(wide) < 2.0**63)
-        others, base = np.flatnonzero(~is_whole), _OF_REAL_NUMBERS  # and 0.5 has those of 4602678819172646912
+        others, base = np.flatnonzero(~is_whole), _OF_REAL_NUMBERS  # and 0.5 has the bits of 4602678819172646912
         words[np.isnan(wide)] = _NOT_A_NUMBER
         words[is_whole] = wide[is_whole].astype(np.int64).view(np.uint64)
-    found = keys(_OF_NUMBERS, words)
-    found[others] = keys(base, words[others])
-    return found
+    hashes = keys(_OF_NUMBERS, words)
+    hashes[others] = keys(base, words[others])
+    return hashes
 
 
 def _of_values(values: NDArray[Any] | Sequence[str], group: Callable[[Any], Any] | None) -> Groups:
@@ -161,9 +152,9 @@ def _of_words(codes: NDArray[Any], hashes: NDArray[np.uint64]) -> Groups:
         if known.all():
             every: NDArray[np.uint64] = hashes[span]
             return every
-        found = _hashed_numbers(span)
-        found[known] = hashes[span[known]]
-        return found
+        of_numbers = _hashed_numbers(span)
+        of_numbers[known] = hashes[span[known]]
+        return of_numbers
 
     return Groups(len(codes), of_span)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from shoal.errors import UsageError
 from shoal.indexing.opened_dataset import OpenedDataset
-from shoal.order.states.forms import MAX_POSITION
 from shoal.pipeline.columns.column_gathering import Gathering
 from shoal.pipeline.columns.column_sources import ColumnSource
 from shoal.pipeline.decode_pool import Decoders
@@ -40,9 +39,9 @@ def _itself(context: BatchContext) -> BatchContext:
 
 @dataclass(frozen=True, slots=True)
 class BatchContext:
-    """Inputs for making the samples and batches of a piece; counters of results, and of requests beside the reading.
+    """Inputs of the samples and batches of a piece; counters of results, and of requests beside the reading.
 
-    ``of_all`` returns these inputs for the whole epoch, and may wait for it.
+    ``of_all`` returns the inputs for the whole epoch, and may wait for it.
     """
 
     opened: OpenedDataset
@@ -66,7 +65,7 @@ class BatchContext:
         return span.samples if self.decoders is None else self.decoders.samples(span.samples, span.ids)
 
     @property
-    def made(self) -> Callable[[Any, int], Any] | None:
+    def process(self) -> Callable[[Any, int], Any] | None:
         """The function from a sample of `samples`, and its id, to the result of the last stage; None without stages."""
         threaded = self.pipeline.threaded
         stages = self.pipeline.stages[0 if threaded is None else threaded.num_stages :]
@@ -75,49 +74,37 @@ class BatchContext:
         return partial(run_stages, stages, index=self.opened.index) if stages else None
 
     @property
-    def made_together(self) -> Callable[[list[Any], list[int]], list[Any]] | None:
-        """The function from many such samples and their ids to their results; None if each must be made by itself.
+    def stages_of_runs(self) -> Sequence[Stage] | None:
+        """The stages, if each may run on many samples before the next one does; else None.
 
-        Stages that have effects, or that leave samples out, need each sample by itself, also in a thread. An error does
-        not name its sample: its receiver makes the samples one by one.
+        Stages that have effects, or that leave samples out, take one sample after the other, also in a thread. An error
+        in a run does not name its sample: the caller processes the samples again, one by one.
         """
         stages = self.pipeline.stages
         alone = self.quarantine is not None or self.pipeline.threaded is not None
-        return None if alone or not have_no_effects(stages) else partial(_through, stages)
-
-    def most_dropped(self, step: int) -> int:
-        """Return how many samples in a row may be dropped before this step."""
-        position, resolved = self.position, self.resolved
-        if not position.knows_end:  # later samples may be kept
-            return MAX_POSITION
-        return resolved.most_until_any(position.epoch, position.start + step * position.partition.global_batch)
+        return None if alone or not have_no_effects(stages) else stages
 
     def check_dropped(self, num_dropped: int, step: int) -> None:
-        """Raise `UsageError` if more samples in a row were dropped; called now and then, since it takes a while."""
-        if num_dropped % _DROPPED_BETWEEN_CHECKS or num_dropped < self.most_dropped(step):
+        """Raise `UsageError` if so many samples in a row were dropped before a step that none may ever be kept."""
+        position = self.position
+        if num_dropped % _DROPPED_BETWEEN_CHECKS or not position.knows_end:  # later samples may be kept
             return
-        what = [repr(stage) for stage in filters_in(self.pipeline.stages)]
-        what += ['reading(on_error="skip")'] if self.quarantine is not None else []
-        msg = f"{' and '.join(what)} left none of {num_dropped} samples in a row, in an epoch without end: more than "
-        msg += "two rounds of every source"
+        number = position.start + step * position.partition.global_batch
+        if num_dropped < self.resolved.most_until_any(position.epoch, number):
+            return
+        droppers = [repr(stage) for stage in filters_in(self.pipeline.stages)]
+        droppers += ['reading(on_error="skip")'] if self.quarantine is not None else []
+        msg = f"{' and '.join(droppers)} left none of {num_dropped} samples in a row, in an epoch without end: more "
+        msg += "than two rounds of every source"
         raise UsageError(msg, hint="try the function on ds[0]")
 
     @property
     def deliverer(self) -> Callable[..., Any]:
-        """The function from a collated batch and the marks of its repeats to the batch that is yielded."""
+        """The function from a collated batch and the marks of its repeats to the yielded batch."""
         return partial(_delivered, self, self.pipeline.after_collation)
 
 
-# Functions, not methods: a generator that referenced its iteration would keep it, and with it its threads, alive when
-# nothing else does.
-
-
-def _through(stages: Sequence[Stage], samples: list[Any], ids: list[int]) -> list[Any]:
-    for stage in stages:
-        samples = list(map(stage, samples, ids))
-    return samples
-
-
+# A function, not a method: a generator that referenced its iteration would keep the iteration and its threads alive.
 def _delivered(
     source: BatchContext,
     finish: tuple[Callable[[Any], Any], ...],
@@ -127,7 +114,7 @@ def _delivered(
     """Mark the repeats of a batch, format it and run the stages of batches; count it."""
     num_repeats = int(np.count_nonzero(repeated))
     if isinstance(batch, dict) and "__pad__" in batch:  # checked in all batches, not only in the last
-        msg = "the samples have a field '__pad__', by which batches mark their repeats"
+        msg = "the samples have a field '__pad__', and batches mark their repeats in this field"
         raise UsageError(msg, hint='rename the field before batch(): .rename(padding="__pad__")')
     if num_repeats and isinstance(batch, dict):
         batch["__pad__"] = np.asarray(repeated)
@@ -152,7 +139,7 @@ def _delivered(
 def gathering_of(reading: Reading, context: BatchContext) -> Gathering | None:
     """Return the maker of batches, or of samples, from columns; None if each sample must be read by itself.
 
-    It must if values are views, if memory is limited, and if a format has no columns.
+    Samples are read by themselves if values are views, if memory is limited, or if a format has no columns.
     """
     pipeline, parts = context.pipeline, context.opened.parts
     if not context.options.copy or not all(part.format.has_columns for part in parts):

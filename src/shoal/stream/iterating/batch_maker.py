@@ -1,4 +1,4 @@
-"""The making of a rank's batches, or samples, in the thread that asks for them, piece after piece of an epoch."""
+"""Making the batches, or samples, of a rank in the calling thread, piece after piece of an epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal.stream.states.iterator_position import Position
 
 @dataclass(slots=True)
 class _Stop:
-    """A mark that no more pieces are wanted; it refers to nothing, so that those who look at it keep nothing alive."""
+    """A mark that no more pieces are wanted; it refers to nothing, so that it keeps nothing alive."""
 
     is_set: bool = False
 
@@ -33,7 +33,7 @@ class _InWork:
 class BatchMaker:
     """The source of an iterator that makes its batches itself; ``position`` counts batches made, yielded or not.
 
-    ``convert`` maps the iterator over batches to one over what is given out.
+    ``convert`` maps the iterator over batches to an iterator over converted batches.
     """
 
     def __init__(self, spec: IteratorSpec, convert: Callable[[Iterator[Any]], Iterator[Any]] | None = None) -> None:
@@ -45,8 +45,8 @@ class BatchMaker:
         runs = _runs(spec, pieces, position, in_work, stop)
         begun = [next(runs)] if pieces.is_ready else []
         # Chained, without a call in between for every batch.
-        made = itertools.chain.from_iterable(itertools.chain(begun, runs))
-        self.batches: Iterator[Any] = made if convert is None else convert(made)
+        batches = itertools.chain.from_iterable(itertools.chain(begun, runs))
+        self.batches: Iterator[Any] = batches if convert is None else convert(batches)
         self.are_converted = convert is not None
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class BatchMaker:
 
 
 def _pieces(spec: IteratorSpec, is_stopped: Callable[[], bool]) -> Pieces[ResolvedOrder]:
-    """Return the pieces of the epoch; only one, for which this may wait, if the end must be known from the start."""
+    """Return the pieces of the epoch; if the end must be known from the start, wait for all of it, as one piece."""
     work, pipeline = spec.work, spec.work.pipeline
     if spec.knows_end:
         return Pieces(work.resolved.whole(work.opened, spec.epoch))

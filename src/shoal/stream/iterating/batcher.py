@@ -1,4 +1,4 @@
-"""The protocol of a way to make batches; each way has a file of its own, and no other code asks which one it is."""
+"""The protocol of makers of batches; each maker has a file of its own, and no other code tests for one of them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from shoal.stream.verbs.dataset_requests import Batching
 
 
 class Batcher(ABC):
-    """A way to make batches of the samples that a rank reads; it pickles, and has no position."""
+    """A maker of batches from the samples that a rank reads; it pickles, and has no position."""
 
     counts_share = False
-    """True if ``position`` counts samples of this rank's share, as the size of a batch is not known before."""
+    """True if ``position`` counts samples of this rank's share, since only reading shows the size of a batch."""
 
     counts_tokens = False
     """True if the batcher counts tokens, and not the stages."""
 
     unknown = ""
-    """The things that only reading counts, in words; "" if the length of an epoch is known before."""
+    """The noun of the things that only reading counts; "" if the length of an epoch is known before."""
 
     verb = ""
     """The call that makes ranks fill batches; "" if they do not."""
 
     ids_field = "__id__"
-    """The field of a batch in which `with_ids` shows the ids of its samples."""
+    """The field of a batch with the ids of its samples, added by `with_ids`."""
 
     makes_arrays = False
     """True if a batch is not collated from samples."""
@@ -41,7 +41,7 @@ class Batcher(ABC):
     """True if whole batches have the same number of samples."""
 
     weighs = False
-    """True if samples have weights by which ranks share them (``batch(balance=)``)."""
+    """True if ranks share samples by weights (``batch(balance=)``)."""
 
     note = ""
     """The samples that a certificate of a part of an epoch leaves out, in words."""
@@ -57,7 +57,7 @@ class Batcher(ABC):
         return batching.partition(world_size)
 
     def check_passes(self, batching: Batching | None, world_size: int, *, in_passes: bool) -> None:  # noqa: ARG002
-        """Raise `UsageError` if ranks would end an epoch apart without a word, or cannot end passes together."""
+        """Raise `UsageError` if ranks may end an epoch apart and nobody allowed it, or cannot end passes together."""
         return
 
     def refuse_steps(self, verb: str) -> None:  # noqa: ARG002
@@ -65,11 +65,11 @@ class Batcher(ABC):
         return
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:  # noqa: ARG002
-        """Return the epoch and the position at which an iterator begins, and the rank's own place if it has one."""
+        """Return the epoch and the position of a new iterator, and the rank's own place if it has one."""
         return cursor.epoch, cursor.start.number, None
 
     def of_worker(self) -> Batcher:
-        """Return the way in which a worker process makes its part."""
+        """Return the batcher of a worker process."""
         return self
 
     def received(
@@ -78,11 +78,11 @@ class Batcher(ABC):
         context: Callable[[], BatchContext],  # noqa: ARG002
         finish: Callable[[Any], Any] | None,  # noqa: ARG002
     ) -> Received:
-        """Return a receiver of the steps that workers send; ``finish`` converts batches that the receiver makes."""
+        """Return the receiver of the steps that workers send; ``finish`` converts the batches it makes itself."""
         return WholeBatches(position)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:  # noqa: ARG002
-        """Return more settings that ranks must share; ``loaded`` is the checksum of the state that was loaded."""
+        """Return more settings that ranks must share; ``loaded`` is the checksum of the loaded state."""
         return {}
 
 
@@ -95,7 +95,7 @@ class Received(Protocol):
         ...
 
     def add(self, made: Any, proof: Proof) -> None:
-        """Append what a worker made of its next step, and the proof of the samples in it."""
+        """Append the result of a worker's next step, and the proof of the samples in it."""
         ...
 
     def batch(self) -> Any:

@@ -1,9 +1,9 @@
-"""Batches cut from the samples of a rank, one after the other, without dropped samples."""
+"""Batches cut from the samples of a rank: each is its share of a global batch, without dropped samples."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.running import run_stages
-from shoal.pipeline.stages.stage import DROPPED
+from shoal.pipeline.stages.stage import DROPPED, Stage
 from shoal.reading.checks.damaged_samples import Damaged, read_sample, salvaged_sample
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.batch_context import BatchContext, gathering_of
@@ -24,7 +24,7 @@ from shoal.stream.states.iterator_position import Position
 
 
 class CutBatches(Batcher):
-    """The batches that `Dataset.batch` cuts: each is a rank's share of a global batch."""
+    """The batches that `Dataset.batch` cuts."""
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
         """Return an iterator over the batches, made of columns where that gives the same."""
@@ -37,19 +37,19 @@ class CutBatches(Batcher):
 
 def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
     """Yield batch after batch, made of samples."""
-    made, position, collated, deliver = source.made, source.position, source.pipeline.collator, source.deliverer
-    together, nearest = source.made_together, _NearestKept(source)
+    process, position, collated, deliver = source.process, source.position, source.pipeline.collator, source.deliverer
+    stages_of_runs, nearest = source.stages_of_runs, _NearestKept(source)
     for span in spans:
         stored = source.samples(span)
         for step, (begin, end) in zip(span.steps, itertools.pairwise(span.batch_first), strict=True):
             position.num_yielded = step
             samples: list[Any] = list(itertools.islice(stored, end - begin))
             repeated, num_filtered = span.repeated[begin:end], 0
-            if made:
-                samples = _all_made(made, together, samples, span.ids[begin:end], position)
+            if process:
+                samples = _processed(process, stages_of_runs, samples, span.ids[begin:end], position)
             if position.is_over:
                 raise StoppedError("the stream was closed while a batch was made")
-            if together is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
+            if stages_of_runs is None and any(sample is DROPPED or sample is SKIPPED for sample in samples):
                 num_filtered = sum(sample is DROPPED for sample in samples)
                 samples, repeated = _kept(samples, repeated, nearest)
             batch = deliver(collated(samples), repeated)
@@ -58,18 +58,21 @@ def batches_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
             yield batch
 
 
-def _all_made(
-    made: Callable[[Any, int], Any],
-    together: Callable[[list[Any], list[int]], list[Any]] | None,
+def _processed(
+    process: Callable[[Any, int], Any],
+    stages_of_runs: Sequence[Stage] | None,
     samples: list[Any],
     ids: list[int],
     position: Position,
 ) -> list[Any]:
     """Return the samples of a batch after their stages; fewer if the stream is closed meanwhile."""
-    if together is not None:
-        with suppress(Exception):  # the same comes again, at its sample
-            return together(samples, ids)
-    return [made(sample, sample_id) for sample, sample_id in zip(samples, ids, strict=True) if not position.is_over]
+    if stages_of_runs is not None:
+        results = samples
+        with suppress(Exception):  # the same error is raised below, at its sample
+            for stage in stages_of_runs:
+                results = list(map(stage, results, ids))
+            return results
+    return [process(sample, sample_id) for sample, sample_id in zip(samples, ids, strict=True) if not position.is_over]
 
 
 def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterator[Any]:
@@ -96,7 +99,7 @@ def batches_gathered(spans: Iterator[Gathered], source: BatchContext) -> Iterato
 
 
 def _kept(samples: list[Any], repeated: list[bool], nearest: _NearestKept) -> tuple[list[Any], list[bool]]:
-    """Return the samples of a batch that are kept, and marks of repeats: a sample from before it if none is."""
+    """Return the kept samples of a batch, and marks of repeats; if none is kept, a repeat from before the batch."""
     pairs, source = [], nearest.source
     for number, (sample, again) in enumerate(zip(samples, repeated, strict=True)):
         if sample is DROPPED or sample is SKIPPED:
@@ -112,22 +115,22 @@ def _kept(samples: list[Any], repeated: list[bool], nearest: _NearestKept) -> tu
 class _NearestKept:
     """The nearest sample before a batch, cyclically, that is kept: a rank gets it instead of nothing.
 
-    It is found from the order alone, so that a resumed run finds the same one. Each position is looked at once, however
-    many batches need a repeat: positions between an earlier find and its batch need no second look.
+    The order alone determines it, so a resumed run repeats the same sample. Each position is looked at once, however
+    many batches need a repeat: the positions between an earlier repeat and its batch need no second look.
     """
 
     source: BatchContext
     _begin: int = 0
-    _found: list[tuple[BatchContext, int]] = field(default_factory=list)  # before the position `_begin`
+    _last: list[tuple[BatchContext, int]] = field(default_factory=list)  # the last repeat, before the position `_begin`
 
     def before_batch(self) -> Any:
-        """Return the sample for the batch that is made now."""
+        """Return the sample for the current batch."""
         source, num_looked_at = self.source, 0
         begin = source.position.start + source.position.num_yielded * source.position.partition.global_batch
         for context, sample_id in self._candidates(begin):
             sample = _alone(context, sample_id)
             if sample is not DROPPED and sample is not SKIPPED:
-                self._begin, self._found = begin, [(context, sample_id)]
+                self._begin, self._last = begin, [(context, sample_id)]
                 return sample
             num_looked_at += 1
             source.check_dropped(num_looked_at, source.position.num_yielded)
@@ -138,25 +141,25 @@ class _NearestKept:
         raise UsageError(msg, hint='without reading(on_error="skip") the first error is raised')
 
     def _candidates(self, begin: int) -> Iterator[tuple[BatchContext, int]]:
-        """Yield the samples to look at: those since the last batch, then the one found for that, then all others."""
-        if self._found:
+        """Yield the samples to look at: the samples since the last repeat, that repeat, then all others."""
+        if self._last:
             yield from _between(self.source, self._begin, begin)
-            yield from self._found
-            begin = self._begin  # the sample found is dropped now: the filter does not depend on the sample alone
+            yield from self._last
+            begin = self._begin  # the repeat is dropped now: the filter does not depend on the sample alone
         yield from _before(self.source, begin)
 
 
 def _between(source: BatchContext, first: int, stop: int) -> Iterator[tuple[BatchContext, int]]:
-    """Yield the ids at the positions ``[first, stop)``, backwards, and how each is read."""
+    """Yield the ids at the positions ``[first, stop)``, backwards, and the inputs to read each with."""
     order = source.resolved.epoch(source.position.epoch)
     for position in range(stop - 1, first - 1, -1):
         yield source, int(order.ids(position, position + 1)[0])
 
 
 def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, int]]:
-    """Yield the ids of all samples, backwards from a position and cyclically, and how each is read.
+    """Yield the ids of all samples, backwards from a position and cyclically, and the inputs to read each with.
 
-    Before the first sample of an epoch comes its last one: that waits until all samples of the epoch are counted.
+    The last sample of an epoch precedes the first: it waits until all samples of the epoch are counted.
     """
     position, num_samples = source.position, source.position.num_samples
     yield from _between(source, 0, begin)
@@ -167,7 +170,7 @@ def _before(source: BatchContext, begin: int) -> Iterator[tuple[BatchContext, in
 
 
 def _alone(source: BatchContext, sample_id: int) -> Any:
-    """Run a sample that was not due through all stages; do not count it if it is damaged."""
+    """Read a sample that is not due, and run all stages; do not count it if it is damaged."""
     opened, stages, quarantine = source.opened, source.pipeline.stages, source.quarantine
     if quarantine is None:
         return run_stages(
@@ -176,5 +179,5 @@ def _alone(source: BatchContext, sample_id: int) -> Any:
     if quarantine.among(np.array([sample_id]))[0]:
         return SKIPPED
     sample = (salvaged_sample if quarantine.finds else read_sample)(*opened.part_of(sample_id), source.requests)
-    made = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
-    return SKIPPED if type(made) is Damaged else made
+    result = run_stages(stages, sample, sample_id, index=opened.index, forgiving=quarantine.finds)
+    return SKIPPED if type(result) is Damaged else result

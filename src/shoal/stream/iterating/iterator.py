@@ -14,7 +14,7 @@ from shoal.stream.iterating.batch_maker import BatchMaker
 from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.progress_line import progress_line
 from shoal.stream.states.delivery_sums import Proof
-from shoal.stream.states.iterator_position import NONE_AT_HAND, Position
+from shoal.stream.states.iterator_position import EMPTY_QUEUE, Position
 
 _NOTHING: list[Any] = []
 
@@ -28,7 +28,7 @@ class BatchSource(Protocol):
     """True if no interrupt of `receive` loses a batch."""
 
     def receive(self, taken: list[Any]) -> Any:
-        """Wait for the next batch, and return it; what `give_back` needs is appended to ``taken`` first."""
+        """Wait for the next batch, and return it; append to ``taken`` first, for `give_back`."""
 
     def give_back(self, taken: list[Any]) -> None:
         """Put back a batch that was not given out, as the next one."""
@@ -53,7 +53,7 @@ class Iteration:
     If the start of the next iterator moves before this one has yielded anything (`Dataset.set_epoch`,
     `Dataset.load_state_dict`), it begins there: ``renew`` makes the arguments anew.
 
-    `position` is the one after everything yielded so far. Close it, use it in a ``with``, or drop it: no thread is
+    `position` follows everything yielded so far. Close the iteration, use it in a ``with``, or drop it: no thread is
     left in any case. After an error it raises the same error again: an epoch that failed must not look like one that
     ended.
     """
@@ -67,19 +67,15 @@ class Iteration:
             self.position = position = source.position
             self._tokenizers = spec.work.tokenizers
             self._num_steps = position.num_steps if position.knows_end else None
-            self._resolved, self._counters, self._cursor = (
-                spec.work.resolved,
-                spec.counters,
-                spec.cursor,
-            )
+            self._resolved, self._counters, self._cursor = spec.work.resolved, spec.counters, spec.cursor
             self._failure: BaseException | None = None
             self._closed = self._is_stopped = False
             self._generation = start_methods.generation
             self._throughput = spec.counters.throughput = Throughput(spec.counters)
             self._line = progress_line(spec.work, position, spec.counters)
-            # What is given out without asking the source: the rest of samples that it made together.
-            self._at_hand = NONE_AT_HAND
-            self._takes_at_hand = isinstance(source, BatchMaker) and not source.are_converted and self._line is None
+            # The rest of the samples that the source made together, yielded without a call of the source.
+            self._queue = EMPTY_QUEUE
+            self._takes_queue = isinstance(source, BatchMaker) and not source.are_converted and self._line is None
             self._renew, self._num_moves = renew, 0
             if spec.cursor is not None:
                 spec.cursor.follow(position)
@@ -101,13 +97,13 @@ class Iteration:
         if start_methods.generation != self._generation:
             msg = "this iterator belongs to the parent of this process, which made it"
             raise ForkError(msg, hint="call iter() in the child: the dataset itself can be used there")
-        at_hand = self._at_hand
-        if at_hand is not NONE_AT_HAND:
+        queue = self._queue
+        if queue is not EMPTY_QUEUE:
             # Before the sample is taken: no interrupt can come between that and its return.
             self._throughput.last = perf_counter()
-            for sample in at_hand:
+            for sample in queue:
                 return sample
-        # What is not at hand is made, or waited for.
+        # The next one is made, or waited for.
         if not self.position.num_made and not self._closed:
             self._begin_where_moved()
         position, throughput, elsewhere = self.position, self._throughput, self._elsewhere
@@ -121,10 +117,10 @@ class Iteration:
                 if throughput.first is None:
                     throughput.first = began
                 self._counters.make_seconds += ended - began
-                if self._takes_at_hand:
-                    self._at_hand = position.at_hand
+                if self._takes_queue:
+                    self._queue = position.queue
                     if self._closed:  # meanwhile, by a signal handler
-                        self._at_hand = NONE_AT_HAND
+                        self._queue = EMPTY_QUEUE
             else:
                 if self._closed:
                     raise StopIteration  # noqa: TRY301  # the except below is where an iteration ends
@@ -171,7 +167,7 @@ class Iteration:
 
     @property
     def is_at_end(self) -> bool:
-        """True after the last batch; where only reading shows which one is the last, after the request for another."""
+        """True after the last batch; if only reading shows the last batch, after the request for another."""
         return self._closed or self.position.num_yielded >= self.position.num_steps
 
     def _end_epoch(self) -> None:
@@ -207,14 +203,14 @@ class Iteration:
         Unlike `close` it may be called in a signal handler. The state stays the same: after everything yielded.
         """
         self._is_stopped = self._closed = True
-        self._made = self._at_hand = NONE_AT_HAND
+        self._made = self._queue = EMPTY_QUEUE
         self._source.stop()
 
     def close(self) -> None:
         """Stop reading and yielding; the threads have ended when this returns."""
         with InterruptsHeld():
             self._closed = True
-            self._made = self._at_hand = NONE_AT_HAND
+            self._made = self._queue = EMPTY_QUEUE
             if self._line is not None:
                 self._line.close()
             self._source.close()

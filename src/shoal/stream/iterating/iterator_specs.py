@@ -17,7 +17,6 @@ from shoal.pipeline.stages.tokenizing import tokenizers_of
 from shoal.reading.reading_options import ReadingOptions
 from shoal.reading.resolved_order import Resolved
 from shoal.stats.counters import Counters
-from shoal.storage.chunk_cache.chunk_cache import ChunkCache
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.single_samples import SingleSamples
@@ -39,11 +38,6 @@ class WorkerSpec:
     steps: int | str | None = None
 
     @property
-    def caches(self) -> tuple[ChunkCache | None, ...]:
-        """The caches of all datasets."""
-        return self.opened.caches
-
-    @property
     def tokenizers(self) -> Tokenizers:
         """Identities of the tokenizers of all tokens, for states."""
         return tokenizers_of(self.pipeline.stages, self.opened.indexes)
@@ -54,8 +48,8 @@ class WorkerSpec:
         Values are copied on their way to another process, so views are turned off.
         """
         limit = self.options.memory_limit_bytes
-        each = None if limit is None else max(1, limit // num_workers)
-        options = replace(self.options, copy=True, memory_limit_bytes=each)
+        limit_bytes = None if limit is None else max(1, limit // num_workers)
+        options = replace(self.options, copy=True, memory_limit_bytes=limit_bytes)
         pipeline = replace(self.pipeline, worker=worker, num_workers=num_workers)
         return replace(self, pipeline=pipeline, options=options, batcher=self.batcher.of_worker())
 
@@ -64,11 +58,10 @@ class WorkerSpec:
 class IteratorSpec:
     """A rank's work from position ``start`` of an epoch to its end, beginning with the batch at ``first_step``.
 
-    ``start`` and steps count what is left of the epoch. ``cursor`` follows the iterator; None for the work of others,
-    whose batches are counted where they are received. Where batches are filled, ``first_step`` counts samples, and
-    ``num_sequences`` and ``later`` are as in `Position`. With ``knows_end``, the iterator waits until all
-    samples of the epoch are counted; else it may begin before. ``ahead`` counts samples and batches for a receiver, who
-    adds them to ``counters``; None if each is given out as soon as it is made.
+    ``start`` and steps do not count gaps. ``cursor`` follows the iterator; None for a worker, whose batches are counted
+    by their receiver. If ranks fill batches, ``first_step`` counts samples; ``num_sequences`` and ``later`` are as in
+    `Position`. With ``knows_end``, the iterator waits until all samples of the epoch are counted; else it may begin
+    before. ``ahead`` counts batches made ahead of use, and their receiver adds the counts to ``counters``.
     """
 
     work: WorkerSpec
@@ -83,7 +76,7 @@ class IteratorSpec:
     ahead: Counters | None = None
 
     def position(self) -> Position:
-        """Return the starting position, which is advanced batch by batch."""
+        """Return the starting position; it advances batch by batch."""
         work = self.work
         num_samples = work.resolved.num_samples_of(self.epoch) if self.knows_end else MAX_POSITION
         pipeline = work.pipeline
@@ -102,7 +95,7 @@ class IteratorSpec:
 
     @property
     def results(self) -> Counters:
-        """The counters of samples and batches where they are made."""
+        """The counters of the maker of samples and batches."""
         return self.counters if self.ahead is None else self.ahead
 
     @property
@@ -111,7 +104,7 @@ class IteratorSpec:
         return self.position().num_steps
 
     def settings(self) -> tuple[dict[str, Any], int]:
-        """Return the settings that all ranks must share, in JSON types, and the part of the samples of this one."""
+        """Return the settings that all ranks must share, in JSON types, and the number of this rank's part."""
         work, partition = self.work, self.work.pipeline.partition
         state = work.resolved.state_at(self.epoch, 0)
         settings = {
@@ -132,12 +125,12 @@ class IteratorSpec:
         return settings, work.pipeline.rank
 
     def unobserved(self) -> IteratorSpec:
-        """Return this spec without the cursor and the progress line, which the receiver of the batches moves."""
+        """Return this spec without the cursor and the progress line: the receiver of the batches moves both."""
         options = replace(self.work.options, progress=False)
         return replace(self, work=replace(self.work, options=options), cursor=None)
 
     def made_ahead(self) -> IteratorSpec:
-        """Return this spec for batches that are made before somebody receives them."""
+        """Return this spec for batches that are made ahead of use."""
         return replace(self, ahead=Counters())
 
     def of_worker(self, worker: int, num_workers: int, *, first_step: int = 0) -> IteratorSpec:

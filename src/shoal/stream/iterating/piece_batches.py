@@ -1,4 +1,4 @@
-"""The batches of a piece of an epoch: the way from positions through reads and stages to what a rank yields."""
+"""The batches of a piece of an epoch: from positions through reads and stages to the batches of a rank."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from shoal.index.joined_index import JoinedIndex
-from shoal.index.table import Index
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.partition import Partition
 from shoal.pipeline.batch_memory import keep_for_next
@@ -28,13 +26,13 @@ from shoal.stream.iterating.iterator_specs import IteratorSpec
 from shoal.stream.iterating.pipeline_spec import PipelineSpec
 from shoal.stream.iterating.read_schedule import shares_of
 from shoal.stream.iterating.source_reading import JoinedReading, PartReading, Reading
-from shoal.stream.states.delivery_sums import DeliverySums, RecordHashes
+from shoal.stream.states.delivery_sums import DeliverySums
 from shoal.stream.states.iterator_position import Position
 from shoal.stream.states.sequence_hashes import hashes_of
 
 
 class PieceBatches:
-    """The batches, or samples, of a piece of an epoch from a position on; the position is that of what was made.
+    """The batches, or samples, of a piece of an epoch from a position on, which moves with each batch made.
 
     ``whole`` waits for all of the epoch.
     """
@@ -47,26 +45,37 @@ class PieceBatches:
         whole: Callable[[], Piece[ResolvedOrder]],
     ) -> None:
         work, counters, options = spec.work, spec.counters, spec.work.options
-        resolved, stages = piece.resolved, in_epoch(work.pipeline.stages, spec.epoch)
+        resolved, orders, stages = piece.resolved, piece.resolved.parts, in_epoch(work.pipeline.stages, spec.epoch)
         stages = stages if work.batcher.counts_tokens else _counting(stages, counters)
         pipeline = replace(work.pipeline, stages=stages)
-        opened = _all_prepared(piece.opened, stages, options, counters)
-        quarantine = quarantine_of(options, opened.index, spec.results, numbering=work.resolved.numbering)
-        orders = resolved.parts
+
+        def prepared(piece: Piece[ResolvedOrder]) -> tuple[OpenedDataset, Quarantine | None]:
+            parts = enumerate(piece.opened.parts)
+            opened = piece.opened.with_parts(
+                tuple(_prepared(part, stages_of(stages, number), options, counters) for number, part in parts)
+            )
+            return opened, quarantine_of(options, opened.index, spec.results, numbering=work.resolved.numbering)
+
+        def of_all(context: BatchContext) -> BatchContext:
+            everything = whole()
+            opened, quarantine = prepared(everything)
+            return replace(context, opened=opened, resolved=everything.resolved, quarantine=quarantine)
+
+        opened, quarantine = prepared(piece)
         self._reading: Reading
         if len(orders) == 1:
             self._reading = PartReading(opened.parts[0], orders[0], counters, options)
         else:
             self._reading = JoinedReading(opened, orders, counters, options)
-        _compare_memory(orders, pipeline, options)
-        self._decoders = decoders = _decoders(pipeline, opened.index, quarantine)
-
-        def of_all(context: BatchContext) -> BatchContext:
-            piece = whole()
-            opened = _all_prepared(piece.opened, stages, options, counters)
-            quarantine = quarantine_of(options, opened.index, spec.results, numbering=work.resolved.numbering)
-            return replace(context, opened=opened, resolved=piece.resolved, quarantine=quarantine)
-
+        if not pipeline.worker:
+            _compare_memory(orders, pipeline, options)
+        self._decoders: Decoders | None = None
+        if pipeline.threaded is not None:
+            forgiving = quarantine is not None and quarantine.finds
+            self._decoders = Decoders(stages, pipeline.threaded, index=opened.index, forgiving=forgiving)
+        hashes = hashes_of(resolved)
+        sums = position.sums or DeliverySums(hashes, position.epoch)  # of earlier pieces of the epoch, if there are any
+        sums.hash_by(hashes)
         context = BatchContext(
             opened=opened,
             resolved=resolved,
@@ -75,9 +84,9 @@ class PieceBatches:
             counters=spec.results,
             requests=RequestStats(counters),
             position=position,
-            sums=_sums(position, hashes_of(resolved)),
+            sums=sums,
             quarantine=quarantine,
-            decoders=decoders,
+            decoders=self._decoders,
             of_all=of_all,
         )
         shares = shares_of(resolved.epoch(spec.epoch), pipeline, position)
@@ -96,9 +105,8 @@ class PieceBatches:
 
 def _compare_memory(orders: Sequence[ResolvedOrder], pipeline: PipelineSpec, options: ReadingOptions) -> None:
     """Warn of a window beyond the memory of this machine, once for all workers of a rank."""
-    if not pipeline.worker:
-        world_size, limit_bytes = pipeline.partition.world_size, options.memory_limit_bytes
-        warn_of_memory(orders, world_size=world_size, num_workers=pipeline.num_workers, memory_limit_bytes=limit_bytes)
+    world_size, limit_bytes = pipeline.partition.world_size, options.memory_limit_bytes
+    warn_of_memory(orders, world_size=world_size, num_workers=pipeline.num_workers, memory_limit_bytes=limit_bytes)
 
 
 def _counting(stages: tuple[Stage, ...], counters: Counters) -> tuple[Stage, ...]:
@@ -112,40 +120,15 @@ def _counting(stages: tuple[Stage, ...], counters: Counters) -> tuple[Stage, ...
     return tuple(stage.counting(count) for stage in stages)
 
 
-def _decoders(pipeline: PipelineSpec, index: Index | JoinedIndex, quarantine: Quarantine | None) -> Decoders | None:
-    """Return the threads that run the first stages; None if there are none."""
-    if pipeline.threaded is None:
-        return None
-    forgiving = quarantine is not None and quarantine.finds
-    return Decoders(pipeline.stages, pipeline.threaded, index=index, forgiving=forgiving)
-
-
-def _sums(position: Position, hashes: RecordHashes) -> DeliverySums:
-    """Return the sums of what was delivered before, if that was a piece of the epoch, else new ones."""
-    sums = position.sums or DeliverySums(hashes, position.epoch)
-    sums.hash_by(hashes)
-    return sums
-
-
 def _keep_memory(partition: Partition, parts: tuple[Opened, ...]) -> None:
-    """Have the memory of a batch of average samples stay for the next one."""
+    """Keep the memory of an average batch for the next one."""
     num_samples = sum(part.index.num_samples for part in parts)
     num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in parts)
     keep_for_next(int(partition.global_batch / partition.world_size * num_bytes / max(1, num_samples)))
 
 
-def _all_prepared(
-    opened: OpenedDataset, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters
-) -> OpenedDataset:
-    """Return a dataset whose parts are prepared for their stages."""
-    numbered = enumerate(opened.parts)
-    return opened.with_parts(
-        tuple(_prepared(part, stages_of(stages, number), options, counters) for number, part in numbered)
-    )
-
-
 def _prepared(opened: Opened, stages: tuple[Stage, ...], options: ReadingOptions, counters: Counters) -> Opened:
-    """Return a dataset with the columns that its stages keep, and with values that are views if they are asked for."""
+    """Return a dataset with the columns that its stages keep, and with views as values without ``copy``."""
     opened = with_chosen(opened, stages)
     if options.copy:
         return opened

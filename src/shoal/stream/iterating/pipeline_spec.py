@@ -27,8 +27,7 @@ class PipelineSpec:
     """Stages of a sample, collation, stages of a batch; and the division of batches among workers.
 
     Worker ``worker`` of ``num_workers`` makes the rank's batches with ``step % num_workers == worker``.
-    ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches that are
-    gathered from columns, or stacked.
+    ``threaded`` are the stages that run in threads; None for none. ``allocate`` makes the arrays of batches.
     """
 
     partition: Partition
@@ -44,16 +43,16 @@ class PipelineSpec:
 
     @property
     def filters(self) -> bool:
-        """True if the samples that remain are not known before they are read."""
+        """True if only reading shows the samples that remain."""
         return any(filters_in(self.stages))
 
     @property
     def stacks(self) -> bool:
-        """True if batches can be made of columns, since no stage does anything that columns do not allow."""
+        """True if batches can be made of columns: every stage works on columns, too."""
         return self.collate is collate and gathers(self.stages)
 
     def makes_together(self, quarantine: Quarantine | None) -> bool:
-        """True if samples may be made before they are due: no function of a user sees them, and none is left out."""
+        """Return True if samples may be made before they are due: no user function runs, and no sample is left out."""
         alone = quarantine is None and self.threaded is None and self.num_workers == 1
         return alone and have_no_effects(self.stages)
 
@@ -73,9 +72,9 @@ class PipelineSpec:
 
 
 def have_no_effects(stages: Sequence[Stage]) -> bool:
-    """Return True if stages do nothing but select, rename and decode numbers, text and the like by shoal's functions.
+    """Return True if stages only select, rename and decode numbers, text and the like by shoal's functions.
 
-    Media take long and much memory, so that they are decoded one by one.
+    Media are decoded one by one: they take long, and much memory.
     """
     return gathers([
         stage

@@ -53,7 +53,7 @@ def progress_line(work: WorkerSpec, position: Position, counters: Counters) -> P
     if not work.options.progress or pipeline.rank or pipeline.worker:
         return None
     who = f"  (worker 0 of {pipeline.num_workers})" if pipeline.num_workers > 1 else ""
-    return ProgressLine(position, counters, work.caches, who=who)
+    return ProgressLine(position, counters, work.opened.caches, who=who)
 
 
 def progress_text(stats: Mapping[str, Any], *, epoch: int, share: float | None) -> str:

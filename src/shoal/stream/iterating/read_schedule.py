@@ -1,9 +1,9 @@
-"""A rank's samples span by span, with their reads planned one span ahead."""
+"""The samples of a rank span by span, with their reads planned one span ahead."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -32,8 +32,8 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 class ReadSpan:
     """The rank's share of some consecutive global batches: the samples as read, before any stage, and their ids.
 
-    Lists, since loops over samples are fastest with them; ``runs`` are the samples in lists of any length. Batch ``i``
-    is ``[batch_first[i], batch_first[i + 1])`` of them, and the rank's at step ``steps[i]``.
+    Loops over lists are fastest; ``runs`` has the samples in lists of any length. The rank's batch at step ``steps[i]``
+    is the samples ``[batch_first[i], batch_first[i + 1])``.
     """
 
     runs: Iterator[list[Any]]
@@ -58,10 +58,7 @@ class Gathered:
 
 
 def shares_of(order: BoundOrder, pipeline: PipelineSpec, position: Position) -> Shares:
-    """Yield the shares of a rank, or of one of its workers, span by span, and their steps.
-
-    Each is noted for the certificate.
-    """
+    """Yield the shares of a rank, or of one of its workers, and their steps span by span."""
     partition, num_workers, left = pipeline.partition, pipeline.num_workers, position.global_batches
     batches = max(1, span_positions(order.parameters, partition.world_size) // partition.global_batch)
     for first in range(left.start, left.stop, batches):
@@ -71,7 +68,7 @@ def shares_of(order: BoundOrder, pipeline: PipelineSpec, position: Position) -> 
         if num_workers > 1:
             steps = range(first + (pipeline.worker - first) % num_workers, stop, num_workers)
             share = _some_batches(share, np.arange(steps.start - first, stop - first, num_workers))
-        if position.sums is not None:
+        if position.sums is not None:  # of certificates
             position.sums.note(share, steps)
         yield share, steps
 
@@ -91,7 +88,7 @@ def _some_batches(share: Share, batches: NDArray[np.int64]) -> Share:
 
 
 def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quarantine | None) -> Iterator[ReadSpan]:
-    """Yield span after span of shares, which have units as chunks; the next is planned before samples of this one come.
+    """Yield the spans of shares, which have units as chunks; plan each span before the samples of the last are yielded.
 
     With limited memory only the current span is read ahead, since the next span decides which units stay.
     """
@@ -99,7 +96,7 @@ def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quaranti
     for following in itertools.chain(shares, [None]):
         units_after, drops = _NOTHING, list[int]()
         if following is not None:
-            units_after = following[0].chunks[wanted_of(following[0], quarantine)]
+            units_after = following[0].chunks[to_read_of(following[0], quarantine)]
         if keeping is None:
             reads, last = handed_on(units, units_after)
             fetch.read_ahead(reads)
@@ -108,22 +105,18 @@ def planned(shares: Shares, budget: Budget, fetch: Fetcher, quarantine: Quaranti
             if keeping is not None:
                 reads, last, drops = keeping.plan(units, units_after)
                 fetch.read_ahead(reads)
-            wanted = wanted_of(share, quarantine)
-            runs = fetch.runs(share.ids[wanted].tolist(), units.tolist(), last.tolist(), drops)
-            yield _span(share, steps, runs, wanted)
+            to_read = to_read_of(share, quarantine)
+            runs = fetch.runs(share.ids[to_read].tolist(), units.tolist(), last.tolist(), drops)
+            if isinstance(to_read, slice):
+                yield ReadSpan(runs, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
+            else:
+                yield span_of(share, steps, itertools.chain.from_iterable(runs), to_read)
         current, units = following, units_after
 
 
-def gathered(shares: Shares, gathering: Gathering) -> Iterator[Gathered]:
-    """Yield span after span of batches made of columns, planned as in `planned`."""
-    return _gathered(shares, gathering.batches, gathering)
-
-
-def _gathered(
-    shares: Shares,
-    make: Callable[[Share, NDArray[np.int64], NDArray[np.bool_]], Iterator[Any]],
-    gathering: Gathering,
-) -> Iterator[Gathered]:
+def gathered(shares: Shares, gathering: Gathering, *, in_runs: bool = False) -> Iterator[Gathered]:
+    """Yield span after span of batches, or runs of samples, made of columns; planned as in `planned`."""
+    make = gathering.runs if in_runs else gathering.batches
     current, units = None, _NOTHING
     for following in itertools.chain(shares, [None]):
         units_after = _NOTHING if following is None else following[0].chunks
@@ -134,43 +127,34 @@ def _gathered(
         current, units = following, units_after
 
 
-def gathered_runs(shares: Shares, gathering: Gathering) -> Iterator[ReadSpan]:
-    """Yield span after span of samples made of columns, planned as in `planned`."""
-    for span in _gathered(shares, gathering.runs, gathering):
-        share = span.share
-        yield ReadSpan(span.made, share.ids.tolist(), [], [], span.steps)
-
-
 def unplanned(
     shares: Shares, reader: LocalSamples | RemoteSamples, quarantine: Quarantine | None
 ) -> Iterator[ReadSpan]:
     """Yield span after span of samples that have a read of their own."""
     for share, steps in shares:
-        wanted = wanted_of(share, quarantine)
-        ids = share.ids[wanted]
-        yield _span(share, steps, singly(reader.samples(ids.tolist(), share.chunks[wanted])), wanted)
+        to_read = to_read_of(share, quarantine)
+        yield span_of(share, steps, reader.samples(share.ids[to_read].tolist(), share.chunks[to_read]), to_read)
 
 
-def wanted_of(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np.bool_]:
-    """Select the samples of a share to read: all but those in quarantine."""
+def to_read_of(share: Share, quarantine: Quarantine | None) -> slice | NDArray[np.bool_]:
+    """Select the samples of a share that are read: none in quarantine."""
     return slice(None) if quarantine is None or not len(quarantine.known) else ~quarantine.among(share.ids)
 
 
-def singly(samples: Iterator[Any]) -> Iterator[list[Any]]:
-    """Return the runs of samples that must not be taken before they are due: one in each."""
-    return ([sample] for sample in samples)
+def span_of(share: Share, steps: range, samples: Iterator[Any], to_read: slice | NDArray[np.bool_]) -> ReadSpan:
+    """Return the span of samples that must not be taken before they are due: one in each run.
 
-
-def _span(share: Share, steps: range, runs: Iterator[list[Any]], wanted: slice | NDArray[np.bool_]) -> ReadSpan:
-    if not isinstance(wanted, slice):
-        runs = singly(_with_gaps(itertools.chain.from_iterable(runs), wanted.tolist()))
+    A mark replaces each sample that is not read.
+    """
+    if not isinstance(to_read, slice):
+        samples = _with_gaps(samples, to_read.tolist())
+    runs = ([sample] for sample in samples)
     return ReadSpan(runs, share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), steps)
 
 
-def _with_gaps(samples: Iterator[Any], wanted: list[bool]) -> Iterator[Any]:
-    """Yield the samples that are read, and a mark in place of each that is not."""
-    for is_wanted in wanted:
-        if not is_wanted:
+def _with_gaps(samples: Iterator[Any], to_read: list[bool]) -> Iterator[Any]:
+    for is_read in to_read:
+        if not is_read:
             yield QUARANTINED
             continue
         try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import UsageError
 from shoal.order.position_subsets import Gaps
 from shoal.pipeline.padded_arrays import PaddedFields
 from shoal.pipeline.sequence_arrays import SequenceFields
 from shoal.pipeline.stages.map_and_filter import filters_in
 from shoal.pipeline.stages.stage import Stage
 from shoal.reading.order_request import Selection
-from shoal.reading.resolved_epochs import Source
+from shoal.reading.resolved_epochs import BatchSegments, Source
 from shoal.reading.resolved_order import Resolved
 from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.cut_batches import CutBatches
@@ -50,3 +54,8 @@ class Rows:
     ) -> Resolved:
         """Return the epochs of rows. ``resolved`` gives epochs of selected samples; ``gaps`` are positions of rows."""
         return resolved(selection(gaps))
+
+    def segments_in(self, resolved: Resolved, epoch: int, rows: NDArray[np.int64]) -> BatchSegments:  # noqa: ARG002
+        """Return the pieces of documents in some rows of an epoch; `UsageError` if samples are not packed."""
+        msg = "batch_segments() tells the documents of sequences, and the samples of this dataset are not packed"
+        raise UsageError(msg, hint="batch_ids() tells the samples of a batch; pack_sequences() packs documents")

@@ -1,4 +1,4 @@
-"""The samples of a rank one by one, where there are no batches."""
+"""Single samples of a rank, if there are no batches."""
 
 from __future__ import annotations
 
@@ -8,102 +8,99 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, NamedTuple
 
-from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.pipeline.quarantine import SKIPPED
 from shoal.pipeline.stages.stage import DROPPED
 from shoal.reading.fetcher import most_in_run
 from shoal.stream.iterating.batch_context import BatchContext, gathering_of
 from shoal.stream.iterating.batcher import Batcher
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered_runs
+from shoal.stream.iterating.read_schedule import ReadSpan, Shares, gathered
 from shoal.stream.iterating.source_reading import Reading
-from shoal.stream.states.iterator_position import NONE_AT_HAND
+from shoal.stream.states.iterator_position import EMPTY_QUEUE
 
 KEPT = "samples filter() keeps"
 
 
 @dataclass(frozen=True)
 class SingleSamples(Batcher):
-    """Samples without batches; ``unknown`` says which of them only reading tells, "" for none."""
+    """Samples without batches; ``unknown`` as in `Batcher`."""
 
     unknown: str = ""
 
     def batches(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Any]:
-        """Return an iterator over the samples, made together where no function of a user notices."""
+        """Return an iterator over the samples; they are made in runs if no function of a user notices."""
         context.sum_deliveries()
         if not context.pipeline.makes_together(context.quarantine):
             return samples_made(reading.spans(shares, context.quarantine), context)
-        gathering = gathering_of(reading, context) if _are_small(context.opened) else None
-        if gathering is not None:
-            return samples_read(gathered_runs(reading.in_units(shares), gathering), context)
+        num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in context.opened.parts)
+        are_small = most_in_run(context.opened.index.num_samples, num_bytes) > 1  # then making them in runs pays
+        if are_small and (gathering := gathering_of(reading, context)) is not None:
+            columns = gathered(reading.in_units(shares), gathering, in_runs=True)
+            spans = (ReadSpan(span.made, span.share.ids.tolist(), [], [], span.steps) for span in columns)
+            return samples_read(spans, context)
         return samples_read(reading.spans(shares, context.quarantine), context)
 
 
-def _are_small(opened: OpenedDataset) -> bool:
-    """Return True if making samples together pays."""
-    num_bytes = sum(int(part.index.extent_decoded_bytes.sum()) for part in opened.parts)
-    return most_in_run(opened.index.num_samples, num_bytes) > 1
-
-
 def samples_read(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
-    """Yield sample after sample as they are stored, or after stages that columns allow, too.
+    """Yield sample after sample as stored, or after stages that have no effects.
 
-    Samples come from lists. `Position.at_hand` has the rest of a list, which its reader takes without asking here.
+    Samples come from lists. `Position.queue` has the rest of a list: the iterator takes it without a call here.
     """
     counters, position, finishing = source.counters, source.position, _finishing(source)
-    left_in, none = length_hint, NONE_AT_HAND  # at the end of a process this may outlive the names of its module
+    left_in, empty = length_hint, EMPTY_QUEUE  # at the end of a process this may outlive the names of its module
     for span in spans:
         last, ids = position.num_steps - 1, iter(span.ids)
         for run in _each_finished(span.runs, ids, finishing):
             # An epoch ends with its last sample: its reader must ask for that one.
             ends = len(run) > 1 and position.num_made + len(run) > last
             for part in (run[:-1], run[-1:]) if ends else (run,):
-                at_hand = iter(part)
+                queue = iter(part)
                 position.num_made += len(part)
-                position.at_hand = at_hand
+                position.queue = queue
                 counters.num_samples += len(part)
-                counters.unfinished_lists.add(at_hand)
+                counters.unfinished_lists.add(queue)
                 try:
-                    yield from at_hand
+                    yield from queue
                 finally:
-                    counters.unfinished_lists.discard(at_hand)
-                    counters.num_samples -= left_in(at_hand)
-                    if position.at_hand is at_hand:
-                        position.num_made -= left_in(at_hand)
-                        position.at_hand = none
+                    counters.unfinished_lists.discard(queue)
+                    counters.num_samples -= left_in(queue)
+                    if position.queue is queue:
+                        position.num_made -= left_in(queue)
+                        position.queue = empty
         position.num_yielded = span.steps.stop  # its last position may have no sample for this rank
 
 
 class _Finishing(NamedTuple):
-    """The steps left for stored samples: for ``all_of`` a list, given their ids, or for ``one`` of them."""
+    """The functions that finish stored samples: a list, given their ids, or a single sample."""
 
-    all_of: Callable[[list[Any], list[int]], list[Any]]
-    one: Callable[[Any, int], Any]
+    of_run: Callable[[list[Any], list[int]], list[Any]]
+    of_sample: Callable[[Any, int], Any]
 
 
 def _finishing(source: BatchContext) -> _Finishing | None:
-    """Return how stored samples become what is yielded; None if they are that."""
-    made, together, formatting = source.made, source.made_together, source.pipeline.formatting
+    """Return the functions that finish stored samples; None if stored samples are yielded as they are."""
+    process, stages_of_runs, formatting = source.process, source.stages_of_runs, source.pipeline.formatting
     formatted = None if formatting.name is None else formatting.sample
-    if made is None and formatted is None:
+    if process is None and formatted is None:
         return None
 
-    def one(sample: Any, sample_id: int) -> Any:
-        result = sample if made is None else made(sample, sample_id)
+    def of_sample(sample: Any, sample_id: int) -> Any:
+        result = sample if process is None else process(sample, sample_id)
         return result if formatted is None else formatted(result)
 
-    def all_of(run: list[Any], ids: list[int]) -> list[Any]:
-        if together is None:
-            return list(map(one, run, ids))
-        results = together(run, ids)
-        return results if formatted is None else list(map(formatted, results))
+    def of_run(run: list[Any], ids: list[int]) -> list[Any]:
+        if stages_of_runs is None:
+            return list(map(of_sample, run, ids))
+        for stage in stages_of_runs:
+            run = list(map(stage, run, ids))
+        return run if formatted is None else list(map(formatted, run))
 
-    return _Finishing(all_of, one)
+    return _Finishing(of_run, of_sample)
 
 
 def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Finishing | None) -> Iterator[list[Any]]:
-    """Yield the runs finished; an error comes at its sample, after those before it.
+    """Yield finished runs; an error is raised at its sample, after the samples before it.
 
-    Stages have no effects (`PipelineSpec.makes_together`), so the samples of a list that failed are made again.
+    Stages have no effects (`PipelineSpec.makes_together`), so the samples of a failed run are made again.
     """
     if finishing is None:
         yield from runs
@@ -111,11 +108,11 @@ def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Fi
     for run in runs:
         named = list(itertools.islice(ids, len(run)))
         try:
-            done = finishing.all_of(run, named)
-        except Exception:  # noqa: BLE001  # raised again, at its sample and with what is known of that
+            done = finishing.of_run(run, named)
+        except Exception:  # noqa: BLE001  # raised again, at its sample and with notes about it
             done = []
             try:
-                done.extend(map(finishing.one, run, named))
+                done.extend(map(finishing.of_sample, run, named))
             except Exception:
                 if done:
                     yield done
@@ -124,8 +121,8 @@ def _each_finished(runs: Iterator[list[Any]], ids: Iterator[int], finishing: _Fi
 
 
 def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Any]:
-    """Yield sample after sample, without those that a filter dropped or that are damaged."""
-    made, counters, position = source.made, source.counters, source.position
+    """Yield sample after sample, without dropped and damaged samples."""
+    process, counters, position = source.process, source.counters, source.position
     formatting = source.pipeline.formatting
     formatted = None if formatting.name is None else formatting.sample
     in_a_row = 0
@@ -133,7 +130,7 @@ def samples_made(spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[An
         after = span.steps.stop
         # The last position of an epoch may have no sample for this rank.
         for step, sample_id, sample in zip(span.steps, span.ids, source.samples(span), strict=False):
-            result = made(sample, sample_id) if made else sample
+            result = process(sample, sample_id) if process else sample
             position.num_made = step + 1
             if result is SKIPPED or result is DROPPED:
                 counters.num_filtered += result is DROPPED

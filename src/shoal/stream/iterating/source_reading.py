@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from operator import itemgetter
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from shoal.errors import UsageError
 from shoal.index.joined_index import JoinedIndex
 from shoal.indexing.opened_dataset import Opened, OpenedDataset
 from shoal.order.partition import Share
-from shoal.pipeline.quarantine import QUARANTINED, Quarantine
+from shoal.pipeline.quarantine import Quarantine
 from shoal.reading.checks.checked_reads import read_request
 from shoal.reading.fetcher import Fetcher
 from shoal.reading.local.local_samples import LocalSamples
@@ -29,10 +30,12 @@ from shoal.reading.schedule.memory_division import Budget, budget_of
 from shoal.reading.schedule.memory_ledger import MemoryBudget
 from shoal.stats.counters import Counters
 from shoal.storage.retry import unwrap_retries
-from shoal.stream.iterating.read_schedule import ReadSpan, Shares, planned, singly, unplanned, wanted_of
+from shoal.stream.iterating.read_schedule import ReadSpan, Shares, planned, span_of, to_read_of, unplanned
 
 _LEAST_EXTENTS = 3  # one in use and two read ahead
 _NO_STEPS = range(0)
+_NO_IDS = np.zeros(0, dtype=np.int64)
+_NO_SHARE = Share(_NO_IDS, _NO_IDS, _NO_IDS, np.zeros(0, dtype=bool), np.array([0, 0]))
 
 
 class Reading(Protocol):
@@ -57,9 +60,9 @@ class Reading(Protocol):
 
 
 class PartReading:
-    """The reading of one dataset, in whole units ahead of their use or sample by sample.
+    """The reading of one dataset: in whole units ahead of their use, or sample by sample.
 
-    ``shared`` is what several parts have in common.
+    Several parts share requests and memory by ``shared``.
     """
 
     def __init__(
@@ -70,11 +73,13 @@ class PartReading:
         options: ReadingOptions,
         shared: SharedReading | None = None,
     ) -> None:
-        is_remote, verifies = not opened.store.reads_ahead, options.verify == "always"
-        limit_bytes = options.memory_limit_bytes
-        num_sources = 1 if shared is None else shared.num_sources
+        is_remote = not opened.store.reads_ahead
         self.budget: Budget = budget_of(
-            resolved, limit_bytes, is_remote=is_remote, verifies=verifies, num_sources=num_sources
+            resolved,
+            options.memory_limit_bytes,
+            is_remote=is_remote,
+            verifies=options.verify == "always",
+            num_sources=1 if shared is None else shared.num_sources,
         )
         units, ahead_bytes = self.budget.units, self.budget.ahead_bytes
         self.reader: Fetcher | LocalSamples | RemoteSamples
@@ -83,17 +88,14 @@ class PartReading:
         else:
             kind = RemoteSamples if resolved.by_singles else Fetcher
             self.reader = kind(opened, units, counters, ahead_limit_bytes=ahead_bytes, options=options, shared=shared)
-        self._moves_units = resolved.moves(units)
-        self._resolved, self._opened = resolved, opened
+        self.units_of = partial(resolved.units_of, units=units)
+        """The function from sample ids, and the chunk of the order that holds each, to the unit that holds each."""
+        self._moves_units, self._cache = resolved.moves(units), opened.cache
 
     @property
     def places(self) -> Iterable[tuple[PartReading, int, int]]:
         """The only part."""
         return ((self, 0, 0),)
-
-    def units_of(self, ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the unit that holds each sample, given its chunk of the order."""
-        return self._resolved.units_of(ids, chunks, self.budget.units)
 
     def in_units(self, shares: Shares) -> Shares:
         """Return these shares with the units that hold their samples; most orders move the units themselves."""
@@ -109,25 +111,24 @@ class PartReading:
     def close(self) -> None:
         """Stop; the threads have ended when this returns."""
         self.reader.close()
-        if self._opened.cache is not None:
-            self._opened.cache.report_counts()
+        if self._cache is not None:
+            self._cache.report_counts()
 
 
-@dataclass(frozen=True, slots=True)
-class _Divided:
-    """A share: the part that holds each wanted sample, and the share of each part."""
+class _Divided(NamedTuple):
+    """A share, a mask of the samples to read, the part that holds each of these, and the share of each part."""
 
     share: Share
     steps: range
-    wanted: slice | NDArray[np.bool_]
+    to_read: slice | NDArray[np.bool_]
     owners: list[int]
-    of_parts: dict[int, Share]
+    of_parts: list[tuple[Share, range]]
 
 
 class JoinedReading:
-    """The reading of several parts: each is read for itself, and samples are taken from them in turn.
+    """The reading of several parts: each part is read for itself, and samples are taken from the parts in turn.
 
-    A memory limit is divided among the parts as their windows are.
+    Parts divide a memory limit in proportion to their windows.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class JoinedReading:
 
     @property
     def places(self) -> Iterable[tuple[PartReading, int, int]]:
-        """The reading of each part, and its place among all."""
+        """The reading of each part, with the numbers of its first unit and its first sample among all."""
         return zip(self._parts, self._first_units, self._join.first_id.tolist(), strict=False)
 
     def in_units(self, shares: Shares) -> Shares:
@@ -173,17 +174,11 @@ class JoinedReading:
         """Yield the samples of these shares, span by span."""
         divided = (self._divided(share, steps, quarantine) for share, steps in shares)
         *copies, spans = itertools.tee(divided, len(self._parts) + 1)
-        parts = [part.spans(_shares_of(number, copy), None)
+        parts = [part.spans(map(itemgetter(number), (span.of_parts for span in copy)), None)
                  for number, (part, copy) in enumerate(zip(self._parts, copies, strict=True))]  # fmt: skip
-        for span in spans:
+        for share, steps, to_read, owners, _ in spans:
             samples = [next(part).samples for part in parts]
-            share = span.share
-            taken = _in_turn(samples, span.owners)
-            if not isinstance(span.wanted, slice):
-                taken = _with_gaps(taken, span.wanted.tolist())
-            yield ReadSpan(
-                singly(taken), share.ids.tolist(), share.repeated.tolist(), share.batch_first.tolist(), span.steps
-            )
+            yield span_of(share, steps, (next(samples[owner]) for owner in owners), to_read)
 
     def close(self) -> None:
         """Stop; the threads have ended when this returns."""
@@ -193,25 +188,26 @@ class JoinedReading:
             part.close()
 
     def _divided(self, share: Share, steps: range, quarantine: Quarantine | None) -> _Divided:
-        wanted = wanted_of(share, quarantine)
-        ids, chunks = share.ids[wanted], share.chunks[wanted]
-        owners = np.zeros(len(ids), dtype=np.int64)
-        of_parts = {}
+        to_read = to_read_of(share, quarantine)
+        ids, chunks = share.ids[to_read], share.chunks[to_read]
+        owners, of_parts = np.zeros(len(ids), dtype=np.int64), [(_NO_SHARE, _NO_STEPS)] * len(self._parts)
         for part, rows, own_ids in self._join.by_part(ids):
             owners[rows] = part
-            of_parts[part] = _share(own_ids, chunks[rows] - self._first_chunks[part])
-        return _Divided(share, steps, wanted, owners.tolist(), of_parts)
+            repeated, batch_first = np.zeros(len(own_ids), dtype=bool), np.array([0, len(own_ids)])
+            own_chunks = chunks[rows] - self._first_chunks[part]
+            of_parts[part] = Share(own_ids, _NO_IDS, own_chunks, repeated, batch_first), _NO_STEPS
+        return _Divided(share, steps, to_read, owners.tolist(), of_parts)
 
 
 def divided_limits(orders: Sequence[ResolvedOrder], limit_bytes: int | None) -> list[int | None]:
-    """Divide a memory limit among parts: some extents for each, the rest as their orders hold bytes."""
+    """Divide a memory limit among parts: some extents for each, and the rest in proportion to the bytes of windows."""
     if limit_bytes is None:
         return [None] * len(orders)
     held = [max(1, order.chunks_held_bytes) for order in orders]
     least = [_LEAST_EXTENTS * int(order.index.extent_decoded_bytes.max(initial=1)) for order in orders]
     if (rest := limit_bytes - sum(least)) < 0:
         least, rest = [0] * len(least), limit_bytes
-    return [max(1, few + rest * each // sum(held)) for few, each in zip(least, held, strict=True)]
+    return [max(1, few + rest * held_bytes // sum(held)) for few, held_bytes in zip(least, held, strict=True)]
 
 
 def _in_units(shares: Shares, units_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]) -> Shares:
@@ -233,25 +229,3 @@ def _shared_requests(
         deadline_seconds=options.deadline_seconds or deadline_seconds,
         first_at_a_time=max(FIRST_AT_A_TIME, counters.concurrency),
     )
-
-
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-def _share(ids: NDArray[np.int64], chunks: NDArray[np.int64]) -> Share:
-    return Share(ids, _NONE, chunks, np.zeros(len(ids), dtype=bool), np.array([0, len(ids)]))
-
-
-def _shares_of(part: int, spans: Iterator[_Divided]) -> Shares:
-    for span in spans:
-        yield span.of_parts.get(part) or _share(_NONE, _NONE), _NO_STEPS
-
-
-def _in_turn(samples: list[Iterator[object]], owners: list[int]) -> Iterator[object]:
-    for owner in owners:
-        yield next(samples[owner])
-
-
-def _with_gaps(samples: Iterator[object], wanted: list[bool]) -> Iterator[object]:
-    for is_wanted in wanted:
-        yield next(samples) if is_wanted else QUARANTINED

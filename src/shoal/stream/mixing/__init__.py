@@ -1,1 +1,1 @@
-"""HOW DO DATASETS BECOME A MIXTURE? `shoal.mix`, its weights, and what is told of a mixture."""
+"""HOW DO DATASETS BECOME A MIXTURE? `shoal.mix`, its weights, mixed datasets, and mixture files of three formats."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -9,7 +10,7 @@ from shoal.formats.metadata.marked_yaml import Marked
 from shoal.hints import did_you_mean
 from shoal.stream.mixing.mixture_entries import MixtureEntry, SourceEntry, beside, named_after
 
-# The key of a share, and what it is here; "datasets" is the blend of the first version.
+# The key of a share, and its key in shoal; "datasets" is the blend of the first version.
 _BLENDS = {
     "blend": ("weight", "weight"),
     "datasets": ("weight", "weight"),
@@ -21,7 +22,7 @@ _WITHOUT_SPLITS = ".jsonl"
 
 
 def energon_mixture(node: Marked, split: str | None) -> MixtureEntry:
-    """Return the mixture of one split of a metadataset; None if it has only one.
+    """Return the mixture of a split of a metadataset; ``split`` may be None if there is only one.
 
     Training blends go on for ever, by weights or (epochized) in epochs; in other splits every sample comes once.
     """
@@ -55,11 +56,10 @@ def _sources(nodes: list[Marked], split: str, share: tuple[str, str], *, is_trai
     paths = [entry.path if isinstance(entry.path, str) and entry.path else "blend" for entry in entries]
     shares = [node.value[key].number(key) if isinstance(node.value, dict) and key in node.value else Fraction(1)
               for node in nodes]  # fmt: skip
-    found = {}
-    for name, entry, number in zip(named_after(paths), entries, shares, strict=True):
-        named = (kind, number) if is_training else ("repeat", Fraction(1))
-        found[name] = SourceEntry(entry.where, entry.path, entry.inner, named, entry.opening, fields=entry.fields)
-    return found
+    return {
+        name: replace(entry, share=(kind, number) if is_training else ("repeat", Fraction(1)))
+        for name, entry, number in zip(named_after(paths), entries, shares, strict=True)
+    }
 
 
 def _source(node: Marked, split: str, key: str, *, is_training: bool) -> SourceEntry:
@@ -68,8 +68,8 @@ def _source(node: Marked, split: str, key: str, *, is_training: bool) -> SourceE
         msg = f"{unknown[0]!r} of Energon cannot be carried out here"
         raise node.keys[unknown[0]].error(msg, "prepare that dataset by itself, and mix it in Python with shoal.mix()")
     if any(name in keys for name in _BLENDS):
-        inner = {name: each for name, each in keys.items() if name != key}
-        names = {name: each for name, each in node.keys.items() if name != key}
+        inner = {name: value for name, value in keys.items() if name != key}
+        names = {name: place for name, place in node.keys.items() if name != key}
         within = Marked(node.path, node.line, node.column, inner, keys=names)
         return SourceEntry(node, inner=_mixture(within, split, is_training=is_training))
     keys = node.mapping("a dataset of a blend", (*_DATASET_KEYS, *([key] if key else [])))

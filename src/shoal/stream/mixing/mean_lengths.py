@@ -1,4 +1,4 @@
-"""Mean tokens of the samples of a source, by which shares of tokens become shares of samples."""
+"""Mean tokens of the samples of a source; they convert shares of tokens to shares of samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shoal.stream.choosing.index_columns import lengths_of_column
 def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
     """Return the mean of a column over the samples of a source, each as often as it comes in a round.
 
-    Of a nested mixture it is that of its first weights.
+    A nested mixture has the mean at its first weights.
     """
     parts = opened.parts if isinstance(opened, OpenedMixture) else (opened,)
     return _mean(source, source.name, iter(parts), length)
@@ -27,14 +27,10 @@ def mean_length(source: SourceRequest, opened: Any, length: str) -> Fraction:
 def positions_of_tokens(
     request: MixRequest, weights: Any, begin: int, at_tokens: int, ramp_tokens: int
 ) -> tuple[int, int]:
-    """Return the position, counted from ``begin``, before which samples have so many tokens, and the ramp likewise.
+    """Return the position after so many tokens, counted from ``begin``, and the ramp in positions.
 
-    Samples count with the mean length of their source. A ramp to ``weights`` has the mean of both weights.
-
-    Raises
-    ------
-    UsageError
-        The mixture does not know the lengths of its samples.
+    Samples count with the mean length of their source. A ramp to ``weights`` has the mean of both weights. `UsageError`
+    if the mixture does not know the lengths of its samples.
     """
     means = [source.mean_tokens for source in request.sources]
     if None in means:
@@ -50,8 +46,8 @@ def positions_of_tokens(
     now = request.endless.weights_at(at)
     behind = request.reweighted(max(at, 1), weights, 0).changes[-1].weights
     sides = [[side.get(source.name, 0) for source in request.sources] for side in (now, behind)]
-    each = sum(float(np.dot(side, lengths)) / sum(side) for side in sides) / 2
-    return at - begin, round(ramp_tokens / each)
+    mean = sum(float(np.dot(side, lengths)) / sum(side) for side in sides) / 2
+    return at - begin, round(ramp_tokens / mean)
 
 
 def _mean(source: SourceRequest, name: str, parts: Iterator[Opened], length: str) -> Fraction:

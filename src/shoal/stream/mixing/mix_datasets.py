@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -52,11 +52,11 @@ def mix(
     max_repeats: float | Mapping[str, float] | None = None,
     missing: Mapping[str, Any] | str | None = None,
 ) -> MixedDataset:
-    r"""Mix datasets: a dataset like any other, of which every position has a source, and every source its own order.
+    r"""Mix datasets: in a dataset like any other, every position has a source, and every source has its own order.
 
     The source of a position is a pure function of names, weights, seed and position: so any position is found at once,
     and a run goes on exactly at any world size. A source keeps its order (`Dataset.shuffle`), freshly ordered in each
-    round; `shuffle` of the mixture orders those that have none. Samples get the field ``__source__``.
+    round; `shuffle` of the mixture orders sources without an order. Samples get the field ``__source__``.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def mix(
         Datasets by name, each with stages of its own; mixtures may be among them. The seed of a source is made from its
         name, so adding, removing or reordering others does not change its order.
     weights
-        Numbers in the ratio of which the sources come; default: their sizes. Read as decimals, and exact.
+        Sources come in the ratio of these numbers; default: their sizes. Read as decimals, and exact.
     seed
         Seed of the choice of sources.
     choice
@@ -113,12 +113,15 @@ def mix(
     opened, stage = with_sources(specs, missing)
     warn_of_twins(opened)
     mixed = DatasetSpec(opened, stages=(stage,), rows=rows_of(specs.values()))
-    asked = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
-    given = [name for name, value in asked.items() if value is not None]
+    amounts = {"weights": weights, "repeat": repeat, "choose": choose, "epoch_size": epoch_size}
+    given = [name for name, value in amounts.items() if value is not None]
     if isinstance(choice, EpochChoice):
         others = {"unit": unit != "samples", "ends": ends is not None, "max_repeats": max_repeats is not None}
-        _refuse_with(choice, [*given, *(name for name, is_given in others.items() if is_given)])
-    column = length if _counts_tokens(unit) else None
+        if names := [*given, *(name for name, is_given in others.items() if is_given)]:
+            kind = type(choice).__name__
+            msg = f"mix({names[0]}=) does not go with choice={kind}(...), which mixes as another library does"
+            raise UsageError(msg, hint=f"the arguments of shoal.mixing.{kind} say it all")
+    column = length if _one_of("unit", unit, ("samples", "tokens")) == "tokens" else None
     requests = tuple(source_request(name, spec, column) for name, spec in specs.items())
     if isinstance(choice, EpochChoice):
         request: MixRequest = epochs_request(requests, choice, seed)
@@ -137,17 +140,17 @@ def mix(
         changes=(Change(0, shares_of_samples(shares, requests if weights is not None else ())),),
         choice=_choice(choice),
         seed=check_seed(seed),
-        ends="first" if ends is None else _end(ends),
+        ends="first" if ends is None else _one_of("ends", ends, ENDS),
         epoch_size=total if epoch_size is None else _epoch_size(epoch_size),
         is_counted=total is not None and total <= TOTAL,
         length=column,
         max_repeats=_most(max_repeats, requests),
     )
-    _tell_shares(request, request.epoch_samples)  # an impossible mixture is refused here, not when iterating
+    _log_shares(request, request.epoch_samples)  # an impossible mixture is refused here, not when iterating
     return MixedDataset(replace(mixed, request=request))
 
 
-def _tell_shares(request: MixRequest, epoch_samples: int) -> None:
+def _log_shares(request: MixRequest, epoch_samples: int) -> None:
     """Log the share of each source; warn of one that has a weight and no sample in an average epoch."""
     weights = request.changes[0].weights
     total = sum(weights.values())
@@ -163,7 +166,7 @@ def _tell_shares(request: MixRequest, epoch_samples: int) -> None:
 def _shares(
     requests: tuple[SourceRequest, ...], weights: Any, repeat: Any, choose: Any
 ) -> tuple[Mapping[str, Any], int | None]:
-    """Return the weights, and the size of an epoch if they say it."""
+    """Return the weights, and the size of an epoch if ``repeat`` or ``choose`` determines it."""
     names = [request.name for request in requests]
     sizes = {request.name: request.num_samples for request in requests}
     arguments = {"weights=": weights, "repeat=": repeat, "choose=": choose}
@@ -188,19 +191,11 @@ def _shares(
     return counts, sum(counts.values())
 
 
-def _refuse_with(choice: Any, given: list[str]) -> None:
-    """Raise `UsageError` if arguments were given beside a choice that leaves no room for them."""
-    if given:
-        kind = type(choice).__name__
-        msg = f"mix({given[0]}=) does not go with choice={kind}(...), which mixes as another library does"
-        raise UsageError(msg, hint=f"the arguments of shoal.mixing.{kind} say it all")
-
-
-def _counts_tokens(unit: str) -> bool:
-    if unit not in ("samples", "tokens"):
-        msg = f'mix(unit=) is "samples" or "tokens"; got {unit!r}'
-        raise UsageError(msg, hint=did_you_mean(unit, ("samples", "tokens")).rstrip())
-    return unit == "tokens"
+def _one_of(argument: str, word: str, words: Collection[str]) -> str:
+    if word not in words:
+        msg = f"mix({argument}=) is one of {', '.join(map(repr, words))}; got {word!r}"
+        raise UsageError(msg, hint=did_you_mean(word, words).rstrip())
+    return word
 
 
 def _epoch_size(epoch_size: object) -> int:
@@ -222,13 +217,6 @@ def _choice(choice: Any) -> Any:
         msg = f"mix(choice=) is one of {', '.join(map(repr, CHOICES))}, or an object of shoal.mixing; got {choice!r}"
         raise UsageError(msg, hint=did_you_mean(choice, CHOICES).rstrip())
     return CHOICES[choice]()
-
-
-def _end(ends: str) -> str:
-    if ends not in ENDS:
-        msg = f"mix(ends=) is one of {', '.join(map(repr, ENDS))}; got {ends!r}"
-        raise UsageError(msg, hint=did_you_mean(ends, ENDS).rstrip())
-    return ends
 
 
 def _most(max_repeats: Any, requests: tuple[SourceRequest, ...]) -> dict[str, float] | None:

@@ -1,4 +1,4 @@
-"""The dataset that `shoal.mix` returns: a dataset like any other, which can say what it is mixed of."""
+"""The dataset that `shoal.mix` returns: a dataset like any other, which knows its sources and their weights."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _FAR = 1 << 17  # positions whose sources are looked up apart
 class MixedDataset(Dataset):
     """A mixture of datasets.
 
-    Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``; where epochs
-    differ in length, the samples of all epochs before are added to ``p``. They count documents, as before packing,
-    after `pack_sequences` and `batch_by_length` too; there, `reweight` alone counts sequences.
+    Positions of its own methods are endless: position ``p`` of epoch ``e`` is ``e * num_samples + p``; if epochs differ
+    in length, the samples of all epochs before are added to ``p``. They count documents, as before packing, after
+    `pack_sequences` and `batch_by_length` too; only `reweight` counts sequences then.
     """
 
     @property
@@ -51,22 +51,22 @@ class MixedDataset(Dataset):
     def source_of(self, positions: Any) -> NDArray[np.int64]:
         """Return the number of the source of each position, same shape; 30 ns each for a range, 64 sources."""
         try:
-            wanted = np.asarray(positions)
+            numbers = np.asarray(positions)
         except ValueError:  # lists of several lengths
-            wanted = np.array([None])
-        if not wanted.size:
-            return np.zeros(wanted.shape, dtype=np.int64)
-        if wanted.dtype.kind not in "iu" or int(wanted.min()) < 0 or int(wanted.max()) > MAX_POSITION:
+            numbers = np.array([None])
+        if not numbers.size:
+            return np.zeros(numbers.shape, dtype=np.int64)
+        if numbers.dtype.kind not in "iu" or int(numbers.min()) < 0 or int(numbers.max()) > MAX_POSITION:
             raise UsageError(f"source_of() takes positions from 0 on; got {positions!r:.80}")
-        flat, back = np.unique(wanted, return_inverse=True)
-        found = np.empty(len(flat), dtype=np.int64)
+        flat, back = np.unique(numbers, return_inverse=True)
+        sources = np.empty(len(flat), dtype=np.int64)
         for part in np.split(np.arange(len(flat)), np.flatnonzero(np.diff(flat) > _FAR) + 1):
             low, high = int(flat[part[0]]), int(flat[part[-1]]) + 1
-            found[part] = self._request.schedule.sources(low, high)[flat[part] - low]
-        return found[back].reshape(wanted.shape)
+            sources[part] = self._request.schedule.sources(low, high)[flat[part] - low]
+        return sources[back].reshape(numbers.shape)
 
     def exhausted_at(self) -> dict[str, int | None]:
-        """Return the position after which each source has come once, by name; None if it never has."""
+        """Return, by name, the position after the first round of each source; None if there is no such position."""
         return self._request.exhausted_at()
 
     def weights_at(self, position: int) -> dict[str, float]:
@@ -91,9 +91,8 @@ class MixedDataset(Dataset):
         States list the changes: a state from before the change loads into the mixture with it, and one from after it
         brings the change along. Counts carry on, so no sample repeats or is skipped because of a change.
 
-        After `pack_sequences` or `batch_by_length`, positions are those of sequences: every sequence before the change
-        stays as it is. Before, positions are those of documents, and blocks of documents that are packed together end
-        at the change.
+        After `pack_sequences` or `batch_by_length`, positions count sequences: every sequence before the change stays.
+        Before, positions count documents, and blocks of documents that are packed together end at the change.
 
         Parameters
         ----------
@@ -107,10 +106,10 @@ class MixedDataset(Dataset):
             Further sources by name.
         in_steps
             If true, ``at`` and ``ramp`` count steps, of the global batch of this dataset at this world size. The change
-            stays at that position, whatever sizes a resumed run has.
+            stays at that position if a resumed run has other sizes.
         in_tokens
-            If true, ``at`` and ``ramp`` count tokens: those of sequences, padding included, or of samples by the mean
-            length of their source (``mix(unit="tokens")``).
+            If true, ``at`` and ``ramp`` count tokens: of sequences, padding included, or of samples by the mean length
+            of their source (``mix(unit="tokens")``).
         epoch
             The epoch in which ``at`` counts.
 
@@ -125,7 +124,7 @@ class MixedDataset(Dataset):
         if as_flag("reweight(in_tokens=)", in_tokens):
             at, ramp = self._tokens(request, weights, begin, at, ramp, in_steps=in_steps)
         change = partial(request.reweighted_later, epoch, at)
-        if not spec.rows.needs_index:  # positions are those of documents
+        if not spec.rows.needs_index:  # positions count documents
             change = partial(request.reweighted, at + begin)
         if add is None:
             return MixedDataset(replace(spec, request=change(weights, ramp)))
@@ -133,7 +132,7 @@ class MixedDataset(Dataset):
         if again := [name for name in added if name in request.names]:
             msg = f"the mixture has a source {again[0]!r} already"
             raise UsageError(msg, hint="weights= changes its share; another name adds a source")
-        requests = tuple(source_request(name, one, request.length) for name, one in added.items())
+        requests = tuple(source_request(name, source, request.length) for name, source in added.items())
         changed = change(weights, ramp, requests)
         by_source: Any = spec.stages[0]
         opened, stage = with_sources(added, by_source.missing, spec.opened, by_source)

@@ -14,7 +14,7 @@ from shoal.formats.metadata.marked_yaml import Marked
 from shoal.storage.urls import parent, scheme_of
 
 SHARES = ("weight", "repeat", "choose")
-"""Keys that say how much of a source comes; a file uses one of them, or repeat and choose."""
+"""Keys of the share of a source; a file uses one of them, or repeat and choose."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class ChangeEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixtureEntry:
-    """A mixture: its sources by name, and arguments of `shoal.mix`; ``shuffle`` are those of `Dataset.shuffle`.
+    """A mixture: its sources by name, and arguments of `shoal.mix`; ``shuffle`` has arguments of `Dataset.shuffle`.
 
     With ``is_sized``, an epoch has as many samples as the sources together.
     """
@@ -73,7 +73,7 @@ class MixtureEntry:
 
 
 def beside(file: str, text: str) -> str:
-    """Return a source as it is opened: a relative path is relative to the directory of the file.
+    """Return the path or URL to open: a relative path is relative to the directory of the file.
 
     >>> beside("s3://bucket/mixes/blend.yaml", "../web/*.tar"), beside("/data/blend.yaml", "gs://other/a.tar")
     ('s3://bucket/web/*.tar', 'gs://other/a.tar')
@@ -92,7 +92,7 @@ def beside(file: str, text: str) -> str:
 
 
 def named_after(paths: Sequence[str]) -> list[str]:
-    """Return names for sources that have none, from the ends of their paths; equal ones are numbered.
+    """Return names for sources without names, from the ends of their paths; equal names are numbered.
 
     >>> named_after(["data/coco", "data/coyo/*.tar", "./coco/", "."])
     ['coco', 'coyo', 'coco-2', 'source']
@@ -102,6 +102,6 @@ def named_after(paths: Sequence[str]) -> list[str]:
         words = [word for word in path.replace("\\", "/").partition("://")[2 * ("://" in path)].split("/") if word]
         plain = [word for word in words if not set(word) & set("*?[{") and word.strip(".")]
         name = posixpath.splitext(plain[-1])[0] if plain else "source"
-        same = sum(each == name or each.rpartition("-")[0] == name for each in names)
+        same = sum(other == name or other.rpartition("-")[0] == name for other in names)
         names.append(f"{name}-{same + 1}" if same else name)
     return names

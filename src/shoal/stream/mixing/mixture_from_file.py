@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,8 +45,8 @@ def is_mixture_file(source: object) -> bool:
 class MixtureOpener:
     """Opens mixture files, and files named in them.
 
-    ``open_shards`` is `shoal.open` for what is no mixture file; ``split`` and ``storage_options`` are those of sources
-    that have none of their own. ``files`` are the files that are being opened.
+    ``open_shards`` is `shoal.open` for other files; sources without ``split`` and ``storage_options`` get these.
+    ``files`` are the mixture files around this one.
     """
 
     open_shards: Callable[..., Dataset]
@@ -58,10 +57,7 @@ class MixtureOpener:
     def opened(self, path: str | os.PathLike[str]) -> MixedDataset:
         """Open the mixture that a file describes.
 
-        Raises
-        ------
-        UsageError
-            The file is no mixture file; the message names line and column. Errors of its sources name their line.
+        `UsageError` if the file is no mixture file; the message names line and column. Errors of sources name a line.
         """
         shown = object_path(str(path))
         key = shown if scheme_of(shown) else os.path.realpath(expand_home(shown))
@@ -73,8 +69,8 @@ class MixtureOpener:
     def _read(self, path: str) -> bytes:
         options = _options_for(path, self.storage_options)
         store = with_retries(open_store(path, options), options)
-        found = object_path(path) if scheme_of(path) else str(Path(expand_home(path)).absolute())
-        return bytes(read_whole(store.stat(found), store, limit_bytes=_LIMIT_BYTES))
+        full_path = object_path(path) if scheme_of(path) else str(Path(expand_home(path)).absolute())
+        return bytes(read_whole(store.stat(full_path), store, limit_bytes=_LIMIT_BYTES))
 
     def _entry(self, node: Marked) -> MixtureEntry:
         root = node.value
@@ -116,9 +112,9 @@ class MixtureOpener:
         else:
             opening.setdefault("split", self.split)
             paths = [entry.path] if isinstance(entry.path, str) else entry.path
-            given = _options_for(paths[0] if paths else "", options)
+            own_options = _options_for(paths[0] if paths else "", options)
             with _at(entry.where.part("path")):
-                dataset = self.open_shards(entry.path, storage_options=given, **opening)
+                dataset = self.open_shards(entry.path, storage_options=own_options, **opening)
         if entry.select:
             with _at(entry.where.part("select")):
                 dataset = dataset.select(**entry.select)
@@ -156,14 +152,18 @@ def _mixed(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> MixedDataset
         with _at(change.where):
             request = request.reweighted(change.at, change.weights, change.ramp)
     most = {name: source.max_repeats or entry.max_repeats for name, source in entry.sources.items()}
-    limits = {name: _plain(each) for name, each in most.items() if each is not None}
+    limits = {
+        name: int(times) if times.denominator == 1 else float(times)
+        for name, times in most.items()
+        if times is not None
+    }
     request = replace(request, ends=entry.ends, max_repeats=limits or None)
     _check_end(entry, request)
     return _shuffled(MixedDataset(replace(spec, request=request)), entry)
 
 
 def _check_end(entry: MixtureEntry, request: MixRequest) -> None:
-    """Raise an error for an impossible mixture, at the place in the file that makes it so; else when iterating."""
+    """Raise an error for an impossible mixture now, with the place in the file, and not when iterating."""
     try:
         request.epoch_samples  # noqa: B018
     except UsageError:
@@ -183,7 +183,7 @@ def _shuffled(dataset: _D, entry: MixtureEntry | SourceEntry) -> _D:
 
 
 def _shares(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> dict[str, Any]:
-    """Return the arguments of `shoal.mix` that say how much of each source comes."""
+    """Return the arguments of `shoal.mix` for the share of each source."""
     shares = {name: source.share for name, source in entry.sources.items() if source.share is not None}
     kinds = {kind for kind, _ in shares.values()}
     if kinds != {"weight"}:
@@ -204,19 +204,15 @@ def _shares(entry: MixtureEntry, datasets: Mapping[str, Dataset]) -> dict[str, A
 
 
 def _options_for(path: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the options of a store for a path: those of a remote store do not go to files of this machine."""
+    """Return the options of a store for a path; files of this machine do not get the options of a remote store."""
     if not options or scheme_of(path) or "filesystem" in options:
         return options
     return {name: value for name, value in options.items() if name in _OF_THIS_MACHINE} or None
 
 
-def _plain(number: Fraction) -> float:
-    return int(number) if number.denominator == 1 else float(number)
-
-
 @contextlib.contextmanager
 def _at(node: Marked) -> Iterator[None]:
-    """Name the place in the file in errors that do not name it yet; their types and attributes stay."""
+    """Add the place in the file to errors that do not name it yet; their types and attributes stay."""
     try:
         yield
     except ShoalError as error:

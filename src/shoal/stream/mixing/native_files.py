@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -23,9 +23,9 @@ _RUNS = {"batch": PerBatch, "rank": PerRank}
 
 
 def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] = ()) -> MixtureEntry:
-    """Return the mixture that a mapping describes; ``more`` keys may stand beside those of a mixture."""
+    """Return the mixture that a mapping describes; ``more`` are further keys that it may have."""
     keys = node.mapping(what, (*_MIXTURE_KEYS, *more))
-    sources = {name: _source(name, each) for name, each in keys["sources"].mapping("sources").items()}
+    sources = {name: _source(name, source) for name, source in keys["sources"].mapping("sources").items()}
     if not sources:
         raise keys["sources"].error("sources names no dataset", "sources: {web: {path: web/*.tar, weight: 0.8}, ...}")
     _check_shares(sources)
@@ -45,7 +45,10 @@ def native_mixture(node: Marked, what: str = "a mixture", more: tuple[str, ...] 
             _plain_mapping(missing, "missing") if is_mapping else _word(missing, "missing", ("none",))
         )
     if "ends" in keys:
-        _check_alone(node.keys["ends"], {*keys, *(each.share[0] for each in sources.values() if each.share)})
+        used = {*keys, *(source.share[0] for source in sources.values() if source.share)}
+        if sizes := [name for name in ("epoch_size", "repeat", "choose") if name in used]:
+            msg = f"ends says where an epoch ends, and so does {sizes[0]}"
+            raise node.keys["ends"].error(msg, "leave out one of them")
     changes = keys["changes"].items("changes") if "changes" in keys else []
     return MixtureEntry(
         node,
@@ -96,22 +99,16 @@ def _share(node: Marked, what: str, key: str) -> Fraction:
     return number
 
 
-def _check_alone(ends: Marked, keys: Collection[str]) -> None:
-    """Raise an error if another key says how long an epoch is, too."""
-    if sizes := [name for name in ("epoch_size", "repeat", "choose") if name in keys]:
-        raise ends.error(f"ends says where an epoch ends, and so does {sizes[0]}", "leave out one of them")
-
-
 def _check_shares(sources: Mapping[str, SourceEntry]) -> None:
-    """Raise an error at the first source whose share is of another kind than those before it."""
+    """Raise an error at the first source whose share has another kind than the first source's."""
     first_name, first = next(iter(sources.items()))
-    wanted = first.share and first.share[0]
-    for name, each in sources.items():
-        kind = each.share and each.share[0]
-        if (kind is None) != (wanted is None) or (kind != wanted and "weight" in (kind, wanted)):
-            theirs = "one" if kind is None else wanted or "none"
-            msg = f"{name!r} has {kind or f'no {wanted}'}, and {first_name!r} has {theirs}"
-            raise each.where.error(msg, "all sources have a weight, or all have repeat or choose, or none has any")
+    first_kind = first.share and first.share[0]
+    for name, source in sources.items():
+        kind = source.share and source.share[0]
+        if (kind is None) != (first_kind is None) or (kind != first_kind and "weight" in (kind, first_kind)):
+            theirs = "one" if kind is None else first_kind or "none"
+            msg = f"{name!r} has {kind or f'no {first_kind}'}, and {first_name!r} has {theirs}"
+            raise source.where.error(msg, "all sources have a weight, or all have repeat or choose, or none has any")
 
 
 def _path(node: Marked, what: str) -> str | list[str]:
@@ -126,12 +123,13 @@ def _opening(key: str, node: Marked, file: str) -> Any:
         return beside(file, node.text(key))
     if key == "index_columns" and isinstance(node.value, dict):
         return node.plain()
-    found = node.texts(key)
-    return _list_of(found) if key == "index_columns" else node.text(key) if key == "format" else found
+    if key == "format":
+        return node.text(key)
+    return _list_of(node.texts(key)) if key == "index_columns" else node.texts(key)
 
 
 def _plain_mapping(node: Marked, what: str) -> dict[str, Any]:
-    return {name: each.plain() for name, each in node.mapping(what).items()}
+    return {name: value.plain() for name, value in node.mapping(what).items()}
 
 
 def _choice(node: Marked) -> Any:
@@ -151,11 +149,11 @@ def _shuffle(node: Marked | None) -> dict[str, Any] | None:
     if node.value == "true":
         return {}
     keys = node.mapping("shuffle", _SHUFFLE_KEYS)
-    found: dict[str, Any] = {}
-    for name, each in keys.items():
-        is_number = name in ("seed", "num_canonical_nodes") or isinstance(each.plain(), int)
-        found[name] = each.whole(name) if is_number else each.text(name)
-    return found
+    arguments: dict[str, Any] = {}
+    for name, value in keys.items():
+        is_number = name in ("seed", "num_canonical_nodes") or isinstance(value.plain(), int)
+        arguments[name] = value.whole(name) if is_number else value.text(name)
+    return arguments
 
 
 def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[ChangeEntry]:
@@ -176,11 +174,11 @@ def _changes(nodes: list[Marked], sources: Mapping[str, SourceEntry]) -> list[Ch
             raise keys["weights"].error(msg, f"{left[0]}: 0 retires it")
         at = keys["at"].whole("at")
         if at <= (changes[-1].at if changes else 0):
-            msg = f"at is a position after that of the change before; here is {at}"
+            msg = f"at must be after the position of the last change; here is {at}"
             raise keys["at"].error(msg, "weights of the sources hold from position 0")
         ramp = keys["ramp"].whole("ramp") if "ramp" in keys else 0
-        found = {name: _share(each, f"a change, {name!r}", "weight") for name, each in weights.items()}
-        changes.append(ChangeEntry(node, at, ramp, found))
+        shares = {name: _share(weight, f"a change, {name!r}", "weight") for name, weight in weights.items()}
+        changes.append(ChangeEntry(node, at, ramp, shares))
     return changes
 
 

@@ -13,7 +13,7 @@ from shoal.reading.mixture.mix_request import MixRequest
 
 @dataclass(frozen=True, slots=True)
 class RunLengths:
-    """Units in which a run of a mixture is counted.
+    """Units that count a run of a mixture.
 
     Samples count with the mean tokens of their source. A step has ``batch`` samples, or ``batch`` sequences of
     ``sequence`` tokens; None if there are no steps, or no sequences.
@@ -58,22 +58,22 @@ class RunLengths:
         return float(self.tokens(position) or 0) / (self.batch * self.sequence)
 
     def whole_steps(self, position: int | None) -> int | None:
-        """Return the steps that it takes to come to a position, also to None and without steps."""
+        """Return the steps up to a position; None if there is no position, or there are no steps."""
         return None if position is None or self.batch is None else int(np.ceil(self.steps(position)))
 
     def position_of(self, num_steps: int) -> int:
-        """Return the last position that lies in so many steps."""
+        """Return the last position in so many steps."""
         means = self.means
         if self.batch is None or self.sequence is None or means is None:
             return num_steps * (self.batch or 1)
-        wanted = num_steps * self.batch * self.sequence
-        found = self.request.endless.first_position(lambda counts: counts @ means > wanted)
-        if found is None:
-            raise UsageError(f"the mixture never has the {wanted:,} tokens of {num_steps:,} steps")
-        return found - 1
+        num_tokens = num_steps * self.batch * self.sequence
+        position = self.request.endless.first_position(lambda counts: counts @ means > num_tokens)
+        if position is None:
+            raise UsageError(f"the mixture never has the {num_tokens:,} tokens of {num_steps:,} steps")
+        return position - 1
 
     def shares(self, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the share of each source, among tokens if the mixture counts these; shape (..., num_sources)."""
+        """Return the share of each source, of tokens if the mixture counts tokens; shape (..., num_sources)."""
         amounts = counts * (1.0 if self.means is None else self.means)
-        found: NDArray[np.float64] = amounts / amounts.sum(axis=-1, keepdims=True)
-        return found
+        shares: NDArray[np.float64] = amounts / amounts.sum(axis=-1, keepdims=True)
+        return shares

@@ -1,4 +1,4 @@
-"""The sources of a mixture: what of each dataset goes into it, and the stages that its samples keep."""
+"""The sources of a mixture: the parts of each dataset that go into it, and the stages that its samples keep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def checked_sources(sources: Any) -> dict[str, DatasetSpec]:
 
 
 def source_request(name: str, spec: DatasetSpec, length: str | None) -> SourceRequest:
-    """Return the source that a dataset makes; ``length`` names the column of tokens if weights are shares of them."""
+    """Return the source of a dataset; ``length`` names the column of tokens if weights are shares of tokens."""
     indexes = [part.index for part in spec.opened.parts]
     num_ids = sum(index.num_samples for index in indexes)
     num_bytes = sum(int(index.extent_decoded_bytes.sum()) for index in indexes)
@@ -58,7 +58,7 @@ def with_sources(
         own = spec.opened
         names += [f"{name}/{inner}" for inner in own.names] if isinstance(own, OpenedMixture) else [name]
         for number, part in enumerate(own.parts):
-            stages.append((*(_moved(each, first) for each in _stages(spec, number)), *filling))
+            stages.append((*(_moved(stage, first) for stage in _stages(spec, number)), *filling))
             parts.append(part)
         first += own.index.num_samples
     first_ids = itertools.accumulate((part.index.num_samples for part in parts[:-1]), initial=0)
@@ -67,7 +67,7 @@ def with_sources(
 
 
 def rows_of(specs: Iterable[DatasetSpec]) -> Rows:
-    """Return the rows of a mixture: those of the first source that does not take samples as they are."""
+    """Return the rows of a mixture: one source that fills its batches makes the mixture fill them."""
     return next((spec.rows for spec in specs if type(spec.rows) is not Rows), Rows())
 
 
@@ -108,13 +108,13 @@ def _spec(name: str, source: Any) -> DatasetSpec:
         msg = f"the source {name!r} was given {wrong[0]}, which is a matter of the mixture as a whole"
         raise UsageError(msg, hint=f"mix({{...}}).{wrong[0][:-1]}...)")
     if isinstance(spec.opened, OpenedMixture) and spec.delivered is not None:
-        msg = f"the source {name!r} is a mixture of which only some positions are delivered"
+        msg = f"the source {name!r} is a mixture that delivers only some of its positions"
         raise UsageError(msg, hint="take(), skip() and select() on its sources, or on the outer mixture")
     return spec
 
 
 def warn_of_twins(opened: OpenedMixture) -> None:
-    """Warn of the same data under two names: the same shards, or copies of which checksums tell that they are equal."""
+    """Warn of the same data under two names: the same shards, or copies with equal checksums."""
     seen: dict[Any, str] = {}
     for name, part in zip(opened.names, opened.parts, strict=True):
         checksums = part.index.extent_checksum

@@ -26,9 +26,9 @@ def streams_mixture(node: Marked) -> MixtureEntry:
     nodes = list(streams.values()) if streams is not None else listed.items("streams")
     if not nodes:
         raise listed.error("streams names no dataset")
-    paths = [_path(each) for each in nodes]
+    paths = [_path(stream) for stream in nodes]
     names = list(streams) if streams is not None else named_after(paths)
-    kinds = [_kind(each) for each in nodes]
+    kinds = [_kind(stream) for stream in nodes]
     by_weight = "proportion" in kinds
     for each, kind in zip(nodes, kinds, strict=True):
         if by_weight and kind != "proportion":
@@ -61,11 +61,11 @@ def _path(node: Marked) -> str:
 
 
 def _kind(node: Marked) -> str | None:
-    given = [name for name in _SHARES if isinstance(node.value, dict) and name in node.value]
-    given = [name for name in given if not node.mapping("a stream")[name].is_null]
-    if len(given) > 1:
-        raise node.keys[given[1]].error(f"a stream has {' and '.join(given)}; it has one of {', '.join(_SHARES)}")
-    return given[0] if given else None
+    kinds = [name for name in _SHARES if isinstance(node.value, dict) and name in node.value]
+    kinds = [name for name in kinds if not node.mapping("a stream")[name].is_null]
+    if len(kinds) > 1:
+        raise node.keys[kinds[1]].error(f"a stream has {' and '.join(kinds)}; it has one of {', '.join(_SHARES)}")
+    return kinds[0] if kinds else None
 
 
 def _share(node: Marked, kind: str | None) -> tuple[str, Fraction]:

@@ -35,21 +35,19 @@ _SORTED = 0.1  # correlation of the sizes of samples of a shard
 def quality_of_growing(
     resolved: ResolvedGrowing, batch: int, *, key: Any = None, rho: float | None = None
 ) -> ShuffleQuality:
-    """Return the shuffle quality; where shards are not indexed yet, by their sizes, and by the keys of those that are.
-
-    Waits for the first segment.
-    """
+    """Return the shuffle quality, by the sizes of shards and the keys of indexed shards; wait for the first segment."""
     if resolved.delivered is not None or resolved.gaps:
         return quality_of(resolved.of_epoch(1), batch, key=key, rho=rho)
     known = resolved.segments_upto(0, lambda: False)
     rho_of = (rho, None) if key is None or rho is not None else _correlations(known, key)
     if known.is_last:
-        found, later = quality_of(resolved.of_epoch(1), batch, key=key, rho=rho), resolved.of_epoch(1).order
+        quality, later = quality_of(resolved.of_epoch(1), batch, key=key, rho=rho), resolved.of_epoch(1).order
         segments = [
-            SegmentSizes(each.order, each.chunks.num_samples, _shard_samples(each.index))
-            for each in known.resolved.segments
+            SegmentSizes(segment.order, segment.chunks.num_samples, _shard_samples(segment.index))
+            for segment in known.resolved.segments
         ]
-        return replace(found, first_epoch=segments_quality(segments, later, batch, rho=rho_of[0], shard_rho=rho_of[1]))
+        first_epoch = segments_quality(segments, later, batch, rho=rho_of[0], shard_rho=rho_of[1])
+        return replace(quality, first_epoch=first_epoch)
     growing, request, index = resolved.growing, resolved.request, known.resolved.index
     listed = listed_sizes(
         growing.shard_bytes,
@@ -63,7 +61,7 @@ def quality_of_growing(
 
 
 def sorting_of_first(index: Index | JoinedIndex) -> str:
-    """Return the text of a warning if the first shards look sorted, by sizes of samples; else ""."""
+    """Return a warning if the first shards look sorted by the sizes of samples; else ""."""
     if isinstance(index, JoinedIndex) or index.sample_bytes is None:
         return ""
     alike = size_correlation(index.sample_bytes, _shard_samples(index))
@@ -80,7 +78,7 @@ def sorting_of_first(index: Index | JoinedIndex) -> str:
 def _of_listing(
     resolved: ResolvedGrowing, listed: ListedSizes, batch: int, key: Any, rho_of: tuple[float | None, float | None]
 ) -> ShuffleQuality:
-    """Return the quality of shards by their sizes: that of later epochs, and of the segments of the first."""
+    """Return the quality of later epochs, and of the segments of the first epoch, by the sizes of shards."""
     whole = listed.whole
     num_samples = int(whole.shard_samples.sum())
     check_batch(batch, num_samples, about="about ")
@@ -105,11 +103,11 @@ def _of_listing(
 
 
 def _correlations(known: FirstSegments, key: Any) -> tuple[float, float]:
-    """Measure the correlation of a key inside chunks, and between chunks of a shard, where shards are indexed."""
+    """Measure the correlation of a key inside chunks, and between chunks of a shard, on the indexed shards."""
     index = known.resolved.index
     keys = key_column(index, key) if isinstance(key, str) else np.asarray(key)[: index.num_samples]
     if len(keys) < index.num_samples:
-        msg = f"key must have a label for each sample by id, of which {index.num_samples} are indexed; got {len(keys)}"
+        msg = f"key must have a label for each of {index.num_samples} indexed samples by id; got {len(keys)}"
         raise UsageError(
             msg, hint="ids count samples shard after shard, in the order in which the seed permutes shards"
         )

@@ -1,4 +1,4 @@
-"""Shuffle quality of a mixture, from that of its sources."""
+"""Shuffle quality of a mixture, from the quality of its sources."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def mixture_quality(
 ) -> ShuffleQuality:
     """Return how well the batches of a mixture are mixed within its sources, at its first weights.
 
-    A batch of ``b`` has ``b w`` samples of a source with weight ``w``, and the variance of its mean is the sum of those
-    of the sources: so ``VR(b)`` is the mean of ``VR(b w)`` of the sources, by weight. What a source's samples have in
-    common adds nothing, since every batch has nearly the same number of each source.
+    A batch of ``b`` has ``b w`` samples of a source with weight ``w``, and variances of sources add up: so ``VR(b)`` is
+    the mean of ``VR(b w)`` of the sources, by weight. Differences between sources add nothing, since every batch has
+    nearly the same number of samples of each source.
     """
     if key is not None and not isinstance(key, str):
         msg = "quality(key=) of a mixture is the name of a column that every source has"
@@ -51,8 +51,8 @@ def mixture_quality(
         key=quality.key,
         rho=sum(weight * source.rho for weight, source in sources),
         is_measured=any(source.is_measured for source in of_batch),
-        chunks=(sum(each.distinct_chunks for each in of_batch), sum(each.perfect_chunks for each in of_batch)),
-        shards=(sum(each.distinct_shards for each in of_batch), sum(each.perfect_shards for each in of_batch)),
+        chunks=(sum(source.distinct_chunks for source in of_batch), sum(source.perfect_chunks for source in of_batch)),
+        shards=(sum(source.distinct_shards for source in of_batch), sum(source.perfect_shards for source in of_batch)),
     )
 
 
@@ -75,12 +75,12 @@ def parts_of_batch(resolved: ResolvedMixture, size: int) -> Iterator[tuple[str, 
 
 
 def _weights(request: MixRequest) -> list[float]:
-    """Return the share of each dataset at the first weights, those of nested mixtures multiplied."""
+    """Return the share of each dataset at the first weights; shares of nested mixtures multiply."""
     weights = request.schedule.weights_at(0)
     total = sum(weights.values())
-    found: list[float] = []
+    shares: list[float] = []
     for source in request.sources:
         share = weights[source.name] / total
         inner = source.request
-        found += [share * each for each in _weights(inner)] if isinstance(inner, MixRequest) else [share]
-    return found
+        shares += [share * weight for weight in _weights(inner)] if isinstance(inner, MixRequest) else [share]
+    return shares

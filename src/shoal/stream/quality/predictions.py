@@ -1,4 +1,4 @@
-"""The predicted quality of a dataset, and its warning, by the kind of its epochs: one table for all kinds."""
+"""The predicted quality of a dataset, and its warning, by the kind of its epochs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from shoal.stream.quality.shuffle_quality import quality_of, warning_about
 def predicted(resolved: Resolved, batch: int, *, key: Any = None, rho: float | None = None) -> ShuffleQuality:
     """Return the shuffle quality of batches; see `shoal.Dataset.quality`."""
     hint = "register a function for this kind: shoal.stream.quality.predictions.predicted.register"
-    asked = f"quality({batch}, key={key!r:.80}, rho={rho})"
-    raise UsageError(f"{asked}: there is no prediction for {type(resolved).__name__}", hint=hint)
+    call = f"quality({batch}, key={key!r:.80}, rho={rho})"
+    raise UsageError(f"{call}: there is no prediction for {type(resolved).__name__}", hint=hint)
 
 
 predicted.register(ResolvedOrder, quality_of)

@@ -14,7 +14,7 @@ from shoal.order.protocol import BoundOrder, chunk_starts
 from shoal.order.sampling.copies import Turns
 from shoal.order.window.order import Window
 from shoal.quality.curves import batch_sizes
-from shoal.quality.expected_quality import ShuffleQuality
+from shoal.quality.expected_quality import GrowingQuality, ShuffleQuality
 from shoal.quality.expected_quality import GrowingQuality
 from shoal.quality.metrics import (
     check_correlation,
@@ -127,7 +127,7 @@ def _measured(
         msg = f"the order {resolved.order.name!r} has no formula, and {num_samples:,} samples are too many to measure"
         raise UsageError(msg, hint="shoal.measure.audit(ds.ids()) measures them")
     bound = resolved.order.bind(chunk_samples, seed=resolved.request.seed, epoch=0)
-    # Without a key: the storage position of a sample, by which sorted data are sorted.
+    # Without a key: the storage position of a sample, the key of sorted data.
     values = np.arange(int(chunk_samples.sum()), dtype=np.float64) if keys is None else keys
     emitted = values[bound.ids(0, num_samples)]
     return [variance_ratio(emitted, size) for size in sizes]
@@ -136,34 +136,33 @@ def _measured(
 def _distinct(
     resolved: ResolvedOrder, batch: int, borders: NDArray[np.int64], turns: Turns | None
 ) -> tuple[float, float]:
-    """Return the mean number of parts between these borders that a batch draws from, and that in a perfect shuffle."""
-    found = mean_distinct(resolved.epoch(0), batch, borders)
-    if np.isnan(found):
-        return found, found
+    """Return the mean number of parts between these borders in a batch, and in a batch of a perfect shuffle."""
+    distinct = mean_distinct(resolved.epoch(0), batch, borders)
+    if np.isnan(distinct):
+        return distinct, distinct
     counts = resolved.stored_between(borders)
     if turns is not None:
         counts = turns.copies.count_between(chunk_starts(counts))
     if resolved.request.has_own_length:  # how often each part comes, its repeats included
         ids = resolved.untouched(0).ids(0, resolved.epoch(0).num_samples)
         counts = np.bincount(np.searchsorted(borders, ids, side="right") - 1, minlength=len(counts))
-    return found, expected_distinct_of(counts[counts > 0], batch)
+    return distinct, expected_distinct_of(counts[counts > 0], batch)
 
 
 def mean_distinct(order: BoundOrder, batch: int, borders: NDArray[np.int64]) -> float:
-    """Return the mean number of parts between these borders that a batch draws from; NaN without a full batch."""
+    """Return the mean number of parts between these borders in a batch; NaN without a full batch."""
     num_batches = order.num_samples // batch
     if not num_batches:
         return float("nan")
-    wanted = max(1, min(num_batches, _MOST_COUNTED // batch))
-    # Spans of whole batches from the start, the middle and the end.
-    each = -(-wanted // 4)
-    firsts = sorted({number * max(0, num_batches - each) // 3 for number in range(4)})
-    found = []
+    # Four spans of whole batches, from the start to the end.
+    span = -(-max(1, min(num_batches, _MOST_COUNTED // batch)) // 4)
+    firsts = sorted({number * max(0, num_batches - span) // 3 for number in range(4)})
+    counts = []
     for first in firsts:
-        ids = order.ids(first * batch, min(num_batches, first + each) * batch)
+        ids = order.ids(first * batch, min(num_batches, first + span) * batch)
         parts = np.searchsorted(borders, ids, side="right") - 1
-        found.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
-    return float(np.mean(found))
+        counts.append(float(len(np.unique(parts))) if len(parts) <= batch else distinct_per_batch(parts, batch))
+    return float(np.mean(counts))
 
 
 def name_of(key: Any, *, order: Any) -> str:
@@ -176,9 +175,9 @@ def name_of(key: Any, *, order: Any) -> str:
 
 
 def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | None:
-    """Return the variance of global batch means relative to a perfect shuffle, at most; None without a window.
+    """Return the largest variance of global batch means relative to a perfect shuffle; None without a window.
 
-    The prediction of `shoal.quality.prediction` for chunks whose samples are all alike; less if they are not.
+    It is the prediction of `shoal.quality.prediction` for chunks of samples that are all alike.
     """
     order = resolved.order
     layout = ChunkLayout.of(resolved.chunks.num_samples)
@@ -188,8 +187,7 @@ def variance_ratio_bound(resolved: ResolvedOrder, global_batch: int) -> float | 
 def warning_about(resolved: ResolvedOrder, global_batch: int, *, source: str | None = None) -> str:
     """Return the warning for this order and batch size; empty when all is well.
 
-    Of a ``source`` of a mixture, the batch is its part of a global batch, and the window one of several that share
-    ``window=``, so no size is named.
+    The batch of a ``source`` of a mixture is its part of a global batch; the warning names no size of its window.
     """
     factor, more_bytes = rereads(resolved)
     order, index = resolved.order, resolved.index
@@ -236,8 +234,8 @@ def rereads(resolved: ResolvedOrder) -> tuple[float, int]:
     counts = resolved.stored_between(index.extent_first_sample)
     num_bytes = (index.extent_end_byte - index.extent_first_byte).astype(np.float64)
     once = float(num_bytes[counts > 0].sum())
-    each = float((num_bytes * counts).sum())
-    return each / max(once, 1.0), int(each - once)
+    by_sample = float((num_bytes * counts).sum())
+    return by_sample / max(once, 1.0), int(by_sample - once)
 
 
 def _worst(order: Window, layout: ChunkLayout, global_batch: int) -> float:

@@ -1,7 +1,7 @@
-"""Batches filled with what a filter keeps of a rank's share, for ``filter(refill=True)``.
+"""Batches filled with the kept samples of a rank's share, for ``filter(refill=True)``.
 
-The share comes in parts: what is left of each global batch. Worker processes make parts, and the process that receives
-them cuts the batches; so batches do not depend on the number of workers.
+The share comes in parts: the kept samples of each global batch. Worker processes make parts, and the process that
+receives them cuts the batches; so batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,10 @@ from shoal.stream.verbs.dataset_requests import APART, Batching
 
 
 class Part(NamedTuple):
-    """The samples that are left of a rank's share of one global batch.
+    """The kept samples of a rank's share of one global batch, and the hash of each for certificates.
 
-    ``counts`` are the samples of the share up to each of them and with it, dropped ones included; ``hashes`` those for
-    the certificate, of shape (num_samples,). ``filtered`` are such counts of the samples that a filter dropped.
+    ``counts`` has, for each, the samples of the share up to it and with it, dropped samples included; ``filtered`` has
+    the same counts for the samples that a filter dropped.
     """
 
     samples: list[Any]
@@ -75,11 +75,11 @@ class FilledBatches(Batcher):
 
     def refuse_steps(self, verb: str) -> None:
         """Raise `UsageError`: only reading tells the samples of a batch."""
-        msg = f"{verb} counts batches, and what is in those of {self.verb} is not known before it is read"
+        msg = f"{verb} counts batches, and only reading shows the samples in batches of {self.verb}"
         raise UsageError(msg, hint="with_ids() shows it in each batch; give positions, not steps")
 
     def start(self, cursor: Cursor, partition: Partition, rank: int) -> tuple[int, int, RankPlace | None]:
-        """Return the place of the rank, and the position before which it has all of its share."""
+        """Return the epoch, the end of the part of its share that the rank took, and its place."""
         if not partition.batched:
             return super().start(cursor, partition, rank)
         return place_in(partition, rank, cursor.epoch, cursor.start, cursor.later)
@@ -89,20 +89,19 @@ class FilledBatches(Batcher):
         return _filled(self.parts(shares, reading, context), self.filler(context))
 
     def parts(self, shares: Shares, reading: Reading, context: BatchContext) -> Iterator[Part]:
-        """Return an iterator over what is kept of each global batch."""
+        """Return an iterator over the kept samples of each global batch."""
         parts = SharedParts(hashes_of(context.resolved), context.position, self.kept)
         return parts.made(reading.spans(parts.noted(shares), context.quarantine), context)
 
-    def kept(self, sample: Any, sample_id: int) -> Any:  # noqa: ARG002
-        """Return the part of a sample that stays until its batch is full: all of it."""
-        return sample
+    kept: ClassVar[Callable[..., Any] | None] = None
+    """The function from a sample and its id to the part that stays until its batch is full; None for all of it."""
 
     def filler(self, context: BatchContext) -> BatchFiller:
         """Return the filler that cuts parts of the share into batches."""
         return BatchFiller(context)
 
     def of_worker(self) -> Batcher:
-        """Return the way that makes the parts alone: the process that receives them cuts the batches."""
+        """Return the batcher that makes parts only: the process that receives the parts cuts the batches."""
         return _Parts(self)
 
     def received(
@@ -111,12 +110,12 @@ class FilledBatches(Batcher):
         context: Callable[[], BatchContext],
         finish: Callable[[Any], Any] | None,
     ) -> Received:
-        """Return the receiver that cuts the parts of worker processes into batches."""
+        """Return the receiver of parts, which cuts them into batches."""
         return _CutHere(self.filler(context()), finish)
 
     def settings(self, loaded: str, steps: int | str | None) -> dict[str, Any]:
         """Return the place of ranks and the steps of a pass; each rank may be in an epoch of its own."""
-        place = f"that of the rank in the merged state {loaded}" if loaded else "that of the rank"
+        place = f"the rank's own in the merged state {loaded}" if loaded else "the rank's own"
         return {"epoch": place, "position": place, "steps": steps}
 
 
@@ -147,7 +146,7 @@ class _Parts(Batcher):
 
 
 class _CutHere:
-    """Batches that are cut from the parts of worker processes, and converted."""
+    """Batches cut from the parts of worker processes, and converted."""
 
     def __init__(self, filler: BatchFiller, finish: Callable[[Any], Any] | None) -> None:
         self._filler, self._finish = filler, finish
@@ -180,34 +179,31 @@ def _filled(parts: Iterator[Part], filler: BatchFiller) -> Iterator[Any]:
 
 
 class SharedParts:
-    """The maker of the parts of a rank's share, from the position of an iterator on.
+    """The maker of the parts of a rank's share, from the position of an iterator on; ``kept`` as in `FilledBatches`."""
 
-    ``kept`` maps a sample and its id to what is kept of it.
-    """
-
-    def __init__(self, hashes: RecordHashes, position: Position, kept: Callable[[Any, int], Any]) -> None:
-        self._of, self._epoch, self._kept = hashes, position.epoch, kept
+    def __init__(self, hashes: RecordHashes, position: Position, kept: Callable[[Any, int], Any] | None) -> None:
+        self._hashes, self._epoch, self._kept = hashes, position.epoch, kept
         self._skipped = 0 if position.rank is None else position.num_yielded % position.partition.size_of(position.rank)
         self._noted: deque[tuple[NDArray[np.uint64], int]] = deque()
 
     def noted(self, shares: Shares) -> Shares:
-        """Yield shares without samples that were taken before; each is read as one span, for which `made` looks."""
+        """Yield shares without samples that were taken before; `made` expects one span for each share."""
         for share, steps in shares:
-            given, skipped, self._skipped = share, self._skipped, 0
+            rest, skipped, self._skipped = share, self._skipped, 0
             if skipped:
-                given = Share(
+                rest = Share(
                     share.ids[skipped:],
                     share.positions[skipped:],
                     share.chunks[skipped:],
                     share.repeated[skipped:],
                     np.maximum(share.batch_first - skipped, 0),
                 )
-            self._noted.append((self._of.of(self._epoch, given.positions, given.ids), skipped))
-            yield given, steps
+            self._noted.append((self._hashes.of(self._epoch, rest.positions, rest.ids), skipped))
+            yield rest, steps
 
     def made(self, spans: Iterator[ReadSpan], source: BatchContext) -> Iterator[Part]:
         """Yield part after part."""
-        made, position = source.made, source.position
+        process, position, kept_part = source.process, source.position, self._kept
         size, in_a_row = position.partition.size_of(source.pipeline.rank), 0
         for span in spans:
             hashes, skipped = self._noted.popleft()
@@ -218,7 +214,7 @@ class SharedParts:
                 filtered: list[int] = []
                 for number, sample_id in enumerate(span.ids[begin:end], begin):
                     sample = next(stored)
-                    result = made(sample, sample_id) if made else sample
+                    result = process(sample, sample_id) if process else sample
                     if position.is_over:
                         raise StoppedError("the stream was closed while a batch was made")
                     if result is DROPPED or result is SKIPPED:
@@ -227,7 +223,7 @@ class SharedParts:
                         source.check_dropped(in_a_row, step)
                         continue
                     in_a_row = 0
-                    samples.append(self._kept(result, sample_id))
+                    samples.append(result if kept_part is None else kept_part(result, sample_id))
                     kept.append(number)
                 before = step * size + skipped + 1 - begin
                 skipped = 0
@@ -238,7 +234,7 @@ class SharedParts:
 
 
 class BatchFiller:
-    """The cutting of parts into batches, and the position after each batch."""
+    """Cut parts into batches, and move the position after each batch."""
 
     def __init__(self, source: BatchContext) -> None:
         self._source, self._position = source, source.position
@@ -264,7 +260,7 @@ class BatchFiller:
         while self.is_full:
             yield self.batch()
         if self.num_ready and self._position.partition.remainder != "drop":
-            yield self.rest()
+            yield self.batch(is_last=True)
         self.end()
 
     def close(self) -> None:
@@ -280,24 +276,29 @@ class BatchFiller:
         """True if `batch` has one."""
         return self.num_ready >= self._size
 
-    def batch(self) -> Any:
-        """Return the next full batch."""
-        return self._taken(self._size, 0, self._waiting.counts[self._size - 1])
+    def batch(self, *, is_last: bool = False) -> Any:
+        """Return the next full batch, or the last batch of the share, which ``remainder="pad"`` fills with repeats."""
+        samples, counts, hashes, _ = self._waiting
+        position, num_samples = self._position, len(samples) if is_last else self._size
+        count = position.num_steps if is_last else counts[num_samples - 1]  # of the share, after the batch
+        repeated = self._repeated(num_samples)
+        chosen = itertools.islice(itertools.cycle(samples[:num_samples]), len(repeated))
+        batch = self._deliver(self._collated([*chosen]), repeated)
+        # Only now: a batch that failed was not yielded.
+        delivered = int(hashes[:num_samples].sum(dtype=np.uint64))
+        self._source.counters.num_refilled += count - position.num_yielded - num_samples
+        self._go_to(count)
+        position.received = position.received.plus(Proof(num_samples, delivered))
+        self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])
+        return batch
 
-    def rest(self) -> Any:
-        """Return the last batch of the share; if it is to be padded, with repeats of its own samples."""
-        num_samples = len(self._waiting.samples)
-        missing = self._size - num_samples if self._position.partition.remainder == "pad" else 0
-        return self._taken(num_samples, missing, self._position.num_steps)
+    def _repeated(self, num_rows: int) -> list[bool]:
+        """Return the marks of repeats of a batch of so many rows, padded if it is the last one."""
+        missing = self._size - num_rows if self._position.partition.remainder == "pad" else 0
+        return [False] * num_rows + [True] * missing
 
     def end(self) -> None:
-        """Record that the share is over.
-
-        Raises
-        ------
-        UsageError
-            Nothing was kept of a whole epoch.
-        """
+        """Record that the share is over; `UsageError` if nothing was kept of a whole epoch."""
         position = self._position
         is_whole = not (self._first or position.start or self._source.resolved.deals)
         if is_whole and not self._has_kept and position.num_steps:
@@ -308,22 +309,8 @@ class BatchFiller:
         self._go_to(position.num_steps)
 
     def _go_to(self, count: int) -> None:
-        """Move to the position after this many samples of the share, and count those that a filter dropped before."""
+        """Move to the position after so many samples of the share, and count the dropped samples before it."""
         self._position.num_yielded = count
         while self._filtered and self._filtered[0] <= count:
             self._filtered.popleft()
             self._source.counters.num_filtered += 1
-
-    def _taken(self, num_samples: int, num_repeats: int, count: int) -> Any:
-        """Return a batch of the first samples that wait, after which this many samples of the share are taken."""
-        samples, counts, hashes, _ = self._waiting
-        repeats = itertools.islice(itertools.cycle(samples[:num_samples]), num_repeats)
-        repeated = [False] * num_samples + [True] * num_repeats
-        batch = self._deliver(self._collated([*samples[:num_samples], *repeats]), repeated)
-        # Only now: a batch that failed was not yielded.
-        position, delivered = self._position, hashes[:num_samples]
-        self._source.counters.num_refilled += count - position.num_yielded - num_samples
-        self._go_to(count)
-        position.received = position.received.plus(Proof(num_samples, int(delivered.sum(dtype=np.uint64))))
-        self._waiting = Part(samples[num_samples:], counts[num_samples:], hashes[num_samples:])
-        return batch

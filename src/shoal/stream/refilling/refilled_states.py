@@ -1,4 +1,4 @@
-"""Resuming from a state of a stream in which ranks fill their batches (``filter(refill=True)``)."""
+"""Resuming from a state of ranks that filled their batches (``filter(refill=True)``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("shoal")
 
 
 class Resumed(NamedTuple):
-    """The order without what was taken, and where the rank goes on: an epoch, and `RankPlace.starts`."""
+    """The order without the taken samples, and the place of the rank: an epoch, and `RankPlace.starts`."""
 
     resolved: Resolved
     epoch: int
@@ -27,14 +27,10 @@ class Resumed(NamedTuple):
 
 
 def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -> Resumed:
-    """Return where a rank goes on: as it would have, if global batches are dealt as before, else with its new share.
+    """Return the place of a rank: its own, if global batches are dealt as before, else the start of its new share.
 
-    ``resolved`` is the order without deals. All ranks find the same order.
-
-    Raises
-    ------
-    StateError
-        The ranks of this dataset do not fill batches; or the state is that of another rank, and was not merged.
+    ``resolved`` is the order without deals. All ranks get the same order. `StateError` if the ranks of this dataset do
+    not fill batches, or the state belongs to another rank and was not merged.
     """
     if not partition.refills:
         msg = "ranks filled their batches in the run that saved the state, so each rank is at its own position"
@@ -46,20 +42,20 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
     going_on: list[Deal] = []
     done: dict[int, int] = {}
     for epoch in sorted({deal.epoch for deal in saved.deals}):
-        here = [deal for deal in saved.deals if deal.epoch == epoch]
-        if _dealt_as_before(here[-1], resolved.gaps, partition):
-            going_on.append(here.pop())
+        of_epoch = [deal for deal in saved.deals if deal.epoch == epoch]
+        if _dealt_as_before(of_epoch[-1], resolved.gaps, partition):
+            going_on.append(of_epoch.pop())
         else:
-            _tell_of_groups(here[-1])
-            kept, done[epoch] = still_told(settled(here, resolved.untouched(epoch)))
-            here = list(kept)
-        deals += here
+            _log_open_groups(of_epoch[-1])
+            kept, done[epoch] = still_told(settled(of_epoch, resolved.untouched(epoch)))
+            of_epoch = list(kept)
+        deals += of_epoch
     resolved = resolved.with_deals(tuple(deals))
     starts = {epoch: Start(resolved.number_of(epoch, at)) for epoch, at in done.items()}
     finished = set()
     for deal in going_on:
-        mine, start = 0 if deal.rank is not None else rank, resolved.number_of(deal.epoch, deal.position)
-        taken, sequences = deal.taken[mine], deal.sequences_of(mine)
+        row, start = 0 if deal.rank is not None else rank, resolved.number_of(deal.epoch, deal.position)
+        taken, sequences = deal.taken[row], deal.sequences_of(row)
         share = partition.num_samples_of(rank, max(0, resolved.num_samples_of(deal.epoch) - start))
         if taken is None:
             finished.add(deal.epoch)
@@ -76,7 +72,7 @@ def resumed(saved: State, resolved: Resolved, partition: Partition, rank: int) -
     return Resumed(resolved, epoch, {number: place for number, place in starts.items() if number >= epoch})
 
 
-def _tell_of_groups(deal: Deal) -> None:
+def _log_open_groups(deal: Deal) -> None:
     """Log how many documents may come again, if ranks had groups of documents in work."""
     if deal.packing is not None and deal.num_open_groups:
         most = deal.num_open_groups * deal.packing["block"]
@@ -94,7 +90,7 @@ def _dealt_as_before(deal: Deal, gaps: Gaps, partition: Partition) -> bool:
 
 
 def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> None:
-    """Raise `StateError` unless the state, which was not merged, is of this rank and of batches as they are here."""
+    """Raise `StateError` unless a state that was not merged is of this rank and of the same batches."""
     merge = "shoal.merge_states() of the states of all ranks gives one that fits any world size and batch size"
     for deal in saved.deals:
         if deal.rank is None:
@@ -107,7 +103,7 @@ def _check_rank(saved: State, gaps: Gaps, partition: Partition, rank: int) -> No
         }
         for name, (theirs, ours) in sides.items():
             if theirs != ours:
-                msg = "a state of ranks that fill their batches is that of one rank: "
+                msg = "a state of ranks that fill their batches belongs to one rank: "
                 msg += f"it was saved with {name}={theirs}; this is {name}={ours}"
                 raise StateError(msg, hint=merge)
         if deal.gaps != gaps.of_epoch(deal.epoch):

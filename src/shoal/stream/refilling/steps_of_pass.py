@@ -1,4 +1,4 @@
-"""A pass of a stated number of batches, where ranks fill their batches and epochs end on each rank by themselves."""
+"""A pass of a stated number of batches, for ranks that fill their batches: their epochs end apart."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shoal.stream.iterating.iterator import Iteration
 
 
 class StepsOfPass:
-    """``num_steps`` batches of a rank, through as many of its epochs as that takes.
+    """``num_steps`` batches of a rank, through as many epochs as needed.
 
     ``first`` is the iteration over the rest of the current epoch, and ``begin`` makes the next one. ``stay`` lets the
-    next pass begin where this one ends: what a rank has left of an epoch is carried into the next pass.
+    next pass begin where this one ends: the rest of an epoch is carried into the next pass.
     """
 
     def __init__(

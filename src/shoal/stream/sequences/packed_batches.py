@@ -1,8 +1,8 @@
 """Sequences packed from the documents of a rank as they come, where the index has no lengths.
 
-Documents are packed in groups: the next ``block`` of them that a rank has read and kept, up to the next change of
-weights. A group begins where the one before it ends, so a rank that resumes there packs the same ones; of the group
-that was open it yields what is left.
+Documents are packed in groups: the next ``block`` documents that a rank has read and kept, up to the next change of
+weights. A group begins where the last group ends, so a rank that resumes there packs the same groups, and yields the
+rest of the open group.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -78,9 +77,9 @@ class Document(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Packed documents, their sequences in the order in which they are yielded, and what counts then.
+    """Packed documents, their sequences in the order of yielding, and the counts after them.
 
-    ``end`` is the number of samples of the share up to the last document, with it; ``proof`` that of all documents.
+    ``end`` is the number of samples of the share up to the last document, with it; ``proof`` sums up all documents.
     """
 
     documents: list[Document]
@@ -91,7 +90,7 @@ class _Group(NamedTuple):
 
 
 class SequenceFiller(BatchFiller):
-    """The packing of parts, which hold the tokens of documents, into batches of sequences."""
+    """Pack parts, which hold the tokens of documents, into batches of sequences."""
 
     def __init__(self, source: BatchContext, packing: Packing, fields: SequenceFields) -> None:
         super().__init__(source)
@@ -108,7 +107,7 @@ class SequenceFiller(BatchFiller):
             self._pack(num_documents)
 
     def _num_due(self) -> int:
-        """Return how many of the documents that wait are a whole group; 0 if more may belong to it."""
+        """Return how many waiting documents are a whole group; 0 if more may belong to it."""
         counts, block = self._waiting.counts, self._packing.block
         if not counts:
             return 0
@@ -132,15 +131,6 @@ class SequenceFiller(BatchFiller):
         """Sequences that are packed and not yet yielded."""
         return sum(len(group.order) for group in self._groups) - self._position.num_sequences
 
-    def rest(self) -> Any:
-        """Return the last batch of the share; if it is to be padded, with repeats of its own sequences."""
-        num_ready = self.num_ready
-        return self._yielded(num_ready, self._size - num_ready if self._position.partition.remainder == "pad" else 0)
-
-    def batch(self) -> Any:
-        """Return the next full batch."""
-        return self._yielded(self._size, 0)
-
     def end(self) -> None:
         """Record that the share is over."""
         position = self._position
@@ -153,11 +143,11 @@ class SequenceFiller(BatchFiller):
         position.num_sequences = 0
 
     def _pack(self, num_documents: int) -> None:
-        """Pack the first documents that wait, as one group."""
+        """Pack the first waiting documents as one group."""
         documents, counts, hashes, _ = self._waiting
         self._waiting = Part(documents[num_documents:], counts[num_documents:], hashes[num_documents:])
         documents, hashes = documents[:num_documents], hashes[:num_documents]
-        lengths = np.array([len(each.tokens) for each in documents], dtype=np.int64)
+        lengths = np.array([len(document.tokens) for document in documents], dtype=np.int64)
         block = self._packing.packed(lengths)
         numbers = np.arange(block.num_sequences)
         if len(numbers):
@@ -171,10 +161,16 @@ class SequenceFiller(BatchFiller):
             proof = Proof(len(hashes), int(hashes.sum(dtype=np.uint64)))
             self._groups.append(_Group(documents, block, numbers.tolist(), self._packed_up_to, proof))
 
-    def _yielded(self, num_sequences: int, num_repeats: int) -> Any:
-        """Return a batch of the next sequences, and of repeats of them."""
-        chosen = list(itertools.islice(self._left(), num_sequences))
-        rows = [*chosen, *itertools.islice(itertools.cycle(chosen), num_repeats)]
+    def batch(self, *, is_last: bool = False) -> Any:
+        """Return the next full batch, or the last batch of the share, which ``remainder="pad"`` fills with repeats."""
+        num_sequences = self.num_ready if is_last else self._size
+        repeated = self._repeated(num_sequences)
+        taken, packed = (
+            self._position.num_sequences,
+            ((group, number) for group in self._groups for number in group.order),
+        )
+        chosen = list(itertools.islice(packed, taken, taken + num_sequences))
+        rows = list(itertools.islice(itertools.cycle(chosen), len(repeated)))
         documents, first, starts, stops = list[Document](), [0], [], []
         for group, sequence in rows:
             pieces = slice(*group.block.first_piece[sequence : sequence + 2].tolist())
@@ -183,22 +179,17 @@ class SequenceFiller(BatchFiller):
             stops += group.block.stop[pieces].tolist()
             first.append(len(documents))
         spans = (np.array(starts, dtype=np.int64), np.array(stops, dtype=np.int64))
-        tokens = [each.tokens for each in documents]
-        ids = np.array([each.sample_id for each in documents], dtype=np.int64)
+        tokens = [document.tokens for document in documents]
+        ids = np.array([document.sample_id for document in documents], dtype=np.int64)
         arrays = self._fields.arrays(tokens, np.array(first, dtype=np.int64), *spans, ids)
-        batch = self._deliver(arrays, [False] * num_sequences + [True] * num_repeats)
-        lengths = np.array([len(each) for each in tokens], dtype=np.int64)
+        batch = self._deliver(arrays, repeated)
+        lengths = np.array([len(document_tokens) for document_tokens in tokens], dtype=np.int64)
         count_pieces(self._source.counters, len(rows) * self._fields.length, *spans, lengths)
-        # Only now: a batch that failed was not yielded.
-        self._advance(num_sequences)
+        self._advance(num_sequences)  # only now: a batch that failed was not yielded
         return batch
 
-    def _left(self) -> Iterator[tuple[_Group, int]]:
-        """Iterate over the sequences that are packed and not yet yielded: the group of each, and its number in it."""
-        every = ((group, number) for group in self._groups for number in group.order)
-        return itertools.islice(every, self._position.num_sequences, None)
-
     def _advance(self, num_sequences: int) -> None:
+        """Move after so many sequences, and count the documents of finished groups."""
         position = self._position
         position.num_sequences += num_sequences
         while self._groups and position.num_sequences >= len(self._groups[0].order):
@@ -209,7 +200,7 @@ class SequenceFiller(BatchFiller):
 
 
 def _borders(source: BatchContext) -> list[int]:
-    """Return how many samples of the rank's share come before each change of weights, in whole global batches."""
+    """Return the samples of the rank's share before each change of weights, in whole global batches."""
     position = source.position
     order, partition = source.resolved.untouched(position.epoch), position.partition
     if not isinstance(order, Changing):

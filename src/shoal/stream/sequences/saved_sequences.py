@@ -1,4 +1,4 @@
-"""Sequences as a state says that they were packed, for commands that follow a state and no call of `pack_sequences`."""
+"""Sequences packed as a state says, for commands that have a state and no call of `pack_sequences`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,20 @@ _ANY_TOKEN = 0
 
 
 def of_documents(saved: State) -> State:
-    """Return the state without what it says of sequences: it names the order of their documents."""
+    """Return the state of the documents alone, without the packing."""
     return State(saved.epoch, 0, saved.seed, {n: v for n, v in saved.order.items() if n != PACKED}, saved.index)
 
 
 def packed_as_saved(documents: ResolvedOrder | ResolvedMixture, saved: State, column: str) -> ResolvedSequences:
     """Return the sequences of a state, or of a certificate, of documents in this order.
 
-    ``column`` of the index has the tokens of each document. A separator behind each follows from the digest of lengths.
-
-    Raises
-    ------
-    StateError
-        The state says nothing that can be packed, or is of other lengths, or of another order of the documents.
-    UsageError
-        There is no such column.
+    ``column`` of the index has the tokens of each document. The digest of lengths tells if separators follow documents.
+    `StateError` if the state has an unknown packing, other lengths, or another order of the documents; `UsageError` if
+    there is no such column.
     """
-    told = dict(saved.order[PACKED])
-    digest = told.pop(LENGTHS, None)
-    for request in _requests(told, column):
+    packing = dict(saved.order[PACKED])
+    digest = packing.pop(LENGTHS, None)
+    for request in _requests(packing, column):
         packed = ResolvedSequences(documents, request.packing, request.lengths_in(documents.parts))
         if packed.state_order[PACKED][LENGTHS] == digest:
             return packed.resumed(saved, NO_GAPS)
@@ -47,15 +42,15 @@ def packed_as_saved(documents: ResolvedOrder | ResolvedMixture, saved: State, co
     )
 
 
-def _requests(told: dict[str, Any], column: str) -> list[SequenceRequest]:
-    """Return what the dataset may have been asked for: without separators, and with them."""
+def _requests(arguments: dict[str, Any], column: str) -> list[SequenceRequest]:
+    """Return the possible requests for a packing: without separators, and with them."""
     try:
-        if "buckets" in told:
-            batches = LengthBatches(**{**told, "buckets": tuple(told["buckets"])})
+        if "buckets" in arguments:
+            batches = LengthBatches(**{**arguments, "buckets": tuple(arguments["buckets"])})
             return [SequenceRequest(batches, PaddedFields(batches.padded), column)]
-        packing = Packing(**told)
+        packing = Packing(**arguments)
     except (TypeError, UsageError) as error:
-        msg = f"the state was packed by what this shoal does not know: {told!r:.200} ({error})"
+        msg = f"the state has a packing that this shoal does not know: {arguments!r:.200} ({error})"
         raise StateError(msg, hint="the state was saved by another shoal: use that one") from None
     separators = (None, _ANY_TOKEN)
-    return [SequenceRequest(packing, SequenceFields(packing.length, separator=each), column) for each in separators]
+    return [SequenceRequest(packing, SequenceFields(packing.length, separator=token), column) for token in separators]

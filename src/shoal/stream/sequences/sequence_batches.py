@@ -1,4 +1,4 @@
-"""Sequences of a rank, or batches by length: which documents they are made of, and their arrays."""
+"""Sequences of a rank, or batches by length: their documents, and their arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shoal.stream.iterating.source_reading import Reading
 
 @dataclass(frozen=True)
 class SequenceBatches(Batcher):
-    """Batches of sequences, or batches by length, whose documents are known from the index."""
+    """Batches of sequences, or batches by length, if the index has the lengths of documents."""
 
     fields: SequenceFields | PaddedFields
     counts_tokens = weighs = True
@@ -52,9 +52,9 @@ class SequenceBatches(Batcher):
 
 
 class SequenceShares:
-    """Shares of sequences as shares of the documents that they are made of, span by span.
+    """Shares of sequences as shares of their documents, span by span.
 
-    A span is planned before the one before it is made: ``_waiting`` has those that are planned and not made.
+    A span is planned before the last span is made: ``_waiting`` has the planned spans.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class SequenceShares:
                     repeated = share.repeated[begin:end]
                     if isinstance(self._fields, PaddedFields):  # a row for each document
                         repeated = np.repeat(repeated, np.diff(pieces.first[begin : end + 1]))
-                    made = deliver(arrays, repeated) if batched else _alone(arrays, source)
+                    batch = deliver(arrays, repeated) if batched else _alone(arrays, source)
                     position.num_yielded = step + 1  # only now: a batch that failed was not yielded
-                    yield made
+                    yield batch
                 position.num_yielded = step + 1
 
     def _made(
@@ -96,10 +96,10 @@ class SequenceShares:
     ) -> dict[str, Any]:
         """Make the arrays of the sequences ``[begin, end)`` of a span."""
         low, high = int(pieces.first[begin]), int(pieces.first[end])
-        made, ids = source.made, pieces.ids[low:high].tolist()
+        process, ids = source.process, pieces.ids[low:high].tolist()
         tokens, documents, fields = [], [], self._fields
         for sample_id, sample in zip(ids, itertools.islice(samples, high - low), strict=True):
-            result = made(sample, sample_id) if made else sample
+            result = process(sample, sample_id) if process else sample
             if result is DROPPED or result is SKIPPED:
                 msg = f"the sample with id {sample_id} was left out, and its sequence was packed with it"
                 raise UsageError(msg, hint="select() leaves documents out before they are packed")

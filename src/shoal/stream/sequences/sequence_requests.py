@@ -1,9 +1,10 @@
-"""Arguments of `pack_sequences` and `batch_by_length`, and the lengths of documents that they find in the index."""
+"""Arguments of `pack_sequences` and `batch_by_length`, and the lengths of documents in the index."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,15 +14,17 @@ from shoal.arguments import as_choice, as_sequence, as_text
 from shoal.errors import UsageError
 from shoal.hints import did_you_mean
 from shoal.index.table import Index
+from shoal.indexing.opened_dataset import OpenedDataset
 from shoal.order.position_subsets import NO_GAPS, Gaps
 from shoal.order.protocol import as_whole
 from shoal.order.sequences.groupings import Grouping, LengthBatches, Packing
 from shoal.pipeline.padded_arrays import PaddedFields
-from shoal.pipeline.sequence_arrays import EXTRAS, SequenceFields
-from shoal.pipeline.stages.stage import Stage
+from shoal.pipeline.sequence_arrays import DOCUMENT_IDS, EXTRAS, SOURCE_IDS, SequenceFields
+from shoal.pipeline.stages.stage import Stage, each_stage
+from shoal.pipeline.stages.with_ids import WithIds
 from shoal.reading.mixture.resolved_mixture import ResolvedMixture
 from shoal.reading.order_request import Selection
-from shoal.reading.resolved_epochs import Source
+from shoal.reading.resolved_epochs import BatchSegments, Source
 from shoal.reading.resolved_order import Resolved, ResolvedOrder
 from shoal.reading.resolved_sequences import ResolvedSequences
 from shoal.stream.choosing.index_columns import column_names, lengths_of_column
@@ -29,7 +32,6 @@ from shoal.stream.iterating.batcher import Batcher
 from shoal.stream.iterating.rows import Rows
 from shoal.stream.sequences.packed_batches import PackedAsTheyCome
 from shoal.stream.sequences.sequence_batches import SequenceBatches
-from shoal.stream.sequences.sequence_fields import fields_of
 
 _BLOCK, _GROUP = 1 << 16, 1 << 10
 
@@ -38,7 +40,7 @@ _BLOCK, _GROUP = 1 << 16, 1 << 10
 class SequenceRequest(Rows):
     """The grouping of documents, the fields of a group, and the column of the index with the lengths of documents.
 
-    ``lengths`` is None if there is no such column: then documents are packed as they come.
+    Without such a column, ``lengths`` is None, and documents are packed as they come.
     """
 
     packing: Grouping
@@ -46,7 +48,7 @@ class SequenceRequest(Rows):
     lengths: str | None
 
     @classmethod
-    def asked(
+    def packed(
         cls,
         length: int,
         key: str,
@@ -115,24 +117,25 @@ class SequenceRequest(Rows):
 
     @property
     def words(self) -> list[str]:
-        """The packing in words; none for batches by length, which say it themselves."""
+        """The packing in words; batches by length have words of their own."""
         return [] if self.packing.alike else [f"packed into sequences of {self.packing.longest:,} tokens"]
 
     def resolved(
         self, resolved: Callable[[Selection], Resolved], selection: Callable[[Gaps], Selection], gaps: Gaps
     ) -> Resolved:
-        """Return the epochs of sequences, or the epochs of documents if documents are packed as they come.
-
-        ``resolved`` gives the epochs of documents of a selection, and ``gaps`` are positions of sequences.
-        """
+        """Return the epochs of sequences, or the epochs of documents if documents are packed as they come."""
         if self.lengths is None:
             return resolved(selection(gaps))
         documents = cast("ResolvedOrder | ResolvedMixture", resolved(selection(NO_GAPS)))
         return ResolvedSequences(documents, self.packing, self.lengths_in(documents.parts), gaps)
 
+    def segments_in(self, resolved: Resolved, epoch: int, rows: NDArray[np.int64]) -> BatchSegments:
+        """Return the pieces of documents in some sequences of an epoch."""
+        return cast("ResolvedSequences", resolved).segments_in(epoch, rows)
+
     def batcher(self, source: Source, stages: Sequence[Stage], *, batched: bool = True) -> Batcher:  # noqa: ARG002
-        """Return the way in which batches are made of documents from a source that go through these stages."""
-        fields = fields_of(self.fields, source, stages) if isinstance(self.fields, SequenceFields) else self.fields
+        """Return the maker of batches of documents from a source that go through these stages."""
+        fields = _fields_of(self.fields, source, stages) if isinstance(self.fields, SequenceFields) else self.fields
         if self.lengths is not None or not isinstance(self.packing, Packing):
             return SequenceBatches(fields)
         return PackedAsTheyCome(self.packing, cast("SequenceFields", fields))
@@ -140,23 +143,23 @@ class SequenceRequest(Rows):
     def lengths_in(self, parts: Sequence[ResolvedOrder]) -> NDArray[np.integer[Any]]:
         """Return the tokens of each document by its id, its separator included.
 
-        Raises `UsageError`: an index has no such column, it has no counts, or a document is refused as too long.
+        `UsageError` if an index has no such column, the column has no counts, or a document is refused as too long.
         """
         columns = [self._column(part.index) for part in parts]
-        found = np.concatenate(columns) if len(columns) > 1 else columns[0]
+        lengths = np.concatenate(columns) if len(columns) > 1 else columns[0]
         packing, fields = self.packing, self.fields
-        if found.dtype.kind not in "iu" or (len(found) and int(found.min()) < 0):
-            msg = f"{packing.verb}(lengths={self.lengths!r}): the column has {found.dtype} and no counts of tokens"
+        if lengths.dtype.kind not in "iu" or (len(lengths) and int(lengths.min()) < 0):
+            msg = f"{packing.verb}(lengths={self.lengths!r}): the column has {lengths.dtype} and no counts of tokens"
             raise UsageError(msg, hint="`shoal repack --tokenize` and `shoal index --columns` make one")
         if isinstance(fields, SequenceFields) and fields.separator is not None:
-            found = found + 1
+            lengths = lengths + 1
         longest = packing.longest
-        if packing.too_long == "refuse" and longest is not None and len(found) and int(found.max()) > longest:
-            worst = int(found.argmax())
+        if packing.too_long == "refuse" and longest is not None and len(lengths) and int(lengths.max()) > longest:
+            worst = int(lengths.argmax())
             group = "a sequence" if isinstance(fields, SequenceFields) else "a batch at most"
-            msg = f"the sample with id {worst} has {int(found[worst])} tokens, and {group} {longest}"
+            msg = f"the sample with id {worst} has {int(lengths[worst])} tokens, and {group} {longest}"
             raise UsageError(msg, hint='too_long="cut" or "drop", or select() without it')
-        return found
+        return lengths
 
     def _column(self, index: Index) -> NDArray[Any]:
         try:
@@ -175,3 +178,25 @@ class SequenceRequest(Rows):
 
 def _column_of(verb: str, lengths: Any) -> str | None:
     return None if lengths is None else as_text(f"{verb}(lengths=)", lengths, hint="the name of a column of the index")
+
+
+def _fields_of(fields: SequenceFields, source: Source, stages: Sequence[Stage]) -> SequenceFields:
+    """Return the fields of sequences of documents that go through these stages: `with_ids` adds document ids."""
+    adds_ids = any(isinstance(stage, WithIds) for stage in each_stage(stages))
+    if adds_ids and DOCUMENT_IDS not in fields.extras:
+        fields = replace(fields, extras=(*fields.extras, DOCUMENT_IDS))
+    if SOURCE_IDS not in fields.extras:
+        return fields
+    if not source.depth:
+        msg = f"pack_sequences(extras=[{SOURCE_IDS!r}]) tells the sources of a mixture, and this is one dataset"
+        raise UsageError(msg, hint="shoal.mix({...}).pack_sequences(...)")
+    return replace(fields, first_ids=_first_of_sources(source.whole))
+
+
+def _first_of_sources(opened: OpenedDataset) -> tuple[int, ...]:
+    """Return the first sample id of each source; the datasets of a nested mixture follow one another."""
+    sizes = [part.index.num_samples for part in opened.parts]
+    first: dict[str, int] = {}
+    for name, start in zip(opened.indexes, itertools.accumulate(sizes, initial=0), strict=False):
+        first.setdefault(name.partition("/")[0], start)
+    return tuple(first.values())

@@ -1,9 +1,9 @@
-"""Sums over the samples that a rank really delivered, which add up over any number of ranks, workers and resumed runs.
+"""Sums over the samples that a rank delivered; they add up over any number of ranks, workers and resumed runs.
 
 Each delivered sample is hashed together with its position, and the hashes are added modulo 2^64: so the sum does not
-depend on which rank or worker delivered a sample, or when, and it changes if a sample is missing, duplicated, moved or
-replaced. design/certificate.md has the reasons. The hashes of a span of batches are computed at once, and the part
-of it that was delivered follows from the iterator's position, which is counted anyway.
+depend on the rank, the worker or the time of a delivery, and it changes if a sample is missing, duplicated, moved or
+replaced. design/certificate.md has the reasons. The hashes of a span of batches are computed at once; the iterator's
+position, which is counted anyway, tells the delivered part of the span.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Proof(NamedTuple):
         return Proof(self.num_samples + other.num_samples, (self.total + other.total) & _MASK)
 
     def minus(self, other: Proof) -> Proof:
-        """Return the rest without the other, which is a part of this one."""
+        """Return the rest without the other, a part of this proof."""
         return Proof(self.num_samples - other.num_samples, (self.total - other.total) & _MASK)
 
 
@@ -60,7 +60,7 @@ class DeliveredPart:
         return DeliveredPart(min(self.start, other.start), max(self.end, other.end), self.proof.plus(other.proof))
 
     def with_gaps(self, resolved: Resolved, epoch: int) -> DeliveredPart:
-        """Convert to positions of the order, from positions that count what is left of an epoch with gaps."""
+        """Convert positions without gaps to positions of the order."""
         start, end = resolved.span_of(epoch, self.start, self.end)
         return DeliveredPart(start, end, self.proof)
 
@@ -73,8 +73,8 @@ class DeliveredPart:
 class RecordHashes:
     """A 64-bit hash of each sample at its position: of epoch, position, id and the checksum of its record.
 
-    ``kind`` tells the available checksums: "records" (one of each record), "extents" (one of the extent that it is in),
-    "none", or "mixed" if those of several sources differ.
+    ``kind`` tells the available checksums: "records" (of each record), "extents" (of the extent that holds a record),
+    "none", or "mixed" if sources have different kinds.
     """
 
     def __init__(self, index: Index | JoinedIndex) -> None:
@@ -95,7 +95,7 @@ class RecordHashes:
 
 
 class _Checksums:
-    """The checksums that an index has, of records or of extents, and which."""
+    """The checksums of an index, and their kind: of records or of extents."""
 
     def __init__(self, index: Index) -> None:
         self._records = index.columns.get(RECORD_CRCS)
@@ -154,7 +154,7 @@ class _Noted:
 
 
 class DeliverySums:
-    """Record of the samples that one iterator has delivered, by how far it has come."""
+    """Record of the samples that one iterator has delivered, by its position."""
 
     def __init__(self, hashes: RecordHashes, epoch: int) -> None:
         self._hashes, self._epoch = hashes, epoch
@@ -162,11 +162,11 @@ class DeliverySums:
         self._before = Proof()  # of finished spans
 
     def hash_by(self, hashes: RecordHashes) -> None:
-        """Hash what is noted from now on by an index that has more shards."""
+        """Hash later notes by an index that has more shards."""
         self._hashes = hashes
 
     def note(self, share: Share, steps: range) -> None:
-        """Note the share that will be delivered at these steps, one span after the other."""
+        """Note the share that will be delivered at these steps, span by span."""
         hashes = self._hashes.of(self._epoch, share.positions, share.ids)
         hashes[share.repeated] = 0  # marked repeats do not count
         sums = np.zeros(len(hashes) + 1, dtype=np.uint64)
@@ -189,7 +189,7 @@ class DeliverySums:
                     noted.dropped.append((step, Proof(1, lost)))
 
     def up_to(self, step: int) -> Proof:
-        """Sum all deliveries before this step, which must not lie further back than two spans."""
+        """Sum all deliveries before this step, at most two spans back."""
         so_far = self._before
         for noted in self._noted:
             so_far = so_far.plus(noted.up_to(step))

@@ -1,4 +1,4 @@
-"""States of the growing order and of the window over all shards: the same run may have had either."""
+"""When a run may go on in the growing order: it may have begun in that order, or in a window over all shards."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from shoal.stream.dataset_spec import DatasetSpec
 
 
 def order_as_saved(spec: DatasetSpec, resolved: Resolved, saved: State) -> Resolved:
-    """Return the growing order if a state is of it, and the ordinary one if not.
+    """Return the order of a state: the growing order, or the window over all shards.
 
-    Raises
-    ------
-    StateError
-        The state is of the growing order, which this dataset cannot have.
+    `StateError` if the state has the growing order, and this dataset cannot have it.
     """
     is_growing = saved.order.get("name") == Growing.name
     if is_growing and not spec.can_begin_early:
@@ -31,7 +28,7 @@ def order_as_saved(spec: DatasetSpec, resolved: Resolved, saved: State) -> Resol
         raise StateError(msg, hint=hint)
     if not is_growing:
         return replace(spec, grows=False).resolve() if isinstance(resolved, ResolvedGrowing) else resolved
-    asked = growing_as_saved(cast("Opened | Unindexed", spec.source), cast("OrderRequest", spec.request), saved)
-    if isinstance(resolved, ResolvedGrowing) and resolved.state_order == asked.state_order:
+    growing = growing_as_saved(cast("Opened | Unindexed", spec.source), cast("OrderRequest", spec.request), saved)
+    if isinstance(resolved, ResolvedGrowing) and resolved.state_order == growing.state_order:
         return resolved
-    return replace(asked, delivered=spec.delivered, gaps=spec.gaps)
+    return replace(growing, delivered=spec.delivered, gaps=spec.gaps)

@@ -1,4 +1,4 @@
-"""The position of an iterator, the position of a dataset to save, and what was delivered on the way."""
+"""The position of an iterator, the position of a dataset to save, and the deliveries up to it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _REPEAT = (
 )
 _log = logging.getLogger("shoal")
 
-NONE_AT_HAND: Iterator[Any] = iter(())
-"""The iterator over no samples, where none are at hand."""
+EMPTY_QUEUE: Iterator[Any] = iter(())
+"""The queue if no made samples wait."""
 
 
 @dataclass(slots=True)
 class Position:
     """The position of an iterator: the number of global batches of an epoch, counted from a start, that it has yielded.
 
-    ``leaves_out`` is true if some samples may not be yielded, which shows only when they are read. ``sums`` are those
-    of the maker of the batches; else the receiver sets ``received``.
+    ``leaves_out`` is true if some samples may not be yielded, which only reading shows. The maker of batches has
+    ``sums``; a receiver of batches sets ``received`` instead.
 
-    Where ranks fill their batches, the position is that of ``rank``, and counts the samples of its share that it has
-    taken. ``later`` has the places in later epochs from which it will go on (`RankPlace`). Where it packs documents,
-    ``num_sequences`` have been yielded of the documents behind those.
+    If ranks fill their batches, ``rank`` has a position of its own, which counts the samples taken from its share.
+    ``later`` has its places in later epochs (`RankPlace`). If the rank packs documents,
+    ``num_sequences`` of the following documents have been yielded.
 
-    Without ``knows_end`` the samples of the epoch are not counted yet: ``num_samples`` are those up to the last whole
+    Without ``knows_end`` the samples of the epoch are not counted yet: ``num_samples`` counts up to the last whole
     global batch that can be made now, and there is no last step.
 
-    ``num_made`` are made, and those of them that ``at_hand`` has left are not yielded yet: an iterator over a list,
-    which knows how many are left, so that nothing is counted for each.
+    ``num_made`` samples are made; samples in ``queue`` are not yielded yet. The queue is an iterator over a list, which
+    knows its own length, so that nothing is counted for each sample.
     """
 
     epoch: int
@@ -56,16 +56,16 @@ class Position:
     later: Mapping[int, Start] = field(default_factory=dict)
     num_sequences: int = 0
     knows_end: bool = True
-    at_hand: Iterator[Any] = field(default=NONE_AT_HAND, init=False, repr=False, compare=False)
+    queue: Iterator[Any] = field(default=EMPTY_QUEUE, init=False, repr=False, compare=False)
 
     @property
     def num_yielded(self) -> int:
         """Number of global batches, or of positions without batches, up to the last one that was yielded."""
-        return self.num_made - length_hint(self.at_hand)
+        return self.num_made - length_hint(self.queue)
 
     @num_yielded.setter
     def num_yielded(self, number: int) -> None:
-        self.num_made, self.at_hand = number, NONE_AT_HAND
+        self.num_made, self.queue = number, EMPTY_QUEUE
 
     def move(self, place: tuple[int, int, Proof]) -> None:
         """Set ``num_yielded``, ``num_sequences`` and ``received``."""
@@ -76,7 +76,7 @@ class Position:
         self.num_samples, self.knows_end = num_samples, True
 
     def reach(self, num_samples: int, *, is_all: bool) -> int:
-        """Note that so many samples of the epoch can be read now, and return the steps up to there."""
+        """Note that so many samples of the epoch can be read now, and return the number of steps in them."""
         if self.knows_end:
             return self.num_steps
         num_steps = (num_samples - self.start) // self.partition.global_batch
@@ -86,10 +86,7 @@ class Position:
 
     @property
     def num_steps(self) -> int:
-        """Number of batches, or of positions without batches, from the start to the end of the epoch.
-
-        Where ranks fill their batches, the number of samples in the share of this one.
-        """
+        """Batches, or positions without batches, to the end of the epoch; the rank's samples if ranks fill batches."""
         if not self.knows_end:
             return MAX_POSITION
         if self.rank is not None:
@@ -98,14 +95,14 @@ class Position:
 
     @property
     def global_batches(self) -> range:
-        """The global batches from the next one, or the one of which something is left, to the end of the epoch."""
+        """The global batches from the next, or the one that was begun, to the end of the epoch."""
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         return range(self.num_yielded // size, self.partition.num_batches(self.num_samples, self.start))
 
     def is_repeated_by(self, later: Position) -> bool:
-        """Return True if this pass was left before its end, and another one begins where it began.
+        """Return True if another pass begins where this one began, and this one was left before its end.
 
-        A look at the first batch is no pass, nor is one at single samples.
+        A look at the first batch, or at single samples, is no pass.
         """
         size = 1 if self.rank is None else self.partition.size_of(self.rank)
         was_left = self.partition.batched and size < self.num_yielded < self.num_steps
@@ -130,23 +127,20 @@ class Position:
 
     @property
     def resume_point(self) -> tuple[int, int, RankPlace | None]:
-        """Epoch and position of the next sample; (epoch + 1, 0) after the last. And the place of the rank, if needed.
+        """Epoch and position of the next sample, (epoch + 1, 0) after the last; and the place of the rank, if needed.
 
-        Raises
-        ------
-        StateError
-            There is no position that all ranks have in common.
+        `StateError` if the ranks share no position.
         """
         if self.rank is not None:
             ends = self.num_yielded >= self.num_steps
-            here = Start(self.start, self.num_yielded, self.num_sequences)
-            return place_in(self.partition, self.rank, self.epoch + ends, None if ends else here, self.later)
+            start = None if ends else Start(self.start, self.num_yielded, self.num_sequences)
+            return place_in(self.partition, self.rank, self.epoch + ends, start, self.later)
         if self.num_yielded >= self.num_steps:
             return self.epoch + 1, 0, None
         ranks = self.partition.world_size
         if self.num_yielded and self.leaves_out and ranks > 1 and not self.partition.batched:
             msg = (
-                f"{ranks} ranks get single samples, of which some are left out (filter(), or damaged ones): after as"
+                f"{ranks} ranks get single samples, and some are left out (filter(), or damaged ones): after as"
                 " many samples each rank is at another position of the epoch, and no state fits all of them"
             )
             hint = "add batch(n), batch(1) at least, which is cut before samples are left out; or save between epochs"
@@ -155,22 +149,22 @@ class Position:
 
 
 def place_in(
-    partition: Partition, rank: int, epoch: int, here: Start | None, later: Mapping[int, Start]
+    partition: Partition, rank: int, epoch: int, start: Start | None, later: Mapping[int, Start]
 ) -> tuple[int, int, RankPlace]:
-    """Return the epoch of a rank that fills its batches, the position before which it has all of its share, its place.
+    """Return the epoch of a rank that fills its batches, the end of the part of its share that it took, and its place.
 
-    ``here`` is None for the start of an epoch.
+    ``start`` is None for the start of an epoch.
     """
-    start = later.get(epoch, Start()) if here is None else here
+    start = later.get(epoch, Start()) if start is None else start
     starts = {number: place for number, place in later.items() if number > epoch} | {epoch: start}
     position = start.number + start.taken // partition.size_of(rank) * partition.global_batch
     return epoch, position, RankPlace(partition, rank, starts)
 
 
 class Deliveries:
-    """Samples that a dataset has delivered in this process and that count: those behind its newest iterator.
+    """Samples that a dataset has delivered in this process, as far as its newest iterator stands for them.
 
-    A look at the first batches, by an iterator that another follows from the same position, is forgotten, as in states.
+    If a new iterator begins where another began, the deliveries of the other are forgotten, as in states.
     """
 
     def __init__(self) -> None:
@@ -189,7 +183,7 @@ class Deliveries:
         self._epochs, self._newest = parts, position  # last, for other threads that begin an iterator
 
     def forget(self) -> None:
-        """Forget all deliveries: a state was loaded, and what follows stands on its own."""
+        """Forget all deliveries: a state was loaded, and later deliveries stand on their own."""
         self._epochs, self._newest, self._begins = {}, None, {}
 
     def parts(self) -> dict[int, DeliveredPart]:
@@ -206,12 +200,11 @@ class Cursor:
     """The only mutable part of a dataset: the start of new iterators, and the position of the newest one.
 
     An iterator begins at the position loaded for the epoch, else at its start. A loaded position serves every iterator
-    of its epoch until one of them has reached the end: so a look at the first batch loses nothing. Positions count what
-    is left of an epoch that has gaps.
+    of its epoch until one of them has reached the end: so a look at the first batch loses nothing. Positions do not
+    count gaps.
 
-    Where ranks fill their batches, ``start`` says what this rank has taken of its share, and ``later`` has the places
-    in later epochs from which it goes on. ``loaded`` is the checksum of the state that was loaded, "" if it was
-    that of one rank alone, or if there was none.
+    If ranks fill their batches, ``start`` tells how much of its share this rank has taken, and ``later`` has its places
+    in later epochs. ``loaded`` is the checksum of the loaded state; "" without one, or of a state of one rank.
 
     ``num_moves`` counts the calls of `begin`: an iterator that has yielded nothing follows such a move.
     ``loaded_epoch`` is the epoch of a loaded state, until an iterator yields or the start moves elsewhere.
@@ -250,7 +243,7 @@ class Cursor:
         self.loaded_epoch = epoch
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start the next iterator at the start of an epoch: where a loaded state begins it, if it is a later one."""
+        """Start the next iterator at the start of an epoch; a loaded state may set the starts of later epochs."""
         later = self.later if epoch > self.epoch else {}
         self.begin(epoch, later.get(epoch, Start()), later)
 
@@ -262,18 +255,18 @@ class Cursor:
         self.deliveries.follow(position)
 
     def name_epoch(self) -> None:
-        """Note that the current epoch is wanted, even if it comes again."""
+        """Note that the user asked for the current epoch, even if it comes again."""
         self._is_repeat, self._is_named = False, True
 
     def yields_first(self, position: Position) -> None:
-        """Note that an iterator is about to yield, and warn if the samples of one that was left come again."""
+        """Note that an iterator is about to yield, and warn if it repeats the samples of an unfinished pass."""
         self.loaded_epoch = None
         if self._is_repeat and not self._has_warned_of_repeat:
             self._has_warned_of_repeat = True
             _log.warning(_REPEAT, position.epoch, position.start)
 
     def ended(self, position: Position) -> None:
-        """Handle the end of an iterator: if it began where the next one would, that one starts the next epoch."""
+        """Start the next epoch after the end of an iterator that began where the next iterator would."""
         if (position.epoch, position.start) == (self.epoch, self.start.number):
             self._move(self.epoch + 1, self.later.get(self.epoch + 1, Start()))
 
@@ -285,5 +278,5 @@ class Cursor:
 
     @property
     def resume_point(self) -> tuple[int, int, RankPlace | None] | None:
-        """Epoch and position to save, of the newest iterator, even after it is gone; None if the next one begins it."""
+        """Epoch and position of the newest iterator, even after it is gone; None if there is none since a move."""
         return None if self._newest is None else self._newest.resume_point

@@ -1,4 +1,4 @@
-"""Hashes of sequences for certificates: of what their documents are, and where they were cut."""
+"""Hashes of sequences for certificates: of their documents, and of the places of the cuts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shoal.stream.states.delivery_sums import RecordHashes
 
 
 class SequenceHashes(RecordHashes):
-    """A 64-bit hash of each sequence at its position: of the hashes of its documents, and of their tokens in it."""
+    """A 64-bit hash of each sequence at its position, from the hashes of its documents and their tokens in it."""
 
     def __init__(self, resolved: ResolvedSequences) -> None:
         super().__init__(resolved.documents.index)
@@ -22,11 +22,11 @@ class SequenceHashes(RecordHashes):
         """Return the hashes, shape (num_sequences,)."""
         rows, back = np.unique(ids, return_inverse=True)
         pieces = self._resolved.untouched(epoch).pieces(rows)
-        each = draws(super().of(epoch, pieces.positions, pieces.ids), pieces.starts)
-        sums = np.zeros(len(each) + 1, dtype=np.uint64)
-        np.cumsum(each, out=sums[1:])
-        held = sums[pieces.first[1:]] - sums[pieces.first[:-1]]
-        return draws(keys(key(0, epoch, "sequences"), positions), held[back])
+        hashes = draws(super().of(epoch, pieces.positions, pieces.ids), pieces.starts)
+        sums = np.zeros(len(hashes) + 1, dtype=np.uint64)
+        np.cumsum(hashes, out=sums[1:])
+        of_rows = sums[pieces.first[1:]] - sums[pieces.first[:-1]]
+        return draws(keys(key(0, epoch, "sequences"), positions), of_rows[back])
 
 
 def hashes_of(resolved: Resolved) -> RecordHashes:

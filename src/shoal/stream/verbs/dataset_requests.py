@@ -1,4 +1,4 @@
-"""Arguments of a dataset's methods, converted for the modules below, or refused with a remedy."""
+"""Arguments of a dataset's methods, converted for other modules, or refused with a remedy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUBSETS = {
     "sampled": "sample()",
     "delivered": "take(), skip() or select() of positions",
 }
-_OF_SEVERAL = {"mix": "a mixture"}  # orders by the name in a state
+_OF_SEVERAL = {"mix": "a mixture"}  # names of orders in a state
 _OF_WINDOW_IN_BYTES = {"window", "chunk", "num_canonical_nodes"}
 _BALANCES = (None, "attention")
 _FEWEST_NEIGHBOURS = 2
@@ -51,23 +51,19 @@ def order_request(order: Any, seed: Any, arguments: Mapping[str, Any]) -> OrderR
         msg = "window= says how large the window is in bytes, and chunks= in chunks"
         raise UsageError(msg, hint="give one of them")
     chunk = given.pop("chunk", None)
-    found = named_order(order, given) if isinstance(order, str) else order
-    if given and found is order:
+    known_order = named_order(order, given) if isinstance(order, str) else order
+    if given and known_order is order:
         msg = f"{', '.join(f'{name}=' for name in given)} cannot be added to an order that is complete: {order!r}"
         raise UsageError(msg, hint="give it to the order itself, if it takes it")
-    return OrderRequest(found, check_seed(getattr(found, "default_seed", 0) if seed is None else seed), chunk=chunk)
+    seed = getattr(known_order, "default_seed", 0) if seed is None else seed
+    return OrderRequest(known_order, check_seed(seed), chunk=chunk)
 
 
 def request_of_state(state: State, *, stored: Runs | None = None) -> OrderRequest:
     """Return the request to `shuffle` that gives the order of a state, from the state's own numbers.
 
-    `State.check` decides if it is the same order, of the same dataset and the same samples of it. ``stored`` are the
-    samples that take part, if known.
-
-    Raises
-    ------
-    StateError
-        The order is unknown, its numbers are invalid, or samples were selected that the state does not list.
+    `State.check` decides if order, dataset and samples are the same. ``stored`` are the samples that take part, if
+    known. `StateError` if the order is unknown, its numbers are invalid, or the state does not list selected samples.
     """
     given = dict(state.order)
     name, extents_per_chunk = given.pop("name", None), given.pop("extents_per_chunk", None)
@@ -94,7 +90,7 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
     except UsageError as error:
         hint = "the state was changed after it was saved, or saved by another shoal"
         raise StateError(f"{msg}: {error}", hint=hint) from None
-    # The size of a chunk no longer matters; that one was given tells a buffer over chunks from one over shards.
+    # The size of a chunk no longer matters; its presence tells a buffer over chunks from a buffer over shards.
     return OrderRequest(order, state.seed, chunk=extents_per_chunk, extents_per_chunk=extents_per_chunk)
 
 
@@ -102,9 +98,8 @@ def request_of_state(state: State, *, stored: Runs | None = None) -> OrderReques
 class Batching:
     """Arguments of `batch`: a size, for each rank or over all ranks, the handling of the remainder, and the balance.
 
-    ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none. ``num_steps`` are the batches of
-    a pass where ranks fill their batches: 0 if they end an epoch apart, None if nothing was said. ``verb`` made the
-    batches.
+    ``balance`` is the number of neighbouring ranks that exchange samples, 0 for none. If ranks fill their batches,
+    ``num_steps`` are the batches of a pass: 0 if ranks end an epoch apart, None if not given. ``verb`` is the call.
     """
 
     size: int
@@ -122,11 +117,11 @@ class Batching:
 
     @property
     def steps(self) -> int | str | None:
-        """The passes as they were asked for."""
+        """The argument ``steps``."""
         return APART if self.num_steps == 0 else self.num_steps
 
     @staticmethod
-    def asked(
+    def of_arguments(
         size: Any,
         global_batch_size: Any,
         remainder: str,

@@ -1,4 +1,4 @@
-"""The run of a dataset: its iterators and epochs, the states that resume it, and what it has delivered."""
+"""The run of a dataset: its iterators and epochs, the states that resume it, and proof of its deliveries."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DatasetRun:
         Raises
         ------
         StateError
-            Several ranks get single samples, some of which `filter` or `reading` leaves out, and an epoch is under way.
+            Several ranks get single samples, `filter` or `reading` leaves some out, and an epoch is under way.
         """
         point = self.stream.cursor.resume_point
         return self.stream.start_state() if point is None else self.stream.state(*point)
@@ -171,7 +171,7 @@ class DatasetRun:
         proof, stream = Certificate.from_dict(certificate), self.stream
         counts_share = stream.batcher.counts_share
         if texts := differences(proof, stream.resolved):
-            hint = "merge the certificates of all ranks, and those of earlier parts of the run"
+            hint = "merge the certificates of all ranks, and of earlier parts of the run"
             if stream.spec.filters or counts_share or stream.spec.reading.leaves_out:
                 hint += (
                     '; what filter(), reading() or remainder="drop" leave out was not delivered, and stats() counts it'

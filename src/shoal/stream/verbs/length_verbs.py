@@ -47,15 +47,15 @@ class LengthVerbs(DatasetRun):
             With "attention", ranks share the sequences of a global batch (`pack_sequences`) so that the squared
             lengths of documents sum up to about the same on each. Global batches stay the same.
         neighbours
-            Ranks in a row that exchange sequences for that. Each of them reads what any of them would: set it to the
-            ranks of a machine, which share what is read if they share a cache.
+            Ranks in a row that exchange sequences for that. Each rank reads the data of all: set it to the ranks of a
+            machine, which read the data once if they share a cache.
         steps
             Batches of a pass, where ranks fill their batches (``filter(refill=True)``,
             ``pack_sequences(lengths=None)``). Every rank yields so many, and its next pass goes on where this one
             ended. With "apart", a pass is an epoch, and ranks may end it after different numbers of batches. Several
             ranks need one of the two.
         """
-        batching = Batching.asked(size, global_batch_size, remainder, balance, neighbours, steps)
+        batching = Batching.of_arguments(size, global_batch_size, remainder, balance, neighbours, steps)
         return type(self)(self.stream.spec.in_batches(batching))
 
     def pack_sequences(
@@ -71,7 +71,7 @@ class LengthVerbs(DatasetRun):
         too_long: str = "cut",
         block: int | None = None,
     ) -> Self:
-        """Pack documents into sequences of ``length`` tokens, of which `batch` makes batches.
+        """Pack documents into sequences of ``length`` tokens; `batch` makes batches of sequences.
 
         A sequence has the fields ``key``, ``segment_ids`` (its documents are 1, 2, ...; padding is 0) and
         ``position_ids`` (from 0 in each document), arrays of shape (length,). Every token of an epoch comes once, at
@@ -106,8 +106,8 @@ class LengthVerbs(DatasetRun):
             sequence), with padding in column 0 and -1 where there is no segment. `with_ids` before asks for
             "document_ids".
         block
-            Documents that are packed together: those of each canonical node in 65,536 positions of their order; without
-            lengths, 1024 documents of a rank.
+            Documents that are packed together: of each canonical node, the documents in 65,536 positions of the order;
+            without lengths, 1024 documents of a rank.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class LengthVerbs(DatasetRun):
             The index has no such column, an argument is invalid, or `batch` came before; or `filter`, if lengths are
             in the index.
         """
-        request = SequenceRequest.asked(length, key, strategy, lengths, block, too_long, separator, padding, extras)
+        request = SequenceRequest.packed(length, key, strategy, lengths, block, too_long, separator, padding, extras)
         return type(self)(_packed(self.stream.spec, request))
 
     def batch_by_length(
@@ -146,8 +146,8 @@ class LengthVerbs(DatasetRun):
         max_tokens
             Tokens in a batch, padding included, at most: number of documents times padded length.
         buckets
-            Lengths to pad to, ascending: batches have few shapes. The last is that of the longest document. What does
-            not fill a batch of a bucket is padded with the next shorter one's documents.
+            Lengths to pad to, ascending: batches have few shapes. The last must fit the longest document. Documents of
+            the next shorter bucket fill the last batch of a bucket.
         key
             The field with a document's tokens: an array of shape (num_tokens, ...).
         lengths
@@ -164,16 +164,16 @@ class LengthVerbs(DatasetRun):
             Batches in a row that hold documents of neighbouring lengths: the number of ranks or a multiple of it, so
             that they wait little for each other. It is part of the order, and stays the same when the ranks change.
         block
-            Documents that are sorted together: those of each canonical node in so many positions of their order.
+            Documents that are sorted together: of each canonical node, the documents in so many positions of the order.
 
         Raises
         ------
         UsageError
             The index has no such column, an argument is invalid, or a filter or `batch` came before.
         """
-        given = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
-        spec = _packed(self.stream.spec, SequenceRequest.by_length(*given))
-        return type(self)(spec.in_batches(replace(Batching.asked(1, None, remainder), verb="batch_by_length()")))
+        arguments = (size, max_tokens, buckets, key, lengths, padding, too_long, alike, block)
+        spec = _packed(self.stream.spec, SequenceRequest.by_length(*arguments))
+        return type(self)(spec.in_batches(replace(Batching.of_arguments(1, None, remainder), verb="batch_by_length()")))
 
     def batch_segments(
         self, step: int, *, epoch: int = 0, rank: int | None = None, world_size: int | None = None
@@ -190,7 +190,7 @@ class LengthVerbs(DatasetRun):
             such step.
         """
         sequences = self.stream.batch_of_order("batch_segments", step, epoch, rank, world_size)
-        return self.stream.resolved.segments_in(epoch, sequences)
+        return self.stream.spec.rows.segments_in(self.stream.resolved, epoch, sequences)
 
 
 def _packed(spec: DatasetSpec, sequences: SequenceRequest) -> DatasetSpec:

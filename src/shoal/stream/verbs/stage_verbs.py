@@ -39,7 +39,7 @@ class StageVerbs(LengthVerbs):
         return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
 
     def filter(self, function: Callable[[Any], Any], *, refill: bool = False) -> Self:
-        """Keep only samples for which the function returns true; where columns of the index decide, prefer `select`.
+        """Keep a sample only if the function returns true; if columns of the index decide, prefer `select`.
 
         Batches are cut before filtering: they may be short, a rank that would get nothing gets a marked repeat. With
         ``refill=True`` a rank fills them from its share, also for samples that `reading` skips; ``remainder=`` decides
@@ -69,9 +69,9 @@ class StageVerbs(LengthVerbs):
             "hf-names" for the same with classes by name; or mappings from suffix to function, ``{"m4a": function}``.
             Later ones win.
         size
-            Height and width in pixels to which every image is resized exactly, whatever its shape; one number for a
-            square. The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8,
-            as far as that leaves it no smaller than asked, which takes much less time.
+            Every image is resized to exactly this height and width in pixels, from any shape; one number for a square.
+            The filter is bilinear and averages where it shrinks. A large JPEG is decoded at 1/2, 1/4 or 1/8, but no
+            smaller than this size, which takes much less time.
         allow_pickle
             Also decode ``pkl``, ``pickle``, ``pyd``, ``pth``, ``pt`` and arrays of objects, which runs any code in
             them. If false, these suffixes stay bytes, and such an array is an error.
@@ -100,7 +100,7 @@ class StageVerbs(LengthVerbs):
         tokenizer
             The path or URL of a ``tokenizer.json``, which each process reads once (another file there is refused), a
             `tokenizers.Tokenizer`, or a fast tokenizer of `transformers`. TOKENIZERS_PARALLELISM is set to false unless
-            you set it: the library's threads neither help those of a loader nor outlive a fork.
+            you set it: the library's threads neither help a loader nor outlive a fork.
         field
             The text's field or path: str, or UTF-8 in bytes. Other bytes and nulls are damage: `reading` may skip it.
         to

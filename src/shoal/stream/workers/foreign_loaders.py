@@ -1,8 +1,8 @@
 """Checks against loaders of other libraries that would silently read the wrong samples from a dataset.
 
-A DataLoader takes anything with ``len`` and ``[]`` for a list, and so would ignore the shuffle and the rank; each of
-its workers would iterate over the whole dataset; and wrappers that deal samples to ranks would deal a rank's share
-again. torch is inspected only if other code has imported it.
+A DataLoader takes anything with ``len`` and ``[]`` for a list, and would ignore the shuffle and the rank; each worker
+would iterate over the whole dataset; and wrappers that deal samples to ranks would deal a rank's share again. torch is
+inspected only if other code has imported it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEALERS = {"BatchSamplerShard", "DataLoaderDispatcher", "IterableDatasetShard"}
 
 
 def refuse_as_list(depth: int = 2) -> None:
-    """Raise `UsageError` if the caller that asks for a sample by id is torch's DataLoader."""
+    """Raise `UsageError` if torch's DataLoader asks for a sample by id."""
     caller = sys._getframe(depth).f_globals.get("__name__", "")  # noqa: SLF001  # there is no other way to know
     if caller.startswith("torch.utils.data"):
         msg = "torch's DataLoader was given a shoal dataset, and reads it like a list: in storage order, on every rank"
@@ -43,7 +43,7 @@ def refuse_in_worker() -> None:
 def refuse_second_dealing(world_size: int) -> None:
     """Raise `UsageError` if a wrapper that deals samples to ranks asks for the share of one of several ranks.
 
-    The wrapper is found among the callers; a forked worker still has the stack of its parent.
+    The wrapper is among the callers; a forked worker still has the stack of its parent.
     """
     if world_size == 1:
         return

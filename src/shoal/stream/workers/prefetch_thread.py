@@ -23,13 +23,13 @@ _END = object()
 
 
 class Prefetcher:
-    """The source of batches that an iteration makes in a thread, of which up to ``limit`` are ready ahead of use.
+    """The source of batches that an iteration makes in a thread; up to ``limit`` batches are ready ahead of use.
 
-    Ready batches hold ``limit_bytes`` at most, the largest so far serving as the estimate for the next; one may always
-    be ready. An error is raised in the place of its batch. ``spec`` is that of the iteration, whose results are counted
-    when they are received (`IteratorSpec.made_ahead`). Close it, or drop the last reference: the thread has ended
-    when that returns, unless the batch in work takes seconds more; the iteration is closed first, and may make that
-    batch end early. An interrupt loses nothing: none is taken during the wait, and a batch can be given back.
+    Ready batches hold ``limit_bytes`` at most, and the largest so far is the estimate for the next; one may always be
+    ready. An error is raised in the place of its batch. ``spec`` describes the iteration; its results are counted when
+    they are received (`IteratorSpec.made_ahead`). Close the prefetcher, or drop the last reference: then the thread has
+    ended, unless the current batch takes seconds more; the iteration is closed first, which may end that batch early.
+    An interrupt loses nothing: none arrives during the wait, and a batch can be given back.
     """
 
     survives_interrupts = True
@@ -64,7 +64,7 @@ class Prefetcher:
                 self._ask()
 
     def receive(self, taken: list[Any]) -> Any:
-        """Return the next batch; interrupts arrive while it waits."""
+        """Return the next batch; interrupts arrive during the wait."""
         wait_in_slices(self._is_ready)
         with InterruptsHeld():
             if not self._ready or self._room.stop.is_set():
@@ -92,7 +92,7 @@ class Prefetcher:
         return batch
 
     def _count_rest(self) -> None:
-        """Count what the thread made, or left out, after its last batch."""
+        """Count samples that the thread made, or left out, after its last batch."""
         add_counts(self._counters, self._results.take_results())
 
     def _is_ready(self, timeout_seconds: float | None) -> bool:
@@ -127,7 +127,7 @@ class Prefetcher:
 
 
 class _Room:
-    """The bytes of the items that are ready, and the check for room for one more."""
+    """The bytes of the ready items, and the room for one more."""
 
     def __init__(self, limit_bytes: int | None) -> None:
         self._limit_bytes = limit_bytes

@@ -1,7 +1,7 @@
 """Digests of everything an object holds at one moment, to detect later changes in a few bytes.
 
-No list of fields defines the comparison: the whole object is taken apart as for a pickle, so that anything added to it
-later is compared as well.
+No list of fields defines the comparison: the whole object is taken apart as for a pickle, so later additions are
+compared as well.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 
 class Snapshot:
-    """A digest of all that ``thing`` holds now, however deep; equal to another if nothing differs.
+    """A digest of everything that ``thing`` holds now, however deep; equal to another if nothing differs.
 
     Functions, classes, the objects in ``alone`` and objects that cannot be pickled (an open file, a lock) are compared
-    by identity; of a Python function, its closure and defaults count as well. All else is compared by value. An object
-    that cannot be taken apart at all is equal to nothing. O(bytes of a pickle of it) time, O(1) memory.
+    by identity; the closure and defaults of a Python function count as well. All else is compared by value. An object
+    that cannot be taken apart is equal to nothing. O(bytes of its pickle) time, O(1) memory.
 
     >>> thing = {"gaps": [1, 2]}
     >>> before = Snapshot(thing)
@@ -34,10 +34,10 @@ class Snapshot:
         # Objects compared by identity are kept alive: otherwise another object could get their address.
         self._held: list[Any] = [thing, *alone]
         digest = hashlib.blake2b(digest_size=16)
-        pickler = _Parts(digest, self._held, {id(each) for each in alone if each is not None})
+        pickler = _Parts(digest, self._held, {id(part) for part in alone if part is not None})
         try:
             pickler.dump(thing)
-        except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
+        except Exception:  # noqa: BLE001  # a foreign class may raise anything when it is taken apart
             self._digest = None
         else:
             self._digest = digest.digest()
@@ -55,7 +55,7 @@ class _Same:
 
 
 class _Digest:
-    """A file of which only the digest is kept."""
+    """A file that keeps only its digest."""
 
     def __init__(self, digest: Any) -> None:
         self._digest = digest

@@ -1,38 +1,42 @@
 """Batches made one by one, by step, in a worker process: the tasks sent to it, the results, and a shared cache.
 
-A task names epoch, start and step, so a worker keeps no record of the position of the run: the same worker serves any
-number of epochs and resumed positions, and a new one begins wherever its task says.
+A task names epoch, start and step, so a worker does not know the position of the run: the same worker serves any number
+of epochs and resumed positions, and a new worker begins anywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import pickle
 import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
-from shoal.errors import ShoalError, StorageError, UsageError
+from shoal.errors import IndexFileError, ShoalError, StorageError, UsageError
 from shoal.figures import format_bytes
+from shoal.index.table import Index
+from shoal.indexing.index_files import load_index, local_file_of
 from shoal.indexing.opened_dataset import Opened
 from shoal.pipeline.quarantine import MOST_LISTED
 from shoal.reading.cache.cached_ranges import cache_counts, chunk_cache_of, expect_windows
 from shoal.reading.resolved_order import ResolvedOrder
 from shoal.stats.counters import Counters
+from shoal.storage.files.local_store import LocalStore
 from shoal.storage.retry import StoppedError
 from shoal.stream.iterating.iterator import Iteration
 from shoal.stream.iterating.iterator_specs import IteratorSpec, WorkerSpec
 from shoal.stream.states.delivery_sums import Proof
-from shoal.stream.workers.pickling import pack, unpack
 
 _log = logging.getLogger("shoal")
 _HEIGHTS = ("peak_", "in_flight_", "pinned_", "concurrency", "num_pieces", "num_indexed_")
 _LEAST_CACHE_BYTES = 1 << 30
 _OVER = object()
+_SMALL_ROWS = 100_000  # extents and samples; below, a few megabytes are sent faster than a file is opened
 _CACHED_WINDOWS = 2  # workers are not at exactly the same position
 
 
@@ -60,8 +64,8 @@ class Failed(NamedTuple):
 class WorkerBatch(NamedTuple):
     """A batch, or the error in its place; and the counts added by making it and by reading ahead for the next.
 
-    ``proof`` sums up the samples in it. ``num_samples`` are those of the epoch, as soon as they are known of one that
-    grows; a batch behind its end ``is_over``.
+    ``proof`` sums up its samples. ``num_samples`` counts the epoch, as soon as the count is known; after the end of the
+    epoch ``is_over`` is true.
     """
 
     step: int
@@ -91,16 +95,16 @@ class StepMaker:
         return _unpacked, (pack(self._work), self._num_workers, self._stop)
 
     def make(self, task: Task) -> WorkerBatch:
-        """Make the batch of a task; an error is returned in it, so that it keeps its type on its way."""
+        """Make the batch of a task; it may hold an error, which keeps its type on the way."""
         if self._watch is None:
-            self._sent = dict(cache_counts(self._work.caches))  # a forked process has those of its parent
+            self._sent = dict(cache_counts(self._work.opened.caches))  # a forked process has its parent's counts
             self._watch = threading.Thread(target=self._close_when_told, name="shoal-stop", daemon=True)
             self._watch.start()
         try:
             if self._stop.poll():
                 raise StoppedError("the loader was closed")  # noqa: TRY301  # as it would be in the middle of a batch
             return self._made(task)
-        except Exception as error:  # noqa: BLE001  # raised again by the process that asked
+        except Exception as error:  # noqa: BLE001  # raised again by the receiving process
             self._next = None
             return WorkerBatch(task.step, None, self._counts(), Failed(_portable(error), traceback.format_exc()))
 
@@ -137,7 +141,7 @@ class StepMaker:
 
     def _counts(self) -> dict[str, Any]:
         """Return the counts to be added by `add_counts`."""
-        before, self._sent = self._sent, self._counters.counts() | cache_counts(self._work.caches)
+        before, self._sent = self._sent, self._counters.counts() | cache_counts(self._work.opened.caches)
         return counts_since(before, self._sent)
 
 
@@ -146,7 +150,7 @@ def _unpacked(packed: bytes, num_workers: int, stop: Any) -> StepMaker:
 
 
 def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was added to each count, and each height as it is now.
+    """Return the increase of each count, and the current value of each height.
 
     >>> counts_since({"num_samples": 3, "peak_bytes": 100}, {"num_samples": 5, "peak_bytes": 120})
     {'num_samples': 2, 'peak_bytes': 120}
@@ -171,7 +175,7 @@ def add_counts(counters: Counters, counts: Mapping[str, Any]) -> None:
         elif name.startswith(_HEIGHTS):
             setattr(counters, name, max(value, more))
         elif isinstance(value, list):
-            new = [each for each in more if each not in value]
+            new = [entry for entry in more if entry not in value]
             value.extend(new[: max(0, MOST_LISTED - len(value))])
         else:
             setattr(counters, name, value + more)
@@ -181,7 +185,7 @@ def _portable(error: BaseException) -> BaseException:
     """Return the error itself if it can be pickled, else one with its type and message."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # our own object, to see whether it arrives
-    except Exception:  # noqa: BLE001  # whatever a foreign class does when it is taken apart
+    except Exception:  # noqa: BLE001  # a foreign class may raise anything when it is taken apart
         return ShoalError(f"{type(error).__name__}: {error}")
     return error
 
@@ -189,10 +193,9 @@ def _portable(error: BaseException) -> BaseException:
 def sharing_chunks(work: WorkerSpec, *, num_workers: int) -> WorkerSpec:
     """Add a cache of this machine, for the time of the work, to work that reads remote shards and has none.
 
-    Worker ``w`` of ``m`` makes every ``m``-th batch, so all of them want nearly all chunks at about the same time.
-    Local files are shared by the page cache. If there is no room for a cache, workers read for themselves, and a
-    warning says what that costs. They do not divide the window: to hold only a part of it, each worker would read
-    chunks again, and over the network.
+    Worker ``w`` of ``m`` makes every ``m``-th batch, so all workers need nearly all chunks at about the same time. The
+    page cache shares local files. Without room for a cache, workers read for themselves, and a warning tells the cost.
+    Workers do not divide the window: to hold only a part of it, each would read chunks again over the network.
     """
     world_size = work.pipeline.partition.world_size
     opened, resolved = work.resolved.cached(work.opened, partial(_sharing, world_size, num_workers))
@@ -208,9 +211,9 @@ def _sharing(
     if window_bytes is None:
         chunks = min(resolved.order.parameters.get("chunks", 0), len(resolved.chunks))
         window_bytes = chunks * resolved.index.num_bytes // len(resolved.chunks)
-    asked = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * window_bytes), "keep": False}
+    budget = {"budget": max(_LEAST_CACHE_BYTES, _CACHED_WINDOWS * window_bytes), "keep": False}
     try:
-        shared = replace(opened, cache=chunk_cache_of(asked, dataset=opened.index.fingerprint))
+        shared = replace(opened, cache=chunk_cache_of(budget, dataset=opened.index.fingerprint))
         expect_windows(shared, resolved, world_size)
     except (UsageError, StorageError) as error:
         _log.warning(
@@ -223,3 +226,47 @@ def _sharing(
         )
         return opened
     return shared
+
+
+def pack(work: WorkerSpec) -> bytes:
+    """Return the work as bytes that `unpack` restores on this machine, without an index that the process can map.
+
+    An index of ten million extents takes some hundred megabytes. Pickled by value, every worker would hold a copy;
+    mapped from its file, all workers share one.
+    """
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    named = {id(part.index): (path, part.index.fingerprint) for part in work.opened.parts if (path := _path_of(part))}
+    pickler.persistent_id = lambda thing: named.get(id(thing))  # type: ignore[method-assign]
+    pickler.dump(work)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> WorkerSpec:
+    """Return the packed work; `IndexFileError` if the file of the index holds another index by now."""
+    unpickler = pickle.Unpickler(io.BytesIO(data))  # noqa: S301  # of a process of this run
+    unpickler.persistent_load = cache(_load)  # type: ignore[method-assign]  # one object for all references to it
+    work: WorkerSpec = unpickler.load()
+    return work
+
+
+def _load(named: tuple[str, str]) -> Index:
+    path, fingerprint = named
+    index = load_index(path, store=LocalStore(), trusted=True)
+    if index.fingerprint != fingerprint:
+        msg = f"{path} now holds the index of dataset {index.fingerprint}, and held the index of {fingerprint}"
+        raise IndexFileError(msg, hint="do not replace the index while a run uses it")
+    return index
+
+
+def _path_of(opened: Opened) -> str:
+    """Return the local file that holds exactly this index; "" if it is small, or there is no such file."""
+    index, path = opened.index, local_file_of(opened.index_path or "")
+    if not path or index.num_extents + index.num_samples < _SMALL_ROWS:
+        return ""
+    try:
+        same = load_index(path, store=LocalStore(), trusted=True)
+    except ShoalError:  # gone, or changed: then the index is pickled
+        return ""
+    # The index of a selection of its shards has another fingerprint.
+    return path if same.fingerprint == index.fingerprint else ""
