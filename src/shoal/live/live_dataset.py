@@ -15,8 +15,7 @@ from shoal.live.shuffle_buffer import BufferSize
 from shoal.pipeline.output_format import Formatting
 from shoal.pipeline.stages.chosen_fields import Rename, SelectColumns, ToTuple
 from shoal.pipeline.stages.decode import FEATURES, Decode
-from shoal.pipeline.stages.map_and_filter import Filter, Map
-from shoal.pipeline.stages.seeded_map import GENERATORS, SeededMap
+from shoal.pipeline.stages.map_and_filter import GENERATORS, Filter, Map, SeededMap
 from shoal.pipeline.stages.stage import Stage, verb_of
 from shoal.stream.dataset import Dataset
 from shoal.stream.dataset_requests import count_of
@@ -117,7 +116,7 @@ class LiveDataset:
         """
         as_choice("map(generator=)", generator, GENERATORS)
         if seed is not False:
-            return self._then(SeededMap.asked(function, seed, generator), "map(seed=)")
+            return self._then(SeededMap.of(function, seed, generator), "map(seed=)")
         if self._spec.batch_size is not None:
             return self._with(batch_stages=(*self._spec.batch_stages, Map(function)))
         return self._then(Map(function), "map()")
@@ -143,7 +142,7 @@ class LiveDataset:
 
         Paths lead into fields, as in `Dataset.rename`.
         """
-        return self._then(Rename.asked(names), "rename()")
+        return self._then(Rename.of(names), "rename()")
 
     def columns(self, *names: str) -> Self:
         """Keep only these fields."""
@@ -155,7 +154,7 @@ class LiveDataset:
 
     def format(self, name: str) -> Self:
         """Convert batches, or samples, to "python", "numpy", "arrow" or "torch" values, as `Dataset.format` does."""
-        return self._with(formatting=Formatting.asked(name))
+        return self._with(formatting=Formatting.named(name))
 
     def batch(self, size: int, *, remainder: str = "keep") -> Self:
         """Group samples into batches of ``size``, collated as in `Dataset.batch`.

@@ -21,8 +21,8 @@ from shoal.order.states.checked_states import changed_hint
 from shoal.order.states.state_forms import LIVE
 from shoal.pipeline.collate import collate, nested
 from shoal.pipeline.output_format import Formatting
+from shoal.pipeline.stages.map_and_filter import seeded
 from shoal.pipeline.stages.running import run_stages
-from shoal.pipeline.stages.seeded_map import seeded
 from shoal.pipeline.stages.stage import DROPPED, Stage
 from shoal.stream.ranks import Ranks
 
