@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 from shoal.formats.shard_format import Format
 from shoal.indexing.open_source import find_source
 from shoal.indexing.opened_dataset import refuse_empty
-from shoal.pipeline.sample_columns.cached_columns import ColumnsLike, opened_with_columns
+from shoal.pipeline.sample_columns.added_columns import ColumnsLike, opened_with_columns
 from shoal.reading.cached_ranges import chunk_cache_of
 from shoal.storage.sources.source import SourceLike, printed
 from shoal.stream.dataset import Dataset
