@@ -75,15 +75,16 @@ class Quarantine:
         if error is None or self._path is None or sample_id in self._written:
             return
         shard, first_byte, end_byte = self._index.place(sample_id)
-        is_shard_error = isinstance(error, ShardError)
-        text = error.message if is_shard_error else f"{type(error).__name__}: {error}"
+        byte, text = None, f"{type(error).__name__}: {error}"
+        if isinstance(error, ShardError):
+            byte, text = error.byte, error.message
         entry = {
             "dataset": self.dataset,
             "id": sample_id,
             "shard": shard,
             "first_byte": first_byte,
             "end_byte": end_byte,
-            "byte": error.byte if is_shard_error else None,
+            "byte": byte,
             "error": " ".join(text.split())[:_MOST_ERROR_CHARACTERS],
         }
         append_line(self._path, json.dumps(entry))
